@@ -73,18 +73,15 @@ class TlsClient:
             self.take()
 
     def take(self) -> None:
-        """What the server wrote comes to the client."""
         self.incoming.write(self.transport.value())
         self.transport.clear()
 
     def records(self, *pieces: bytes) -> bytes:
-        """Each piece in a record of the client."""
         for piece in pieces:
             self.tls.write(piece)
         return self.outgoing.read()
 
     def read(self) -> bytes:
-        """What the client reads."""
         self.take()
         came = b""
         while True:
@@ -98,7 +95,6 @@ class TlsClient:
 
 
 def lines_run(work: Callable[[], object]) -> int:
-    """How many lines of Python ``work`` takes."""
     lines = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:

@@ -13,7 +13,6 @@ PROJECT = Path(__file__).parent.parent
 
 
 def measured(*words: str) -> list[str]:
-    """Return the lines that a run with a small load prints."""
     command = [sys.executable, "-m", "benchmarks", *words, "--scale", "0.02", "--pairs", "1"]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -49,7 +49,6 @@ def of(stage: str, word: str) -> list[str]:
 
 
 def words_of(rest: str) -> list[str]:
-    """The words of an instruction in its exec form."""
     words: list[str] = json.loads(rest[rest.index("[") :])
     return words
 

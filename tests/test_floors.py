@@ -22,7 +22,6 @@ MODULES = {
 
 
 def linted(directory: Path) -> subprocess.CompletedProcess[str]:
-    """What import-linter says of the package in a directory."""
     command = [str(TOOLS / "lint-imports"), "--no-cache"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True)
 

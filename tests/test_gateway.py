@@ -8,12 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from twisted.python import usage
 
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
+from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load
 
@@ -43,16 +42,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "gateway.toml"
     path.write_text(FILE)
     return path
-
-
-def test_a_servers_table_has_the_keys_of_its_options(file: Path) -> None:
-    server = options_of(file)["configuration"].servers["lumberjack"]
-    assert server["endpoints"] == [LOOPBACK, LOOPBACK]
-
-
-def test_shared_limits_reach_the_server_and_its_own_win(file: Path) -> None:
-    limits = options_of(file)["configuration"].servers["lumberjack"]["limits"]
-    assert (limits["handshake"], limits["connections"]) == (5.0, 8)
 
 
 def test_the_command_line_wins_over_the_file(file: Path) -> None:
@@ -147,24 +136,23 @@ def test_a_bad_command_line_is_one_line(file: Path, words: list[str], complaint:
     assert "\n" not in text
 
 
-def test_a_table_which_is_none_cannot_be_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words", "says"),
+    [
+        (b"queue = 1", ["--queue=x"], r"\[queue\] is to be a table"),
+        (b"[lumberjack", [], r"g\.toml: not TOML"),
+        (b"\xff\xfe", [], r"g\.toml: not TOML"),
+        (None, [], r"g\.toml: No such file or directory"),
+    ],
+)
+def test_a_file_which_cannot_be_read_is_one_line(
+    tmp_path: Path, content: bytes | None, words: list[str], says: str
+) -> None:
     path = tmp_path / "g.toml"
-    path.write_text("queue = 1")
-    with pytest.raises(SystemExit, match=r"\[queue\] is to be a table"):
-        options_of(path, "--queue=x")
-
-
-@pytest.mark.parametrize("content", [b"[lumberjack", b"\xff\xfe"])
-def test_what_is_no_toml_is_one_line(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "g.toml"
-    path.write_bytes(content)
-    with pytest.raises(SystemExit, match=r"g\.toml: not TOML"):
-        options_of(path)
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"g\.toml: No such file or directory"):
-        options_of(tmp_path / "g.toml")
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SystemExit, match=says):
+        options_of(path, *words)
 
 
 def test_without_a_file_it_says_what_is_needed() -> None:
@@ -177,7 +165,8 @@ def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> No
     again = Configuration(tomllib.loads(shown))
     assert again.queue == {"directory": "spool", "commit-delay": 0.001}
     assert again.servers["lumberjack"]["endpoints"] == [LOOPBACK, LOOPBACK]
-    assert again.servers["lumberjack"]["limits"]["connections"] == 8
+    limits = again.servers["lumberjack"]["limits"]
+    assert (limits["handshake"], limits["connections"]) == (5.0, 8), "its own limit wins"
     assert "\n".join(again.lines()) == shown
 
 
@@ -199,23 +188,6 @@ def test_secrets_are_hidden() -> None:
     assert "# token-text = (hidden): give it again" in shown
 
 
-def test_how_keys_of_a_file_become_words() -> None:
-    def words(value: object) -> list[str]:
-        return option_words("[x] key", "key", value)
-
-    assert words("text") == ["--key=text"]
-    assert words(3) == ["--key=3"]
-    assert words(True) == ["--key"]
-    assert words(False) == []
-    assert words(["a", "b"]) == ["--key=a", "--key=b"]
-    assert words({"a": 1, "b": 0.5}) == ["--key=a=1", "--key=b=0.5"]
-
-
-@pytest.mark.parametrize("value", ['quote " back \\ tab \t del \x7f ü', ["a", "b"], 3, 0.5, True])
-def test_values_are_spelled_as_toml_spells_them(value: object) -> None:
-    assert tomllib.loads(f"value = {toml_value(value)}") == {"value": value}
-
-
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_the_usage_error_of_a_single_server_is_one_line_too(name: str) -> None:
     for words in (["-e", "nonsense"], ["--nonsense"], ["nonsense"], ["--limit", "x=1"]):
@@ -230,12 +202,6 @@ def test_twistd_prints_that_line_and_no_help(launch: Launcher) -> None:
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("lumberjack: bad endpoint 'nonsense'")
     assert ended.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_a_server_can_be_asked_to_parse_without_an_exit(name: str) -> None:
-    with pytest.raises(usage.UsageError):
-        load(name, "service").Options().read(["--nonsense"])
 
 
 def test_the_gateway_listens_and_ends_on_sigterm(launch: Launcher, file: Path) -> None:

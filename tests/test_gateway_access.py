@@ -221,8 +221,6 @@ auth = "file:users"
 
 
 class Hearing(MicroMsg2Client):
-    """Keeps the bodies that come."""
-
     def connectionMade(self) -> None:
         self.bodies: list[bytes] = []
         self.came: Deferred[None] = Deferred()

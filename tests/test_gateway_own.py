@@ -81,7 +81,8 @@ number = 3
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "own_code.py").write_text(OWN)
     (tmp_path / "needy_code.py").write_text("import no_such_library")
-    (tmp_path / "broken_code.py").write_text("raise RuntimeError('not today')")
+    (tmp_path / "broken_code.py").write_text("raise RuntimeError('not today\\nnor ever')")
+    (tmp_path / "ending_code.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     sys.modules.pop("own_code", None)
     yield tmp_path
@@ -111,10 +112,13 @@ def test_a_subclass_of_the_server_or_of_its_factory_is_run(own: Any, name: str, 
     ("key", "value", "complaint"),
     [
         ("class", "nothing", "MODULE:NAME is expected"),
+        ("class", ":X", "MODULE:NAME is expected"),
+        ("class", "own_code:", "MODULE:NAME is expected"),
+        ("class", "ending_code:X", "importing it failed: SystemExit$"),
         ("class", "no.such:Thing", "there is no such module: install its package, or put its dir"),
-        ("class", "own_code:Missing", "the module own_code has no Missing"),
+        ("class", "own_code:Sink.other.x", "the module own_code has no Sink.other.x"),
         ("class", "needy_code:X", "it needs no_such_library, which is not installed"),
-        ("class", "broken_code:X", "importing it failed: RuntimeError: not today"),
+        ("class", "broken_code:X", "importing it failed: RuntimeError: not today$"),
         ("class", "own_code:number", "has to be a subclass of .*LumberjackServer or .*Factory"),
         ("class", "own_code:UmqServers", "has to be a subclass of .*LumberjackServer or "),
         ("sink", "nothing", r"no package has registered it .*, nor is it MODULE:NAME"),

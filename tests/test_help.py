@@ -51,7 +51,6 @@ def test_the_gateways_help_shows_a_file_as_it_is_written__FC_01():
 
 
 def test_the_page_of_limits_is_as_the_tables_are__FC_01():
-    """The same tables stand in docs/limits.md."""
     assert limits_page.PAGE.read_text() == limits_page.page(), "run python -m tests.docs.limits"
 
 

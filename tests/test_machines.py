@@ -17,7 +17,7 @@ import pytest
 from tests.micromsg2 import streams
 from tests.mtl.broker import OPEN, control_peer, data_peer, with_queues
 from tests.sabc import sides
-from tests.sabc.vectors import SESSION
+from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
@@ -31,8 +31,8 @@ from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile
 from twisted_msgproto.mtl import Server as MtlServer
 from twisted_msgproto.mtl.machine import Arrival, Channel
 from twisted_msgproto.mtl.wire import control, data
-from twisted_msgproto.sabc.machine import Client as SabcClient
-from twisted_msgproto.sabc.machine import Server as SabcServer
+from twisted_msgproto.sabc import Client as SabcClient
+from twisted_msgproto.sabc import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
 from twisted_msgproto.umq.machine.attachments import Slot
 from twisted_msgproto.umq.machine.sides import Client as UmqClient
@@ -125,8 +125,6 @@ def replied(code: int, **body: object) -> list[list[bytes]]:
 
 
 def opened(*steps: Any) -> Verb:
-    """Inputs and verbs, one after the other."""
-
     def open_session(machine: Any, now: float) -> None:
         for step in steps:
             if callable(step):
@@ -302,7 +300,6 @@ class Walk:
             assert events[-1] is self.machine.fault
 
     def let_time_pass(self) -> None:
-        """Advance at each deadline which comes, or once, too late."""
         machine, until = self.machine, self.now + self.source.choice(MOMENTS)
         if self.source.random() < 0.2:
             self.now = until
@@ -376,7 +373,6 @@ def test_deadlines_tell_the_truth_in_any_life(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_walks_reach_deadlines_and_events(name: str) -> None:
-    """Walks in which nothing happens would show nothing."""
     armed = events = told = 0
     for seed in range(WALKS):
         walk = Walk(CASES[name], seed)

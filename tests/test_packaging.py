@@ -191,7 +191,6 @@ def names_in(wheel: Path) -> set[str]:
 
 
 def of_releases(test: Test) -> Test:
-    """Mark a test of what was built once for all of them."""
     for mark in (NEEDS_COMPILER, pytest.mark.slow, pytest.mark.xdist_group("packaging")):
         test = mark(test)
     return test

@@ -27,8 +27,6 @@ class Options(Base):
 
 
 class Site:
-    """A directory of installed packages."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -42,7 +40,6 @@ class Site:
         group: str = "twisted_msgproto.protocols",
         **modules: str,
     ) -> None:
-        """Install ``package`` 1.0 with one entry point."""
         place = self.directory / package
         place.mkdir()
         modules = {"__init__": text, "service": SERVICE, "command": "send = 1", **modules}

@@ -22,7 +22,6 @@ defects that were found by trying. Written by `python -m tests.test_requirements
 
 
 def page() -> str:
-    """Return the page as it should be."""
     found: dict[str, set[str]] = defaultdict(set)
     for file in sorted(TESTS.rglob("test_*.py")):
         for name in ID.findall(file.read_text()):

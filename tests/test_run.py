@@ -63,8 +63,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class World:
-    """Notes what the set-up does to it."""
-
     def __init__(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run = run
         self.done: list[str] = []

@@ -189,7 +189,6 @@ def test_check_shares_the_ports_of_no_server_that_does_not(
 def test_every_server_that_can_share_listens_beside_that_of_another_gateway(
     launch: Launcher, ports: Iterator[int]
 ) -> None:
-    """With TLS and over WebSocket, too."""
     Authority(launch.directory).server()
     tls = "privateKey=server.key.pem:certKey=server.cert.pem"
     places = [f"tcp:{next(ports)}:interface=127.0.0.1" for _ in range(5)]

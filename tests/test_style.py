@@ -91,7 +91,6 @@ def test_the_style_holds(words: list[str]) -> None:
 
 @pytest.mark.parametrize("package", PUBLIC)
 def test_whatever_a_package_offers_says_what_it_is(package: str) -> None:
-    """A method may leave it to the one that it overrides."""
     room = importlib.import_module(f"twisted_msgproto.{package}")
     offered = {name: getattr(room, name) for name in room.__all__}
     classes = {name: it for name, it in offered.items() if inspect.isclass(it)}

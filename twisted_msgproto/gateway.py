@@ -43,12 +43,13 @@ from .core.limits import Limits
 from .core.named import closest
 from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
+from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
-from .net.jsonlog import twist_json_log
+from .net.jsonlog import twist_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
-from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit, ports_of
+from .net.options import LOG_FLAGS, ServerOptions, parse_or_exit
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -64,7 +65,6 @@ writer.
 """
 
 KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", float: "a number"}
-"""This is what the values of these types are called."""
 
 QUEUE_OCTETS_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
@@ -92,7 +92,6 @@ ELSEWHERE = {
 """These options of a single server's plugin make no sense in its table of the file."""
 
 HIDDEN = "(hidden)"
-"""This text replaces a secret."""
 
 SECRET_WORDS = ("password", "secret", "token")
 """An option with one of these in its name is not shown."""
@@ -145,8 +144,7 @@ class Options(LegibleOptions):
             self["configuration"] = self.read()
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)
@@ -323,7 +321,6 @@ class Configuration:
 
 
 def option_names(options: ServerOptions) -> list[str]:
-    """The keys that a server's table of the file may have."""
     return [name for long in options.longOpt if (name := long.rstrip("=")) not in ELSEWHERE]
 
 
@@ -377,7 +374,6 @@ def option_words(place: str, key: str, value: object) -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a text, number, flag or list as TOML spells it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
     # JSON's texts, numbers and flags are TOML's, but for DEL
@@ -423,13 +419,13 @@ def _status_keys(table: Table | None) -> dict[str, str]:
         raise ConfigurationError("[status]: endpoint is missing")
     try:
         check_endpoint(table["endpoint"])
-    except usage.UsageError as error:
+    except ConfigurationError as error:
         raise ConfigurationError(f"[status]: {error}") from None
     return dict(table)
 
 
 class FileAgain:
-    """Reads a gateway.toml again for a running gateway: its rules change, and nothing else of it.
+    """A gateway.toml that a running gateway reads again: its rules change, and nothing else of it.
 
     Whatever else has changed in it is named, and is in force after the next start.
     """
@@ -441,7 +437,6 @@ class FileAgain:
         self._newest = self._running
 
     def reread(self) -> Iterator[Change]:
-        """Read the file and check all of it."""
         newest = self._options.read()
         path = self._options["config"]
         yield Change(f"msgproto: {path}", partial(self._take, newest))
@@ -456,7 +451,6 @@ class FileAgain:
                 )  # others have rules or an authoriser of their own
 
     def later(self) -> list[str]:
-        """Return what has changed and needs a new start, as ``[TABLE] KEY``."""
         return list(changed_keys(self._running.tables, self._newest.tables))
 
 
@@ -498,7 +492,6 @@ def make_gateway(configuration: Configuration, reactor: Any, **queue_options: An
 
 
 def makeService(options: Options) -> IService:
-    """Return what twistd calls."""
     from twisted.internet import reactor
 
     count_monotonically(reactor)

@@ -54,7 +54,7 @@ RESERVED: Final = frozenset(
 
 
 class Registered(NamedTuple):
-    """Describes one protocol.
+    """One protocol.
 
     ``package`` has the modules ``service`` (``Options``, ``serve``, ``makeService``) and
     ``command`` (``DEFAULT_ENDPOINT``, ``send``, ``recv``).  ``ports`` names the default ports by
@@ -261,7 +261,6 @@ def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
 
 
 def package_name(offer: EntryPoint) -> str:
-    """Return the name and version of the package that has this entry point."""
     try:
         assert offer.dist is not None
         return f"{offer.dist.name} {offer.dist.version}"

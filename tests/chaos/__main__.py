@@ -27,7 +27,6 @@ BUSY_LOAD = 0.5
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     parsing = argparse.ArgumentParser(prog="./run chaos", description=__doc__)
     parsing.add_argument("--scale", type=float, default=1.0, help="times as much of everything")
     parsing.add_argument(
@@ -51,7 +50,6 @@ def chosen(only: Sequence[str] | None) -> list[Row]:
 
 
 def machine() -> str:
-    """What was measured on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     python = f"Python {platform.python_version()}"
     return f"{cores} cores ({platform.machine()}), {platform.system()}, {python}"

@@ -15,14 +15,12 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 
 def admit_all(zap: zmq.Socket[bytes]) -> None:
-    """Let everybody in."""
     while True:
         peer, empty, version, number, *_ = zap.recv_multipart()
         zap.send_multipart([peer, empty, version, number, b"200", b"OK", b"", b""])
 
 
 def drop(router: zmq.Socket[bytes]) -> None:
-    """Read whatever comes."""
     while True:
         router.recv_multipart()
 

@@ -15,14 +15,11 @@ from twisted_msgproto.net.wires.websocket.limits import WEBSOCKET_LIMITS
 
 
 class Greeting(WebSocketServerProtocol):  # type: ignore[misc]
-    """Says that the session stands, and reads what comes."""
-
     def onOpen(self) -> None:
         self.sendMessage(b"CONNECTED", isBinary=False)
 
 
 def main(endpoint: str) -> None:
-    """Serve until the process is ended."""
     factory = WebSocketServerFactory()
     factory.protocol = Greeting
     seconds = next(row.default for row in WEBSOCKET_LIMITS if row.name == "websocket-ping-seconds")

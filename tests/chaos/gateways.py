@@ -43,7 +43,6 @@ def rows(queue: Path, begin: int = 0) -> list[dict[str, Any]]:
 
 
 def bodies(queue: Path) -> list[bytes]:
-    """Every body in a queue, in order."""
     return [row["body"] for row in rows(queue)]
 
 
@@ -59,13 +58,11 @@ def served(port: int, marker: bytes = b"{}", seconds: float = PATIENCE_SECONDS) 
 
 
 def resident(server: Launched) -> int:
-    """Octets of memory which the process has now."""
     pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def most_resident(server: Launched) -> int:
-    """Octets of memory which the process has had at most."""
     for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
@@ -73,12 +70,10 @@ def most_resident(server: Launched) -> int:
 
 
 def descriptors(server: Launched) -> int:
-    """How many files and sockets the process has open."""
     return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
 def until(line: socket.socket, *words: bytes) -> bytes:
-    """Read until one of these words has come, and return it."""
     heard = b""
     while not (found := [word for word in words if word in heard]):
         octets = line.recv(65536)

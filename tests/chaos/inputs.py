@@ -55,17 +55,14 @@ Stream = Iterable[bytes]
 
 
 def text(payload: str) -> bytes:
-    """A UMQ message, as a client sends it."""
     return b"".join(frame(TEXT, payload.encode(), True))
 
 
 def umq(*frames: bytes, then: Stream = ()) -> Stream:
-    """A UMQ session and what follows."""
     return itertools.chain([UPGRADE, text("H1:"), *frames], then)
 
 
 def calls(argument: str) -> Stream:
-    """UMQ calls with this argument, 1 MB of JSON each."""
     return umq(then=(text(f"C{number}:{argument}") for number in itertools.count(1)))
 
 
@@ -103,7 +100,6 @@ def bomb() -> bytes:
 
 
 def many_pairs() -> bytes:
-    """A D frame of 1,024 pairs."""
     pair = struct.pack(">I", 1) + b"k" + struct.pack(">I", 1) + b"v"
     return b"2D" + struct.pack(">II", 1, 1024) + pair * 1024
 
@@ -250,7 +246,6 @@ def attack_hub(port: int, connections: int, going: Callable[[], bool]) -> None:
 
 
 def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
-    """One message of very many frames."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.set(zmq.LINGER, 0)
         dealer.connect(f"tcp://127.0.0.1:{port}")

@@ -40,7 +40,6 @@ class Row:
 
 
 def cells(line: str) -> list[str]:
-    """The cells of one line of a table."""
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
@@ -55,7 +54,6 @@ def kept_rows(page: str) -> dict[str, tuple[str, str, str]]:
 
 
 def table(rows: Iterable[Row], measured: Mapping[str, tuple[str, str, str]]) -> str:
-    """The table with what was measured of each row."""
     lines = ["| " + " | ".join(COLUMNS) + " |", RULE]
     for row in rows:
         told = measured.get(row.name, NOT_YET)
@@ -78,5 +76,4 @@ def written(
 def write(
     path: Path, rows: Iterable[Row], now: Mapping[str, tuple[str, str, str]], about: str
 ) -> None:
-    """Write the table into the page at ``path``."""
     path.write_text(written(path.read_text(), rows, now, about))

@@ -22,13 +22,11 @@ START_SECONDS = 600.0
 
 
 def here(launch: Launcher, queue: Path, *options: str) -> Launched:
-    """A bridge which is its own worker."""
     words = ["--here", "bridge", "--queue", queue, "--table", "table", "--trigger", "0", *options]
     return launch(*words, module="tests.tools.dying")
 
 
 def batch(process: Launched, rows: int) -> None:
-    """Waits until the bridge has landed so many rows."""
     process.line(rf"^batch \d+: .* {rows} rows in all", seconds=START_SECONDS)
 
 

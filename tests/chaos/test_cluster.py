@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.chaos.shippers import Shipper
+from tests.chaos.clients import Shipper
 from tests.spark.conftest import messages, write
 from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair
@@ -51,14 +51,12 @@ class Site:
         self.start_flight()
 
     def start_gateway(self) -> None:
-        """Starts the gateway."""
         where = f"tcp:{self.port}:interface=127.0.0.1"
         words = ("lumberjack", "-e", where, "--queue", self.queue)
         self.gateway = self._launch(*words, module="twisted")
         self.gateway.address("lumberjack")
 
     def start_flight(self) -> None:
-        """Starts the Flight server, after a kill as well."""
         where = f"grpc+tls://127.0.0.1:{self._flight_port}"
         self.flight = self._launch(
             *("flight", "--queue", self.queue, "--listen", where),
@@ -68,26 +66,22 @@ class Site:
         self.address = self.flight.line(r"flight listening on (\S+)")[1]
 
     def kill_gateway(self) -> None:
-        """Kill -9, and a start at the same port."""
         self.gateway.kill()
         self.start_gateway()
 
     def finish(self) -> None:
-        """Ends the load and the gateway."""
         self.shipper.finish()
         self.gateway.end()
 
 
 @pytest.fixture(scope="module")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for the tests of this file."""
     with cluster(tmp_path_factory.mktemp("cluster")) as made:
         yield made
 
 
 @pytest.fixture
 def sites(launch: Launcher, tmp_path: Path) -> Iterator[list[Site]]:
-    """Three gateways under load."""
     pair = Authority(tmp_path).server("server", "127.0.0.1", "localhost")
     token = tmp_path / "token"
     token.write_text("a secret of three gateways\n")
@@ -105,8 +99,6 @@ def sites(launch: Launcher, tmp_path: Path) -> Iterator[list[Site]]:
 
 
 class Bridges:
-    """Starts bridges on the cluster, one after the other."""
-
     def __init__(
         self,
         launch: Launcher,
@@ -131,7 +123,6 @@ class Bridges:
     def of_sites(
         cls, launch: Launcher, spark: Cluster, sites: list[Site], table: str, *options: str
     ) -> Bridges:
-        """Bridges of gateways elsewhere, with the keys to them."""
         here = launch.directory
         secrets = ("--token-file", here / "token", "--tls-ca", here / "authority.pem")
         places = [site.address for site in sites]
@@ -161,7 +152,6 @@ def landed(table: str, storage: Mapping[str, str] | None = None) -> dict[str, Co
 
 
 def expected(sites: list[Site]) -> dict[str, Counter[int]]:
-    """Each offset of each queue once."""
     readers = [QueueReader(site.queue) for site in sites]
     return {reader.queue_id: Counter(range(reader.end())) for reader in readers}
 
@@ -225,32 +215,24 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     assert landed(table) == expected(sites)
 
 
+@pytest.mark.long
 def test_a_cluster_lands_on_s3(
     launch: Launcher,
     spark_cluster: Cluster,
     sites: list[Site],
     s3: Store,
-    pytestconfig: pytest.Config,
 ) -> None:
-    """Each offset is in the table on S3 exactly once.
+    """Each offset is in the table on S3 exactly once, though the driver is killed.
 
-    In the long form the driver is killed between batches as well: the short one does so over S3
-    with a bridge on one machine (tests/spark/test_transform.py).
+    tests/spark/test_transform.py does so with a bridge on one machine, and the test above lands
+    with a cluster.
     """
-    land_on_s3(launch, spark_cluster, sites, s3, kill=pytestconfig.getoption("--long"))
-
-
-def land_on_s3(
-    launch: Launcher, spark: Cluster, sites: list[Site], store: Store, *, kill: bool
-) -> None:
-    """The steps of the test above."""
-    table, storage = store.new_location(), store.options
+    table, storage = s3.new_location(), s3.options
     words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
-    start = Bridges.of_sites(launch, spark, sites, table, *words)
-    if kill:
-        bridge = start()
-        bridge.line(BATCH, seconds=START_SECONDS)
-        bridge.kill()
+    start = Bridges.of_sites(launch, spark_cluster, sites, table, *words)
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+    bridge.kill()
     for site in sites:
         site.finish()
     drained = start("--once")

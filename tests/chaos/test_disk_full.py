@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.clients import Shipper
 from tests.chaos.gateways import LISTEN, bodies, lumberjack, until_stalled
-from tests.chaos.shippers import Shipper
 
 pytestmark = pytest.mark.slow
 

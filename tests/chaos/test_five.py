@@ -19,7 +19,7 @@ import pytest
 
 from tests.chaos.clients import PROTOCOLS, GoodClients
 from tests.chaos.gateways import Five, until_stalled
-from tests.net.test_monotonic import library
+from tests.net.test_time import library
 from tests.tools.processes import Launcher, children, environment
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,6 @@ MESSAGES = 5
 
 @contextmanager
 def standing(five: Five, directory: Path) -> Iterator[GoodClients]:
-    """A good client of each protocol at the gateway."""
     with contextlib.closing(GoodClients(directory)) as clients:
         for name in PROTOCOLS:
             clients.stand(name, five.ports[name])

@@ -34,7 +34,6 @@ ADDRESS = encode_address("orders")
 
 
 def large_payload():
-    """A frame which claims 2 GB, then as much of it as is taken."""
     (frame,) = encode_message(1, ADDRESS, b"x" * 300)
     head = frame[:-304]  # up to the length
     return head + (1 << 31).to_bytes(4, "big")
@@ -45,7 +44,6 @@ def for_ever(octets):
 
 
 def parts():
-    """A payload of parts which never ends."""
     (frame,) = encode_message(1, ADDRESS, b"x" * 60_000)
     return itertools.repeat(bytes([frame[0] | 16]) + frame[1:])
 

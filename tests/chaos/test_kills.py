@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.chaos.shippers import Shipper
+from tests.chaos.clients import Shipper
 from tests.tools.dying import POINTS
 from tests.tools.endpoints import reserved
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
@@ -56,7 +56,6 @@ def kills(chance: random.Random, long: bool) -> Iterator[Kill]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that nobody else uses while the gateway is down."""
     with reserved(1) as [one]:
         yield one
 

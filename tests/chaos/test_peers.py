@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.clients import Shipper
 from tests.chaos.gateways import (
     LISTEN,
     bodies,
@@ -25,7 +26,6 @@ from tests.chaos.gateways import (
     rows,
     served,
 )
-from tests.chaos.shippers import Shipper
 from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.lumberjack.wire import encode_window

@@ -120,15 +120,11 @@ class Publisher:
 
 
 class Taking(MicroMsg2Client):
-    """Notes what it is given, and acknowledges it."""
-
     def messageReceived(self, message: Any) -> None:
         self.factory.took(message.body)  # type: ignore[attr-defined]
 
 
 class Micromsg2:
-    """A consumer that comes back."""
-
     def __init__(self, port: int, took: Callable[[bytes], None]) -> None:
         factory = MicroMsg2ClientFactory()
         factory.protocol = Taking  # type: ignore[assignment]
@@ -139,7 +135,6 @@ class Micromsg2:
         self._service.startService()
 
     async def again(self) -> None:
-        """The gateway is back."""
         await self._service.subscribe("jobs")
         await self._service.whenEstablished()
 
@@ -164,7 +159,6 @@ class Mtl:
         """Nothing: it comes with :meth:`again`."""
 
     async def again(self) -> None:
-        """Come (back) to the gateway, whose sessions are gone."""
         while self._client is None:
             client = MtlClient(
                 f"tcp://127.0.0.1:{self._port}",
@@ -188,7 +182,6 @@ class Mtl:
         self._reader.confirm(content.sequence)
 
     async def gone(self) -> None:
-        """The gateway was killed: nothing comes from it any more."""
         self._client.abort()
         self._client = None
 
@@ -315,7 +308,6 @@ class Killed(TestCase):
         self.assertEqual(delivered - allowed, Counter())
 
     def land(self, launch: Launcher, queue: Path, table: Path, count: int) -> None:
-        """Everything is in a table of Spark exactly once."""
         from twisted_msgproto.spark.table import LandedTable
 
         bridge = launch("bridge", "--queue", queue, "--table", table, "--once")

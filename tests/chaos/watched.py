@@ -15,17 +15,13 @@ from twisted_msgproto.net.turns import TurnWatch
 
 
 class Longest:
-    """The longest turn since somebody asked."""
-
     def __init__(self) -> None:
         self._found = (0.0, "nobody")
 
     def taken(self, peer: str, host: str, spent: float) -> None:
-        """One turn."""
         self._found = max(self._found, (spent, peer))
 
     def tell(self, number: int, frame: Any) -> None:
-        """Say it, and begin anew."""
         spent, peer = self._found
         self._found = (0.0, "nobody")
         print(f"longest turn {spent * 1e3:.1f} ms of {peer}", flush=True)

@@ -32,8 +32,6 @@ NOW = 1_700_000_000.0
 
 
 class Shelf:
-    """A broker with three queues."""
-
     def __init__(self) -> None:
         self.told: list[Any] = []
 

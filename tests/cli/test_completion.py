@@ -23,7 +23,6 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def completed(scripts: Path, *words: str, where: Path | None = None) -> list[str]:
-    """What bash offers for the last of these words."""
     program = """
 source "$1"; shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))

@@ -14,7 +14,6 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueLocked
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
-    """A sub-command ``demo`` which returns or raises ``result``."""
     module = ModuleType("planted", "Does nothing.")
     module.SUMMARY = "nothing"  # type: ignore[attr-defined]
     module.configure = lambda parser: parser.add_argument("--number", type=int)  # type: ignore[attr-defined]
@@ -45,7 +44,6 @@ def test_help_names_every_sub_command_with_its_summary(capsys: pytest.CaptureFix
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of its actions."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

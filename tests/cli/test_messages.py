@@ -3,19 +3,16 @@
 import json
 import os
 import tempfile
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet import reactor as installed
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.cli import messages
 from twisted_msgproto.cli.messages import Lines, MadeUp
-
-reactor: Any = installed
 
 
 class FromAPipe(TestCase):

@@ -1,11 +1,16 @@
 """``msgproto send`` as people use it: real processes, a real server, honest counts."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
+import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -13,14 +18,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet import reactor as installed
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
 
+from tests.tools.certificates import Authority, Pair
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli
 from twisted_msgproto.cli import send
 from twisted_msgproto.cli.clients import add_connect_options, connect_options
+from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.cli.progress import Counted
+from twisted_msgproto.cli.recv import as_line
+from twisted_msgproto.cli.send import deliver, incomplete
+from twisted_msgproto.core.message import Message
+from twisted_msgproto.core.reasons import reason
+from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.registry import load
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -298,7 +316,6 @@ def test_a_method_which_the_server_has_not_is_told_with_a_status_of_its_own__HO_
 
 
 def shell(launch: Launcher, command: str) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` in a shell, as an operator would."""
     return subprocess.run(
         ["bash", "-c", command],
         cwd=launch.directory,
@@ -355,3 +372,293 @@ def test_a_password_is_the_first_line_of_its_file(
     words = ["sabc", "tcp:h:1", "--user", "me", "--password-file", str(file)]
     command: Any = SimpleNamespace(DEFAULT_ENDPOINT="")
     assert connect_options(parser.parse_args(words), command)["password"] == password
+
+
+# ── ``msgproto recv``: a message a line, an end after ``--count``; with a protocol o ──
+
+COMMAND = """
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.core.message import Message
+
+DEFAULT_ENDPOINT = "tcp:127.0.0.1:1"
+
+async def recv(reactor, options, show):
+    if options.endpoint == "refuse":
+        raise Refused("no such topic")
+    try:
+        for n in range(0 if options.endpoint == "silent" else 5):
+            show(Message("fake", "topic", 0, destination=options.destination, body=b"%d" % n))
+        if options.endpoint == "ends":
+            return
+        await Deferred()
+    finally:
+        await deferLater(reactor, 0, print, "unsubscribed", flush=True)
+"""
+
+MAIN = """
+import sys
+from twisted_msgproto import cli, registry
+registry.PROTOCOLS["fake"] = registry.Registered("fake", "Fake", "fake", {}, {})
+sys.exit(cli.main(["recv", "fake", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def fake(launch: Launcher) -> Launcher:
+    package = launch.directory / "fake"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "command.py").write_text(COMMAND)
+    return launch
+
+
+def recv(fake: Launcher, *words: str) -> Launched:
+    return fake.command([sys.executable, "-c", MAIN, *words])
+
+
+def test_it_ends_after_the_count_and_in_peace(fake: Launcher) -> None:
+    program = recv(fake, "--count", "3", "--destination", "news")
+    assert program.wait() == 0
+    assert program.lines == ["news\t0", "news\t1", "news\t2", "unsubscribed"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_without_a_count_it_goes_on_until_a_signal(fake: Launcher, number: signal.Signals) -> None:
+    program = recv(fake)
+    program.line("4")
+    program.signal(number)
+    assert program.wait() == 130
+    assert program.lines == ["0", "1", "2", "3", "4", "unsubscribed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["ends"], 0, "unsubscribed"),
+        (["ends", "--count", "6"], 1, "msgproto recv: 5 of 6 messages came"),
+        (["refuse"], 1, "msgproto recv: no such topic"),
+        (["silent", "--timeout", "0.1"], 1, "msgproto recv: no message came within 0.1 s"),
+        (
+            ["--count", "9", "--timeout", "0.1"],
+            1,
+            "msgproto recv: 5 of 9 messages came: no more came within 0.1 s",
+        ),
+        (["--timeout", "0.1"], 0, "unsubscribed"),
+    ],
+)
+def test_how_a_peer_ends_is_a_status_and_a_line(
+    fake: Launcher, words: list[str], status: int, line: str
+) -> None:
+    """Without a count nobody is told how many were wanted: what came in the time is enough."""
+    program = recv(fake, *words)
+    assert program.wait() == status
+    assert program.lines[-1].startswith(line)
+    shown = ["0", "1", "2", "3", "4"] if words[0] not in ("silent", "refuse") else []
+    assert program.lines[: len(shown)] == shown
+
+
+@pytest.mark.parametrize("protocol", ["umq", "mtl"])
+def test_a_reader_which_has_had_enough_ends_it_although_nothing_comes__HO_21(
+    launch: Launcher, protocol: str
+) -> None:
+    """``msgproto recv … | true``: the pipe breaks, and nobody will ever send anything."""
+    endpoint = "tcp:0:interface=127.0.0.1" if protocol == "umq" else "tcp://127.0.0.1:*"
+    serving = launch(protocol, "-e", endpoint, module="twisted")
+    with subprocess.Popen(
+        [sys.executable, "-m", "twisted_msgproto", "recv", protocol, serving.address(protocol)],
+        cwd=launch.directory,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None and program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == ""
+        assert program.wait(PATIENCE_SECONDS) == 128 + signal.SIGPIPE
+
+
+def test_properties_are_shown_on_demand() -> None:
+    message = Message("micromsg2", "message", 0, destination="d", body=b"b", fields={"a": "1\n"})
+    shown = as_line(message, as_json=False, properties=True)
+    assert shown == 'd\t{"a": "1\\n"}\tb'
+
+
+def test_json_lines_have_the_tables_columns(fake: Launcher) -> None:
+    program = recv(fake, "--count", "1", "--json", "--destination", "news")
+    assert program.wait() == 0
+    assert json.loads(program.lines[0]) == {
+        "received_at": "1970-01-01T00:00:00.000000Z",
+        "protocol": "fake",
+        "peer": None,
+        "session": None,
+        "client_id": None,
+        "kind": "topic",
+        "message_id": None,
+        "destination": "news",
+        "fields": None,
+        "body": "0",
+        "attachments": None,
+        "truncated": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"), [(b"a\x1b[2Jb\nc", r"a\x1b[2Jb\nc"), (b"\xff", r"\xff"), (None, "")]
+)
+def test_what_a_peer_sent_cannot_steer_the_terminal(body: bytes | None, shown: str) -> None:
+    assert as_line(Message("umq", "topic", 0, body=body), as_json=False) == shown
+
+
+# ── ``send`` and servers which are not ours: how a connection ends, and what TLS has ──
+
+websockets = pytest.importorskip("websockets", reason="pip install websockets")
+from websockets.sync.server import serve  # noqa: E402
+
+reactor: Any = installed
+
+
+def umq_answer(message: str | bytes) -> str | None:
+    """What a UMQ server says to a client's message: welcome, and a result for each call."""
+    assert isinstance(message, str)
+    kind, number = message[0], message[1:].partition(":")[0]
+    return {"H": f"W{number}:welcome", "C": f"R{number}:ok"}.get(kind)
+
+
+def sabc_answer(message: str | bytes) -> str | None:
+    text = message if isinstance(message, str) else message.decode()
+    if text.startswith("CONNECT\r\n"):
+        return "CONNECTED\r\nsession-id::s\r\n\r\n\0"
+    if text.startswith("DISCONNECT\r\n"):
+        return None
+    number = re.search(r"\r\nmsg-id::(\S+)", text)
+    assert number is not None
+    return f"MESSAGE\r\nsession-id::s\r\nref-msg-id::{number[1]}\r\n\r\n\0"
+
+
+class Sent:
+    """One ``send`` in the test's reactor: its counts and its line."""
+
+    def __init__(self, protocol: str, endpoint: str, **options: Any) -> None:
+        self.progress = Counted()
+        self.options = SendOptions(endpoint=endpoint, **options)
+        self.command = load(protocol, "command")
+        self.line: str | None = None
+
+    async def run(self) -> Sent:
+        why = None
+        try:
+            await deliver(
+                reactor, self.command, self.options, MadeUp(5, 50), self.progress, timeout=60
+            )
+        except Exception as error:
+            why = reason(error, self.options.endpoint)
+        self.line = incomplete(self.progress, 5, why)
+        return self
+
+
+class Closing(TestCase):
+    """The foreign server is that of the package ``websockets``, in a thread."""
+
+    def close_seen(self, protocol: str, answer: Callable[[str | bytes], str | None]) -> Any:
+        """What the server has seen of the end of a ``send``: its exception, and its code."""
+        ends: list[tuple[type[BaseException], int | None]] = []
+
+        def handle(connection: Any) -> None:
+            try:
+                while True:
+                    told = answer(connection.recv())
+                    if told is None:
+                        connection.close()
+                    else:
+                        connection.send(told)
+            except websockets.exceptions.ConnectionClosed as end:
+                ends.append((type(end), connection.protocol.close_code))
+
+        server = serve(handle, "127.0.0.1", 0, compression=None, close_timeout=60)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+
+        def stop() -> None:
+            server.shutdown()
+            thread.join()
+
+        self.addCleanup(stop)
+        sent = Sent(protocol, f"ws://127.0.0.1:{server.socket.getsockname()[1]}/")
+        sending = Deferred.fromCoroutine(sent.run())
+
+        async def ended() -> Any:
+            await sending
+            self.assertIsNone(sent.line)
+            self.assertEqual(sent.progress.messages_acknowledged, 5)
+            while not ends:  # the server's thread has to see it
+                await moment()
+            return ends[0]
+
+        return ended()
+
+    async def test_send_umq_ends_with_a_closing_handshake__HO_18(self) -> None:
+        end, code = await self.close_seen("umq", umq_answer)
+        self.assertEqual((end, code), (websockets.exceptions.ConnectionClosedOK, 1000))
+
+    async def test_send_sabc_ends_with_a_closing_handshake__HO_18(self) -> None:
+        end, code = await self.close_seen("sabc", sabc_answer)
+        self.assertEqual((end, code), (websockets.exceptions.ConnectionClosedOK, 1000))
+
+
+def moment() -> Deferred[None]:
+    waited: Deferred[None] = Deferred()
+    reactor.callLater(0.01, waited.callback, None)
+    return waited
+
+
+class Trust(TestCase):
+    """A server whose certificate is not trusted, or not for this host, or which has none."""
+
+    endpoints = (
+        ("lumberjack", "tls:{}:{}"),
+        ("micromsg2", "tls:{}:{}"),
+        ("sabc", "tls:{}:{}"),
+        ("sabc", "wss://{}:{}/"),
+        ("umq", "wss://{}:{}/"),
+        ("umq", "tls:{}:{}"),
+    )
+
+    def setUp(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.authority = Authority(self.directory)
+
+    async def listen(self, pair: Pair | None) -> int:
+        where = "tcp:0:interface=127.0.0.1"
+        if pair is not None:
+            where = f"ssl:0:interface=127.0.0.1:privateKey={pair.key}:certKey={pair.cert}"
+        factory = Factory.forProtocol(Protocol)
+        factory.noisy = False
+        port = await serverFromString(reactor, where).listen(factory)
+        self.addCleanup(port.stopListening)
+        number: int = port.getHost().port
+        return number
+
+    async def lines(self, host: str, pair: Pair | None, **options: Any) -> list[str]:
+        number = await self.listen(pair)
+        lines = []
+        for protocol, endpoint in self.endpoints:
+            sent = await Sent(protocol, endpoint.format(host, number), **options).run()
+            assert sent.line is not None
+            self.assertEqual(sent.progress.messages_acknowledged, 0)
+            self.assertNotIn("SSL", sent.line)
+            lines.append(sent.line)
+        self.flushLoggedErrors()
+        return lines
+
+    async def test_a_certificate_which_nobody_vouches_for__FC_06(self) -> None:
+        for line in await self.lines("localhost", self.authority.server()):
+            self.assertIn("TLS: the server's certificate is not one to trust", line)
+            self.assertIn("--tls-ca FILE", line)
+
+    async def test_a_certificate_for_another_host__FC_06(self) -> None:
+        pair = self.authority.server("server", "elsewhere.example")
+        for line in await self.lines("localhost", pair, tls_ca=self.authority.cert):
+            self.assertIn("TLS: the server's certificate is for another name", line)

@@ -23,8 +23,6 @@ SECONDS = 10.0
 
 
 class Input:
-    """Messages which come when the test says so."""
-
     def __init__(self) -> None:
         self.waiting: Deferred[list[bytes]] | None = None
 
@@ -234,8 +232,6 @@ class Receiving(SynchronousTestCase):
 
 
 class Output(TestCase):
-    """The real reactor, and a real pipe."""
-
     async def test_a_pipe_without_a_reader_ends_it_although_nothing_comes__HO_21(self) -> None:
         out, into = os.pipe()
         self.addCleanup(os.close, into)

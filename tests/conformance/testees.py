@@ -56,6 +56,10 @@ class Echo:
     def received(self, inputs: list[Any]) -> None:
         self.wire.write(inputs)
 
+    @property
+    def link(self) -> Any:
+        return self
+
     def oversized(self) -> None:
         """The wire closes."""
 

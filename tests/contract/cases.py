@@ -88,12 +88,10 @@ class Peer:
 
     @property
     def gone(self) -> bool:
-        """The server has let go of it."""
         return self.line is not None and self.line.server.gone
 
     @property
     def octets_written(self) -> int:
-        """What the client has written so far."""
         assert self.line is not None
         return self.line.client.written
 
@@ -103,7 +101,6 @@ class Peer:
         return self.sent[-1]
 
     def push(self, body: bytes) -> Deferred[Any]:
-        """One message of the server."""
         self.sent.append(maybeDeferred(self.case.send, self.server, body))
         return self.sent[-1]
 
@@ -167,7 +164,6 @@ class Case:
         return Peer(self, self.session_in(client), self.session_in(server), line)
 
     def listening(self, world: Any) -> Any:
-        """The factory which accepts connections."""
         return world.factory
 
     def session_in(self, protocol: Any) -> Any:
@@ -180,7 +176,6 @@ class Case:
         return peer.client.whenEstablished()  # type: ignore[no-any-return]
 
     def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
-        """A client which comes back, over lines of this world."""
         factory = self.make_login(world, name, password)
         return self.service_class(
             Endpoint(self, world), factory, **{"random": no_chance, **options}
@@ -193,7 +188,6 @@ class Case:
             peer.cut()
 
     def back(self, world: Any) -> None:
-        """Somebody listens again."""
         world.away = False
 
     def deafen(self, world: Any) -> None:
@@ -206,18 +200,16 @@ class Case:
         world.checker.addUser(b"me", b"another")
 
     def relent(self, world: Any) -> None:
-        """From now on it does not."""
         world.checker.addUser(b"me", b"right")
 
     def attempts(self, world: Any) -> int:
-        """How often a client has tried to have a session."""
         return len(world.peers)
 
     def portal(self, checkers: Sequence[Any]) -> Any:
         return portal_over(checkers)
 
     def stands(self, peer: Peer) -> Any:
-        return peer.server._established
+        return peer.server.established
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         raise NotImplementedError
@@ -249,7 +241,6 @@ class Case:
         return peer.line.server.read()
 
     def refused(self, peer: Peer) -> Deferred[Any]:
-        """What comes of sending it."""
         return maybeDeferred(self.too_large, peer.client)
 
 
@@ -277,7 +268,6 @@ class Lumberjack(Case):
     service_class = LumberjackClientService
 
     def refuse(self, world: Any) -> None:
-        """Only TLS can say no to a writer."""
         world.turned_away = TLSError([("SSL routines", "", "tlsv1 alert unknown ca")])
 
     def relent(self, world: Any) -> None:
@@ -400,7 +390,7 @@ class SabcOnWebSocket(Sabc):
         return None if protocol is None else protocol.session
 
     def stands(self, peer: Peer) -> Any:
-        return peer.client.transport is not None and peer.server._established
+        return peer.client.transport is not None and peer.server.established
 
 
 class Umq(Case):
@@ -444,8 +434,6 @@ class Umq(Case):
 
 
 class MtlPeer(Peer):
-    """A client with a session and one flow which writes."""
-
     writer: Any = None
     control: Any = None
     ended = False
@@ -509,8 +497,6 @@ class Mtl(Case):
         return MtlPeer(self, client, None, None)
 
     def ready(self, peer: MtlPeer) -> None:
-        """Open a session with a flow which writes."""
-
         async def begin() -> None:
             await peer.client.open("host")
             await peer.client.profile("ingest")

@@ -45,8 +45,6 @@ RAW = (
 
 
 class Bodies:
-    """Messages, at most ``step`` at a time."""
-
     def __init__(self, bodies: list[bytes], step: int) -> None:
         self.left = list(bodies)
         self.step = step
@@ -94,8 +92,6 @@ class Peer:
 
 
 class OnLine:
-    """What a world wants to know of a connection."""
-
     sent = ()
 
     def __init__(self, line: Line) -> None:
@@ -152,7 +148,6 @@ class Sent:
 
     @property
     def line(self) -> str | None:
-        """What the operator reads on stderr."""
         why = None if self.error is None else reason(self.error, self.options.endpoint)
         return incomplete(self.progress, None, why)
 

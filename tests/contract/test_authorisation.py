@@ -54,8 +54,6 @@ class Judge:
 
 @implementer(IAuthoriser)
 class Answering:
-    """Answers whatever a test wants."""
-
     def __init__(self, answer: Callable[[Access], Any]) -> None:
         self.allows = answer
 
@@ -193,7 +191,6 @@ class WhoMayWhat:
         assert neighbour.stands
 
     def allowed(self: Any, peer: Any) -> Deferred[Any]:
-        """What the same client may do."""
         client = peer.client
         if self.case.name == "micromsg2":
             return client.send("others", b"kept")

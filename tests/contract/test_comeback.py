@@ -21,10 +21,7 @@ BOUNDED = ("micromsg2", "sabc", "sabc-ws", "umq", "mtl")
 
 
 class Parts:
-    """What the rows have in common."""
-
     def serving(self: Any, sink: Any = None, **options: Any) -> Any:
-        """A world whose server knows one password."""
         checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
         world = self.world(sink or SafeSink(), portal=self.case.portal([checker]), **options)
         world.checker = checker
@@ -43,7 +40,6 @@ class Parts:
         self.assertEqual(service.state, "down")
 
     def refused(self: Any, **options: Any) -> tuple[Any, Any]:
-        """A world, and a client of it which its server will refuse."""
         world = self.serving()
         self.case.refuse(world)
         return world, self.client(world, **options)
@@ -52,7 +48,6 @@ class Parts:
         return self.case.send(service, body)
 
     def standing(self: Any, sink: Any = None) -> tuple[Any, Any]:
-        """A world, and a client of it whose session stands."""
         world = self.serving(sink)
         service = self.client(world)
         service.startService()
@@ -60,7 +55,6 @@ class Parts:
         return world, service
 
     def times(self: Any, waiting: list[Any]) -> list[int]:
-        """How often each of them fires."""
         times = [0] * len(waiting)
         for number, one in enumerate(waiting):
 
@@ -72,8 +66,6 @@ class Parts:
 
 
 class ComingBack(Parts):
-    """Sessions end and begin."""
-
     def test_every_protocol_exports_one(self: Any) -> None:
         """HO-11, HO-12"""
         package = importlib.import_module(self.case.server_class.__module__.rsplit(".", 1)[0])
@@ -172,8 +164,6 @@ class ComingBack(Parts):
 
 
 class BeingRefused(Parts):
-    """The server says no."""
-
     def test_it_says_when_it_is_refused_and_tries_less_and_less_often(self: Any) -> None:
         """HO-11"""
         world, service = self.refused()
@@ -257,8 +247,6 @@ class BeingRefused(Parts):
 
 
 class EndingInOrder(Parts):
-    """``close()`` and ``stopService()``."""
-
     @only(*CONNECTED)  # MTL does not hear of it
     def test_it_is_stopped_by_a_hook_that_hears_of_a_loss__stopped_within(self: Any) -> None:
         """HO-12: the hook is called from within the policy that sets the next attempt."""

@@ -31,7 +31,6 @@ def ambiguous(session: Any, begin: int, count: int) -> None:
 
 
 def ambiguous_frames(session: Any, begin: int, count: int) -> None:
-    """The same on WebSocket."""
     session._write([both_ids(session, number)[:-2] for number in range(begin, begin + count)])
 
 
@@ -56,8 +55,6 @@ NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
 
 
 class Deaf:
-    """The server reads nothing, or a little from time to time."""
-
     def waits(self: Any, peer: Peer) -> int:
         return int(peer.client.wire.waiting)
 
@@ -84,7 +81,6 @@ class Deaf:
 
     @only("sabc", "sabc-ws", "umq")
     def test_verbs_fail_when_the_server_has_left_too_much_unread__NB_02(self: Any) -> None:
-        """They were written into memory, as many as a caller wanted."""
         world = self.world(SafeSink())
         peer = world.join(unsent_octets=UNSENT_OCTETS + 1_100_000)
         peer.line.server.deaf = True
@@ -98,7 +94,6 @@ class Deaf:
         self.successResultOf(self.tell(peer, b"x" * 100_000))
 
     def tell(self: Any, peer: Peer, body: bytes) -> Any:
-        """A verb that fires when it is written."""
         if self.case.name == "umq":
             return peer.client.setAttribute("a", body.decode())
         return peer.client.sendOnly(body)
@@ -121,8 +116,6 @@ class Deaf:
 
 
 class Small:
-    """Pieces that wait share a slice."""
-
     @only("micromsg2", "sabc")
     def test_small_answers_that_wait_are_few_pieces__NB_02(self: Any) -> None:
         """Each of 12 octets needed 200 more."""

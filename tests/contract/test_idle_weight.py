@@ -40,7 +40,6 @@ CONNECT = b"CONNECT\r\nclient-id::me\r\n\r\n"
 
 
 def masked(opcode: int, payload: bytes) -> bytes:
-    """A frame of a WebSocket client."""
     return bytes((0x80 | opcode, 0x80 | len(payload))) + bytes(4) + payload
 
 
@@ -92,7 +91,6 @@ def weight(make: Callable[[], object], count: int = SESSIONS) -> float:
 
 
 def weight_of(kind: Kind) -> float:
-    """What an idle session of this kind weighs here."""
     factory = kind.factory(Clock())
 
     def session() -> object:

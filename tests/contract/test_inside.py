@@ -15,8 +15,6 @@ from twisted_msgproto.core.errors import QueueError
 
 
 class BatchHook:
-    """``batchReceived`` of an application."""
-
     @only(*CONNECTED)
     def test_what_is_no_deferred_is_an_error_of_this_session_alone(self: Any) -> None:
         seen = []
@@ -93,8 +91,6 @@ class BatchHook:
 
 
 class MessageHook:
-    """``messageReceived``, ``requestReceived``."""
-
     def ends(self: Any, end: Callable[[Any], Any]) -> None:
         def hook(server: Any, message: Any) -> Any:
             end(server)
@@ -159,8 +155,6 @@ class MessageHook:
 
 
 class SessionHooks:
-    """``sessionEstablished`` and ``sessionLost``, both sides."""
-
     @only(*CONNECTED)
     def test_a_loss_hook_that_raises_leaves_nobody_waiting(self: Any) -> None:
         def sessionLost(session: Any, reason: Any) -> None:
@@ -199,7 +193,7 @@ class SessionHooks:
         for end in (
             lambda session: session.transport.loseConnection(),
             lambda session: session.transport.abortConnection(),
-            lambda session: session.drain(),
+            lambda session: session.close(),
         ):
             for side in ("server", "client"):
 
@@ -261,8 +255,6 @@ class SessionHooks:
 
 
 class LateSink:
-    """A sink which answers when the connection is gone."""
-
     @only(*CONNECTED)
     def test_a_disk_that_fails_after_the_loss_is_one_line_and_nothing_more(self: Any) -> None:
         for fault in (True, False):

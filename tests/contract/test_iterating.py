@@ -52,7 +52,6 @@ class Way:
         self.service: Any = None
 
     def begin(self) -> Any:
-        """What is iterated, of a client or of a service."""
         world = self.world
         if self.of == "client":
             client = self.client()
@@ -78,7 +77,6 @@ class Way:
         raise NotImplementedError
 
     def asked(self, client: Any) -> Any:
-        """Call the verb."""
         raise NotImplementedError
 
     def publish(self, bodies: list[bytes]) -> None:
@@ -91,11 +89,9 @@ class Way:
         """What an application does with what it has taken."""
 
     def settled(self) -> int:
-        """How many of them the server takes as settled."""
         return 0
 
     def left(self) -> int:
-        """How many of them wait at the server, or are in flight."""
         return 0
 
 
@@ -224,8 +220,6 @@ class OfMtl(Way):
 
 
 class Ended:
-    """A client of MTL that ends with its world."""
-
     gone = False
     sent: tuple[Any, ...] = ()
 
@@ -253,8 +247,6 @@ def taking(iterator: AsyncIterator[Any], count: int, taken: list[Any]) -> Deferr
 
 
 class Iterating:
-    """One verb, in one mode."""
-
     way: type[Way]
     of: str
     mode: str

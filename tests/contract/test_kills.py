@@ -60,12 +60,10 @@ class Ledger:
         self.errors: list[Exception] = []
 
     def go(self) -> None:
-        """Keep the window full from now on."""
         self.going = True
         self.fill()
 
     def fill(self) -> None:
-        """Send as much as the window has room for, while it goes."""
         while self.going and self.flying < WINDOW:
             self._next += 1
             self.send(b'{"of":"%s","n":%d}' % (self._name, self._next))
@@ -119,7 +117,6 @@ class Ledger:
         return waiting
 
     def pause(self, result: object = None) -> None:
-        """Send nothing new for now."""
         self.going = False
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
-from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
-from tests.contract.cases import LOG_IN
+from tests.contract.cases import BOTH_WAYS, LOG_IN
+from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
 from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.net.jsonlog import line_of
 
 NAME, RIGHT = "me", "right"
 ELSEWHERE = "198.51.100.9"
@@ -43,8 +48,6 @@ class Checker:
 
 
 class LogIn:
-    """A server with a portal."""
-
     def guarded(self: Any, **options: Any) -> Any:
         checker = Checker(silent=options.pop("silent", False))
         return self.world(SafeSink(), portal=self.case.portal([checker]), **options), checker
@@ -156,3 +159,262 @@ class LogIn:
 
 
 over_all(globals(), LogIn)
+
+
+# ── An ``authorise`` of one's own which ends things from inside, or answers when nob ──
+
+WITH_LOG_IN = ("sabc", "sabc-ws", "umq")
+
+
+class Authorising:
+    def met(self: Any, authorise: Any) -> tuple[Any, Any]:
+        world = self.world(SafeSink(), hooks={"authorise": authorise})
+        peer = world.meet()
+        self.ignore(peer.client.whenEstablished())
+        world.pump()
+        return world, peer
+
+    @only(*WITH_LOG_IN)
+    def test_one_may_close_the_connection_and_say_yes(self: Any) -> None:
+        for end in (
+            lambda server: server.transport.loseConnection(),
+            lambda server: server.transport.abortConnection(),
+            lambda server: server.factory.drain(),
+            lambda server: server.drain(),
+        ):
+
+            def authorise(server: Any, request: Any, end: Any = end) -> str:
+                end(server)
+                return "me"
+
+            world, peer = Authorising.met(self, authorise)
+            world.wait(70)
+            self.assertTrue(peer.gone)
+            self.assertEqual(world.tracebacks, [])
+
+    @only(*WITH_LOG_IN)
+    def test_one_that_answers_after_the_loss_is_not_heard(self: Any) -> None:
+        for answer in ("me", Boom("late")):
+            asked: list[Deferred[Any]] = []
+
+            def authorise(server: Any, request: Any, asked: Any = asked) -> Deferred[Any]:
+                asked.append(Deferred(lambda deferred: None))
+                return asked[-1]
+
+            world, peer = Authorising.met(self, authorise)
+            peer.cut()
+            world.wait(1)
+            if not asked[0].called:
+                asked[0].callback(answer) if answer == "me" else asked[0].errback(answer)
+            self.assertEqual(world.tracebacks, [])
+            self.assertFalse(peer.server.established)
+            self.assertEqual(world.factory.counters["rejected"], 0)
+
+    @only(*WITH_LOG_IN)
+    def test_one_that_never_answers_ends_in_time(self: Any) -> None:
+        world, peer = Authorising.met(self, lambda server, request: Deferred())
+        world.wait(70)
+        self.assertTrue(peer.gone)
+        self.assertEqual(world.tracebacks, [])
+
+    @only(*WITH_LOG_IN)
+    def test_one_that_raises_is_a_refusal_with_a_traceback(self: Any) -> None:
+        def authorise(server: Any, request: Any) -> str:
+            raise Boom("asked")
+
+        world, peer = Authorising.met(self, authorise)
+        world.wait(70)
+        self.assertTrue(peer.gone)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        self.assertEqual(world.factory.counters["rejected"], 1)
+
+    @only(*WITH_LOG_IN)
+    def test_one_of_the_wrong_type_harms_nobody_else(self: Any) -> None:
+        answers: list[Any] = [7, b"octets", "me"]
+        world = self.world(SafeSink(), hooks={"authorise": lambda server, request: answers.pop(0)})
+        for _ in range(3):
+            peer = world.meet()
+            self.ignore(peer.client.whenEstablished())
+            world.pump()
+            if peer.stands:
+                sent = peer.send(b"x")
+                world.wait(1)
+                self.successResultOf(sent)
+        self.assertTrue(peer.stands)
+        self.flushLoggedErrors(TypeError)
+
+    @only(*WITH_LOG_IN)
+    def test_a_server_that_stops_meanwhile_is_gone_in_time(self: Any) -> None:
+        asked: list[Deferred[Any]] = []
+
+        def authorise(server: Any, request: Any) -> Deferred[Any]:
+            asked.append(Deferred())
+            return asked[-1]
+
+        world, peer = Authorising.met(self, authorise)
+        drained = world.factory.drain()
+        world.pump()
+        if not asked[0].called:
+            asked[0].callback("me")
+        world.wait(6)
+        self.successResultOf(drained)
+        self.assertTrue(peer.gone)
+        self.assertEqual(world.tracebacks, [])
+
+
+over_all(globals(), Authorising)
+
+
+# ── A server names its sessions, and sends to one of them where its protocol can ──
+
+PUSHED: dict[str, Any] = {
+    "micromsg2": lambda factory, client: factory.push(client, "orders", b"x"),
+    "sabc": lambda factory, client: factory.push(client, b"x"),
+    "sabc-ws": lambda factory, client: factory.push(client, b"x"),
+    "umq": lambda factory, client: factory.push(client, "x"),
+}
+
+
+class Naming:
+    def test_every_session_has_a_name_by_which_it_is_found(self: Any) -> None:
+        world = self.world(SafeSink())
+        for _ in range(3):
+            peer = world.join()
+            self.ignore(peer.send())
+            world.wait(1)
+        sessions = list(world.factory.liveConnections)
+        names = [session.session for session in sessions]
+        self.assertEqual(len(set(names)), 3)
+        self.assertEqual([world.factory.sessionNamed(name) for name in names], sessions)
+        self.assertEqual([shown["session"] for shown in world.factory.sessions()], names)
+        self.assertIsNone(world.factory.sessionNamed("nobody"))
+        world.peers[0].cut()
+        world.wait(1)
+        self.assertIsNone(world.factory.sessionNamed(names[0]))
+        self.assertIs(world.factory.sessionNamed(names[1]), sessions[1])
+
+    @only(*LOG_IN)
+    def test_the_sessions_of_a_client_are_found_by_its_name(self: Any) -> None:
+        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right", you=b"right")
+        world = self.world(SafeSink(), portal=self.case.portal([checker]))
+        for name in ("me", "you", "me"):
+            entered = world.log_in(name, "right")
+            world.wait(2)
+            self.successResultOf(entered)
+        refused = world.log_in("me", "wrong")
+        world.wait(5)
+        self.failureResultOf(refused)
+        mine = world.factory.sessionsOf("me")
+        self.assertEqual([one.clientId for one in mine], ["me", "me"])
+        self.assertEqual(mine, [one for one in world.factory.liveConnections if one in mine])
+        self.assertEqual(world.factory.sessionsOf("nobody"), [])
+
+    @only(*BOTH_WAYS)
+    def test_one_of_them_is_sent_to(self: Any) -> None:
+        world = self.world(SafeSink())
+        got: list[list[bytes]] = []
+        for _ in range(3):
+            bodies: list[bytes] = []
+            got.append(bodies)
+            hook = self.hook(bodies)
+            world.join(hooks={"message": hook})
+        sessions = list(world.factory.liveConnections)
+        for session in sessions:
+            session.clientId = "me"
+        sessions[2].clientId = "you"
+        pushed = PUSHED[self.case.name](world.factory, "me")
+        world.wait(1)
+        self.successResultOf(pushed)
+        self.assertEqual(got, [[], [b"x"], []])
+        nobody: Deferred[Any] = PUSHED[self.case.name](world.factory, "nobody")
+        self.failureResultOf(nobody, ConnectionClosed)
+        world.peers[1].cut()
+        pushed = PUSHED[self.case.name](world.factory, "me")
+        world.wait(1)
+        self.successResultOf(pushed)
+        self.assertEqual(got, [[b"x"], [b"x"], []])
+
+    def hook(self: Any, bodies: list[bytes]) -> Any:
+        def received(session: Any, message: Any) -> Any:
+            bodies.append(message.body)
+            return None if self.case.name == "micromsg2" else succeed(b"")
+
+        return received
+
+
+over_all(globals(), Naming)
+
+
+# ── A line when a session begins and one when it ends; refused log-ins are told, sec ──
+
+BEGAN = r"^\S+: session \S+-\d+ of \S+( \('.*'\))? began$"
+ENDED = r"^\S+: session \S+-\d+ of \S+( \('.*'\))? ended after 5\.0 s and 2 messages: \w.*[^.]$"
+
+
+class SessionLines:
+    def test_a_session_is_told_of_twice_where_that_was_asked_for(self: Any) -> None:
+        world = self.world(SafeSink())
+        world.factory.logSessions()
+        before = world.clock.seconds()
+        peer = world.join()
+        for _ in range(2):
+            self.ignore(peer.send())
+        world.pump()
+        world.wait(before + 5 - world.clock.seconds(), 0.5)
+        began = [line for line in world.lines() if re.search(BEGAN, line)]
+        self.assertEqual(len(began), 1, world.lines())
+        self.assertEqual([line for line in world.lines() if " ended after " in line], [])
+        self.ignore(world.factory.drain())
+        world.wait(1, 0.1)
+        ended = [line for line in world.lines() if " ended after " in line]
+        self.assertEqual(len(ended), 1, world.lines())
+        self.assertRegex(ended[0].replace("5.1 s", "5.0 s"), ENDED)
+        events = [event for event in world.logged if event.get("event", "")[:7] == "session"]
+        objects = [json.loads(line_of(event)) for event in events]
+        self.assertEqual([one["event"] for one in objects], ["session began", "session ended"])
+        for one in objects:
+            self.assertEqual(one["protocol"], world.factory.protocolName)
+            self.assertTrue(one["session"].startswith(one["protocol"]))
+            self.assertIn("peer", one)
+            self.assertRegex(one["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+            self.assertEqual(one["level"], "info")
+        self.assertEqual(objects[1]["messages"], 2)
+
+    def test_nothing_is_told_of_them_else(self: Any) -> None:
+        world = self.world(SafeSink())
+        peer = world.join()
+        self.ignore(peer.send())
+        world.pump()
+        self.ignore(world.factory.drain())
+        world.wait(1, 0.1)
+        self.assertEqual([line for line in world.lines() if "session" in line], [])
+
+    @only(*LOG_IN)
+    def test_a_refused_log_in_is_told_without_the_secret(self: Any) -> None:
+        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
+        world = self.world(SafeSink(), portal=self.case.portal([checker]))
+        world.factory.logSessions()
+        self.ignore(world.log_in("me", "s3cret-guess"))
+        world.wait(3, 0.1)
+        told = [event for event in world.logged if "log" in event.get("log_format", "")]
+        refused = [line for line in world.lines() if "login as 'me' refused: name and" in line]
+        self.assertEqual(len(refused), 1, world.lines())
+        objects = [line_of(event) for event in told]
+        self.assertNotIn("s3cret", "".join(world.lines()) + "".join(objects))
+        [one] = [json.loads(line) for line in objects if "refused" in line]
+        self.assertEqual(one["event"], "wrong")
+        self.assertEqual(one["name"], "'me'")
+        self.assertFalse([line for line in world.lines() if " began" in line])
+
+    @only(*LOG_IN)
+    def test_the_line_names_who_has_logged_in(self: Any) -> None:
+        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
+        world = self.world(SafeSink(), portal=self.case.portal([checker]))
+        world.factory.logSessions()
+        self.ignore(world.log_in("me", "right"))
+        world.wait(1, 0.1)
+        began = [line for line in world.lines() if line.endswith("('me') began")]
+        self.assertEqual(len(began), 1, world.lines())
+
+
+over_all(globals(), SessionLines)

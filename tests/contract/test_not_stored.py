@@ -131,8 +131,6 @@ WAYS = (
 
 
 class Told(logging.Handler):
-    """Collects what the queue logs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.all: list[str] = []
@@ -142,7 +140,6 @@ class Told(logging.Handler):
 
     @property
     def lines(self) -> list[str]:
-        """Those about acknowledgements."""
         return [line for line in self.all if "acknowledged" in line]
 
 
@@ -224,7 +221,6 @@ class NotStored(TestCase):
         return gateway, ports
 
     async def until(self, url: str, *, ok: bool) -> Any:
-        """Return the figures once the gateway is healthy, or is not."""
         while (await deferToThread(self.get, f"{url}/healthz"))[0] != (200 if ok else 503):
             await deferLater(reactor, 0.05)
         figures = json.loads((await deferToThread(self.get, f"{url}/status.json"))[1])

@@ -18,8 +18,6 @@ class Boom(Exception):
 
 
 class Storing:
-    """The sink decides when a message is acknowledged."""
-
     def test_a_message_is_acknowledged_once_it_is_safe(self: Any) -> None:
         sink = HeldSink()
         world = self.world(sink)

@@ -30,7 +30,7 @@ from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl import MtlReader, MtlWriter
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.comeback import Comeback
-from twisted_msgproto.net.session import Session
+from twisted_msgproto.net.session import Session, SessionLink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
 """What a failed verb may say of the peer, the connection and limits."""
@@ -74,13 +74,11 @@ class Told:
 
     @property
     def error(self) -> Any:
-        """Why it has failed."""
         assert self.times == 1, f"{self.verb} has fired {self.times} times"
         assert isinstance(self.result, Failure), f"{self.verb} gave {self.result!r}"
         return self.result.value
 
     def failed(self, *kinds: type[BaseException]) -> None:
-        """It has failed once, with one of these."""
         assert isinstance(self.error, kinds), f"{self.verb}: {self.error!r}"
 
     def fired(self) -> None:
@@ -91,10 +89,7 @@ class Told:
 
 
 class Walking:
-    """What the rows have in common."""
-
     def walk(self: Any, *of: str, **which: bool) -> Iterator[Verb]:
-        """The verbs of these objects, of which ``which`` holds."""
         for verb in VERBS[self.case.name]:
             if verb.of in of and all(
                 bool(getattr(verb, name)) is yes for name, yes in which.items()
@@ -116,7 +111,6 @@ class Walking:
         return self.successResultOf(leased)
 
     def deafen(self: Any, world: Any, peer: Any) -> None:
-        """The server reads nothing any more."""
         if peer.line is None:
             world.network.away = True
         else:
@@ -236,8 +230,6 @@ class Calling(Walking):
 
 
 class Waiting(Walking):
-    """What becomes of a verb which waits for its answer."""
-
     @property
     def impatient(self: Any) -> dict[str, Any]:
         """By default a flow of MTL which stood once waits for its server for ever."""
@@ -494,7 +486,7 @@ class Closing(Walking):
         """HO-03"""
         world = self.world(SafeSink())
         peer = world.case.meeting(world)
-        if peer.client._established:  # on a plain byte stream a writer stands at once
+        if peer.client.established:  # on a plain byte stream a writer stands at once
             return
         waiting = [peer.client.whenEstablished() for _ in range(3)]
         times = [0, 0, 0]
@@ -512,8 +504,6 @@ class Closing(Walking):
 
 
 class Coming(Walking):
-    """The verbs of the service which comes back."""
-
     def serving(self: Any) -> Any:
         checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
         world = self.world(SafeSink(), portal=self.case.portal([checker]))
@@ -620,7 +610,6 @@ class Coming(Walking):
 
     @only(*LOG_IN)
     def test_a_session_which_is_refused_says_so(self: Any) -> None:
-        """The client for one connection, too."""
         world = self.serving()
         self.failureResultOf(self.refusal(world), Refused)
 
@@ -634,7 +623,6 @@ over_all(globals(), Calling, Waiting, Closing, Coming)
 
 
 def methods(kind: type) -> set[str]:
-    """The public methods of a class of ours."""
     return {
         name
         for name in dir(kind)
@@ -660,7 +648,7 @@ KINDS = [
 )
 def test_every_public_method_is_in_the_table(case: Any, of: str, kind: type) -> None:
     """A new method is a verb of the table, or the table says what else it is."""
-    inherited = methods(ClientLink) | methods(Comeback) | methods(Session)
+    inherited = methods(ClientLink) | methods(Comeback) | methods(Session) | methods(SessionLink)
     local = {name.removeprefix(f"{kind.__name__}.") for name in LOCAL}
     found = methods(kind) - inherited - ENDS - HOOKS - INSIDE - local
     assert found == {verb.name for verb in VERBS[case.name] if verb.of == of}

@@ -22,8 +22,6 @@ RIGHT, WRONG = "right", "wrong-s3cret"
 
 
 class Silent:
-    """A progress that nobody looks at."""
-
     def sent(self, count: int) -> None: ...
     def acknowledged(self, count: int) -> None: ...
     def written(self, count: int) -> None: ...
@@ -130,7 +128,6 @@ class Words:
         self.assertEqual(await self.said(self.plain, port, user="me", password=RIGHT), "sent")
 
     async def logged(self: Any, events: list[Any], text: str) -> None:
-        """Wait until the server has written a line."""
         for _ in range(2000):
             if any(text in str(formatEvent(event)) for event in events):
                 return
@@ -193,7 +190,6 @@ class WordsOfMtl(TestCase):
 
 
 def test_a_reason_never_shows_what_a_library_says_of_itself(tmp_path: Path) -> None:
-    """The bridge's client of other machines uses the same words."""
     from twisted_msgproto.core.errors import QueueAway
     from twisted_msgproto.spark.flight import FlightQueue
 

@@ -47,7 +47,6 @@ class Verb(NamedTuple):
 
 
 def on(of: str, *verbs: tuple[Any, ...]) -> list[Verb]:
-    """Verbs of one object."""
     return [Verb(of, *verb) for verb in verbs]
 
 
@@ -62,7 +61,6 @@ def started(subscription: Any) -> Deferred[Any]:
 
 
 def many(octets: int, piece: int = 1 << 16) -> Any:
-    """A body in parts."""
     return (b"x" * piece for _ in range(octets // piece))
 
 
@@ -334,7 +332,6 @@ HOOKS = frozenset(
 
 INSIDE = frozenset(
     {
-        "look",
         "deliver",
         "publish",
         "settled",

@@ -6,19 +6,16 @@ protocol does not keep yet stands in :mod:`.expected`, as a strict expected fail
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contract.cases import CASES, Case, Peer
-from tests.contract.expected import EXPECTED
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.net.counters import Counters
 
@@ -57,7 +54,6 @@ class World:
             self.logged.append(event)
 
     def lines(self, level: LogLevel = LogLevel.info) -> list[str]:
-        """What was logged at ``level`` or above."""
         return [formatEvent(event) for event in self.logged if event["log_level"] >= level]
 
     @property
@@ -72,7 +68,6 @@ class World:
         return peer
 
     def meet(self, **options: Any) -> Peer:
-        """A client which has begun to connect."""
         where = {name: options.pop(name) for name in ("full", "host") if name in options}
         peer = self.case.join(self, options.pop("hooks", {}), _limits(options), **where)
         self.peers.append(peer)
@@ -97,14 +92,12 @@ class World:
             none_is_missed(self.factory.counters)
 
     def wait(self, seconds: float, step: float = 1.0) -> None:
-        """Let time pass in steps, and everything move."""
         while seconds > 0:
             self.clock.advance(min(step, seconds))
             self.pump()
             seconds -= step
 
     def idle(self, count: int) -> None:
-        """So many more clients, which do nothing."""
         for _ in range(count):
             self.join()
 
@@ -152,13 +145,10 @@ class ContractCase(SynchronousTestCase):
         return world
 
     def ignore(self, deferred: Deferred[Any]) -> None:
-        """Whatever becomes of it."""
         deferred.addErrback(lambda failure: None)
 
 
 def only(*names: str) -> Callable[[Any], Any]:
-    """This row applies to these cases alone."""
-
     def mark(test: Any) -> Any:
         test.cases = names
         return test
@@ -167,7 +157,6 @@ def only(*names: str) -> Callable[[Any], Any]:
 
 
 def over_all(namespace: dict[str, Any], *rows: type) -> None:
-    """A test case for each protocol out of each class of rows."""
     for room in rows:
         for case in CASES:
             members: dict[str, Any] = {"case": case, "__module__": namespace["__name__"]}
@@ -176,18 +165,5 @@ def over_all(namespace: dict[str, Any], *rows: type) -> None:
                     continue
                 if case.name not in getattr(test, "cases", (case.name,)):
                     members[name] = None
-                elif (reason := EXPECTED.get((name, case.name))) is not None:
-                    mark = pytest.mark.xfail(strict=True, reason=reason)
-                    members[name] = mark(_copied(test))
             made = type(f"{room.__name__}Of{case.title}", (room, ContractCase), members)
             namespace[made.__name__] = made
-
-
-def _copied(test: Any) -> Any:
-    """A function of its own, so that its mark is not everybody's."""
-
-    @functools.wraps(test)
-    def copied(self: Any) -> Any:
-        return test(self)
-
-    return copied

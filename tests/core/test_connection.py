@@ -1,15 +1,18 @@
-"""What every machine gets from its base: deadlines which call methods, and the older names."""
+"""What every machine gets: a base, deadlines which call methods, and waiters by correlation id."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import ClassVar
 
 import pytest
 
-from tests.doubles import due, unanswered
+from tests.doubles import due, octets_of, unanswered
 from twisted_msgproto.core.connection import Connection, WorkLost
-from twisted_msgproto.core.deadlines import Deadlines
-from twisted_msgproto.core.errors import Fault, Overtaken
+from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
+from twisted_msgproto.core.errors import Fault, LimitExceeded, Overtaken
+from twisted_msgproto.core.pending import Pending
 
 
 class Echo(Connection[bytes, bytes, object]):
@@ -100,17 +103,6 @@ def test_what_is_due_and_what_nobody_answered_are_told_once():
     assert (echo.deadline, echo.lost_at) == (None, 0.0)
 
 
-def test_nothing_is_due_where_there_is_no_deadline():
-    echo = Echo()
-    echo.deadlines.clear_all()
-    assert echo.advance(99.0) == []
-
-
-@pytest.mark.parametrize("name", ["deadline", "unfinished", "finished", "held", "whole", "state"])
-def test_what_a_caller_may_look_at_is_a_value(name):
-    assert isinstance(vars(Connection)[name], property)
-
-
 def test_what_a_machine_does_not_need_has_a_plain_answer():
     echo = Echo()
     assert (echo.paused(1.0), echo.resumed(2.0), echo.held, echo.unfinished) == ([], [], 0, False)
@@ -144,3 +136,161 @@ def test_who_was_overtaken_by_a_stranger_knows_no_name_of_it():
     assert (str(by), by.host, by.pid, by.run) == ("text", "h", 7, "r")
     stranger = Overtaken("text")
     assert (stranger.host, stranger.pid, stranger.run) == ("", 0, "")
+
+
+# ── named deadlines and many deadlines ──────────────────────────────────────────────────────────
+
+
+STEPS = [
+    *[("set", name, at) for name in "ab" for at in (1.0, 2.0, 3.0)],
+    ("clear", "a", 0.0),
+    ("clear", "b", 0.0),
+    ("due", "", 1.0),
+    ("due", "", 2.0),
+    ("clear_all", "", 0.0),
+]
+
+
+def follow(deadlines, steps):
+    """Do ``steps`` on both, and compare after each: ``order`` knows who was set first."""
+    times, order, ticks = {}, {}, itertools.count()
+    for what, name, at in steps:
+        if what == "set":
+            deadlines.set(name, at)
+            if isinstance(deadlines, ManyDeadlines) or name not in times:
+                order[name] = next(ticks)
+            times[name] = at
+        elif what == "clear":
+            deadlines.clear(name)
+            times.pop(name, None)
+        elif what == "clear_all":
+            deadlines.clear_all()
+            times.clear()
+        else:
+            expected = sorted(
+                (key for key, time in times.items() if time <= at),
+                key=lambda key: (times[key], order[key]),
+            )
+            assert deadlines.due(at) == expected
+            for key in expected:
+                del times[key]
+        assert deadlines.next == min(times.values(), default=None)
+        for key in "ab":
+            assert (key in deadlines) == (key in times)
+        if isinstance(deadlines, ManyDeadlines):
+            assert len(deadlines) == len(times)
+
+
+@pytest.mark.parametrize("kind", [Deadlines, ManyDeadlines])
+def test_the_nearest_is_known_after_every_sequence_of_four_steps(kind):
+    for steps in itertools.product(STEPS, repeat=4):
+        follow(kind(), steps)
+
+
+@pytest.mark.parametrize("kind", [Deadlines, ManyDeadlines])
+@pytest.mark.parametrize("seed", range(20))
+def test_long_random_lives_agree_with_a_dictionary(kind, seed):
+    source = random.Random(seed)
+    names = [*"abcdefgh"]
+    steps = []
+    for _ in range(400):
+        what = source.choice(["set"] * 6 + ["clear", "clear", "due"])
+        at = source.randrange(100)
+        steps.append((what, source.choice(names), float(at // 4 if what == "due" else at)))
+    follow(kind(), steps)
+
+
+def test_a_deadline_can_be_brought_nearer_without_being_put_off():
+    deadlines = Deadlines()
+    for at, kept in ((5.0, 5.0), (7.0, 5.0), (3.0, 3.0), (4.0, 3.0)):
+        deadlines.no_later("a", at)
+        assert deadlines.next == kept
+    deadlines.clear("a")
+    deadlines.no_later("a", 9.0)
+    assert deadlines.next == 9.0
+
+
+def test_rows_in_vain_are_dropped_before_they_outnumber_the_others():
+    deadlines = ManyDeadlines()
+    for key in ("far", "farther"):
+        deadlines.set(key, 1e9)
+
+    def move(times):
+        for at in times:
+            deadlines.set("moving", float(at))
+        return deadlines
+
+    assert octets_of(lambda: move(range(10_000))) < 30_000
+    assert (deadlines.next, len(deadlines)) == (9999.0, 3)
+    # The nearest is the row in force then, so none leaves from the top.
+    assert octets_of(lambda: move(range(9999, 0, -1))) < 30_000
+    assert (deadlines.next, len(deadlines)) == (1.0, 3)
+
+
+# ── waiters by correlation id ───────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_takes_its_waiter_once():
+    pending = Pending(2)
+    pending.add("a", 1)
+    assert "a" in pending
+    assert pending.get("a") == 1
+    assert pending.resolve("a") == 1
+    assert pending.resolve("a") is None
+    assert pending.get("a") is None
+    assert len(pending) == 0
+
+
+def test_no_more_than_the_limit_wait():
+    pending = Pending(1)
+    pending.add("a", 1)
+    assert pending.full
+    with pytest.raises(LimitExceeded, match="1 are pending"):
+        pending.add("b", 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        Pending(0)
+
+
+def test_a_key_is_waited_for_once_at_a_time():
+    pending = Pending(2)
+    pending.add("a", 1)
+    with pytest.raises(ValueError, match="pending already"):
+        pending.add("a", 2)
+
+
+def test_waiters_expire_at_their_deadlines_earliest_first():
+    pending = Pending(10)
+    pending.add("late", "one", 5.0)
+    pending.add("soon", "two", 3.0)
+    pending.add("never", "three")
+    assert pending.next_deadline() == 3.0
+    assert pending.expire(2.9) == []
+    assert pending.expire(5.0) == [("soon", "two"), ("late", "one")]
+    assert pending.next_deadline() is None
+    assert pending.keys() == ["never"]
+
+
+def test_deadlines_of_the_answered_do_not_pile_up():
+    pending = Pending(100)
+    for number in range(3):
+        pending.add(f"keeps {number}", number, 99.0)
+
+    def answer():
+        for number in range(10_000):
+            pending.add(number, number, 50.0)
+            pending.resolve(number)
+        return pending
+
+    assert octets_of(answer) < 30_000
+    assert pending.next_deadline() == 99.0
+    assert pending.expire(98.9) == []
+    assert [key for key, _ in pending.expire(99.0)] == ["keeps 0", "keeps 1", "keeps 2"]
+
+
+def test_draining_gives_every_waiter_back_in_order():
+    pending = Pending(10)
+    pending.add("b", 1, 5.0)
+    pending.add("a", 2)
+    assert pending.drain() == [("b", 1), ("a", 2)]
+    assert len(pending) == 0
+    assert pending.next_deadline() is None

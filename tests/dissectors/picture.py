@@ -53,14 +53,12 @@ def rows() -> list[tuple[str, str]]:
 
 
 def details() -> list[str]:
-    """The tree of the attachment that the picture has open."""
     lines = tshark("-O", "umq", "-Y", "umq.attachment and tcp.srcport == 5048")
     first = next(at for at, line in enumerate(lines) if line.startswith("UMQ"))
     return lines[first : first + 3]
 
 
 def drawn() -> str:
-    """The picture as SVG."""
     packets, tree = rows(), details()
     height = LINE * (len(packets) + len(tree) + 3) + 8
     place = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'

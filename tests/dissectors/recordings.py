@@ -24,7 +24,6 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def wire(message: Any) -> str | bytes:
-    """A message of a recording as it was sent."""
     return message if isinstance(message, str) else bytes.fromhex(message["hex"])
 
 
@@ -41,7 +40,6 @@ def reference_umq() -> list[tuple[str, str | bytes]]:
 
 
 def messages_of(steps: list[dict[str, Any]]) -> list[tuple[str, list[str | bytes]]]:
-    """What was said in a recorded conversation, by side."""
     found = []
     for step in steps:
         found.append(("server", [wire(one) for one in step.get("receives", ())]))

@@ -242,5 +242,4 @@ def test_sabc_on_tcp(announces: bool) -> None:
 
 
 def test_the_picture_of_the_documents_is_what_tshark_shows() -> None:
-    """``python -m tests.dissectors.picture`` draws it anew."""
     assert picture.PICTURE.read_text() == picture.drawn()

@@ -69,7 +69,6 @@ class Drawing:
         middle: bool = False,
         size: int = 12,
     ) -> None:
-        """Write one line of text, whose baseline is at ``y``."""
         style = ' font-weight="bold"' if bold else ""
         style += ' text-anchor="middle"' if middle else ""
         self.parts.append(
@@ -82,7 +81,6 @@ class Drawing:
     def box(
         self, x: float, y: float, width: float, height: float, *, fill: str = "#f5f7fa"
     ) -> None:
-        """Draw a box with round corners."""
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" '
             f'fill="{fill}" stroke="{EDGE}"/>'
@@ -116,11 +114,9 @@ class Drawing:
             self.reach(x, y)
 
     def dot(self, x: float, y: float, *, colour: str = INK, radius: float = 3) -> None:
-        """Draw a dot."""
         self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{colour}"/>')
 
     def reach(self, x: float, y: float) -> None:
-        """Make the picture large enough for the point."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def dark(self) -> str:
@@ -133,7 +129,6 @@ class Drawing:
         )
 
     def svg(self) -> str:
-        """Return the picture as a file's text."""
         width, height = round(self.width + 16), round(self.height + 16)
         return "\n".join(
             [

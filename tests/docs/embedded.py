@@ -19,7 +19,6 @@ def shown(page: Path) -> dict[str, str]:
 
 
 def filled(text: str) -> str:
-    """A page's text with every file as it is now."""
     return SHOWN.sub(lambda found: found[1] + (PROJECT / found[2]).read_text() + found[4], text)
 
 

@@ -32,7 +32,6 @@ class Panel(NamedTuple):
 
 
 def rate(metric: str, by: str) -> str:
-    """How much a counter grows each second, by some labels."""
     return f"sum by ({by}) (rate({metric}{{@}}[$__rate_interval]))"
 
 
@@ -144,7 +143,6 @@ PANELS = (
 
 
 def panel(number: int, one: Panel, x: int, y: int) -> dict[str, Any]:
-    """One panel as Grafana has it."""
     defaults: dict[str, Any] = {"unit": one.unit, "min": 0}
     options: dict[str, Any] = {"legend": {"displayMode": "list", "placement": "bottom"}}
     if one.kind == "stat":
@@ -175,7 +173,6 @@ def panel(number: int, one: Panel, x: int, y: int) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole dashboard."""
     panels, x, y = [], 0, 0
     for number, one in enumerate(PANELS, 1):
         panels.append(panel(number, one, x, y))
@@ -213,7 +210,6 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file's text."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

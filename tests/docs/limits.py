@@ -28,7 +28,6 @@ Of [several gateways on one machine](several-gateways.md#limits) each has all of
 
 
 def table(limits: Iterable[Limit]) -> Iterator[str]:
-    """Yield the lines of a table of ``limits``."""
     yield "| name | default | what it bounds |"
     yield "|---|---|---|"
     for limit in limits:
@@ -37,7 +36,6 @@ def table(limits: Iterable[Limit]) -> Iterator[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
     lines = [INTRODUCTION, "## Every server", "", *table(COMMON_LIMITS)]
     for name, row in registry.PROTOCOLS.items():
         options = registry.part(name, "service", "Options")

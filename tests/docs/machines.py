@@ -19,9 +19,9 @@ from typing import Any
 
 import grimp
 
+from tests.core.broker.states import LETTER
 from tests.docs import drawings
 from twisted_msgproto import registry
-from twisted_msgproto.core.broker.states import LETTER
 from twisted_msgproto.queue import format as formats
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -62,7 +62,6 @@ def initial(table: Mapping[Any, Any]) -> Any:
 
 
 def picture(protocol: str, name: str) -> str:
-    """Return the file name of a table's picture."""
     return f"{protocol}-{name.lower()}.svg"
 
 
@@ -75,7 +74,6 @@ def pictures(protocol: str) -> Iterator[tuple[str, str]]:
 
 
 def page(protocol: str) -> str:
-    """Return the page of a protocol's machines."""
     title = registry.registered(protocol).title
     lines = [
         f"# Machines of {title}",
@@ -147,7 +145,6 @@ def general() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every page and picture."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     for name, drawn in general().items():
         (DOCS / name).write_text(drawn)

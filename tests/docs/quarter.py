@@ -99,7 +99,6 @@ class Quarter:
         return ran
 
     def adapted(self, command: Command) -> Command:
-        """A command with the port of this gateway."""
         text = command.text
         if text.startswith("pip install") and not self.index:
             text = f"PIP_NO_DEPS=1 {text}"
@@ -111,7 +110,6 @@ class Quarter:
         return Command(text, command.alternative)
 
     def after(self, command: Command) -> None:
-        """Do what a reader need not."""
         if command.text.startswith("pip install") and not self.index:
             dependencies_from_here(self.directory / "first" / "venv")
         if command.text.startswith("msgproto init"):
@@ -127,7 +125,6 @@ class Quarter:
 
     @property
     def port(self) -> int:
-        """The gateway's port."""
         (gateway,) = (
             running
             for text, running in self.terminal.running.items()
@@ -168,7 +165,6 @@ def texts(notebook: dict[str, Any]) -> list[list[str]]:
 
 
 def pictures(notebook: dict[str, Any]) -> list[str]:
-    """The pictures that a notebook shows: PNG in base64."""
     return [
         output["data"]["image/png"]
         for cell in notebook["cells"]

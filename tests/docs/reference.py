@@ -44,7 +44,6 @@ any release.
 
 
 def file_of(package: str) -> str:
-    """Return the name of a package's page, without its suffix."""
     return package.removeprefix("twisted_msgproto.").replace(".", "-")
 
 
@@ -57,7 +56,6 @@ def public(package: str) -> dict[str, object]:
 
 
 def is_defined_in(value: object, package: str) -> bool:
-    """Whether a class or function is the module's own."""
     return callable(value) and getattr(value, "__module__", None) == package
 
 
@@ -69,7 +67,6 @@ def is_elsewhere(package: str, value: object) -> bool:
 
 
 def directive(package: str, name: str, value: object) -> Iterator[str]:
-    """Yield the lines that show one public name."""
     full = f"{package}.{name}"
     match value:
         case InterfaceClass():
@@ -96,13 +93,11 @@ def interface(package: str, name: str, shown: InterfaceClass) -> Iterator[str]:
 
 
 def indented(docstring: str | None, spaces: int = 3) -> list[str]:
-    """Return a docstring's lines as the content of a directive."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     return [f"{' ' * spaces}{line}".rstrip() for line in lines]
 
 
 def page(package: str, title: str) -> str:
-    """Return the page of a package."""
     lines = [f"# {title}: `{package}`", "", "```{eval-rst}"]
     lines += [f".. automodule:: {package}", "   :no-members:"]
     for name, value in public(package).items():
@@ -117,7 +112,6 @@ def page(package: str, title: str) -> str:
 
 
 def index() -> str:
-    """Return the reference's first page."""
     rows = [
         f"| [`{package}`]({file_of(package)}.md) | {title} |" for package, title in PACKAGES.items()
     ]
@@ -127,7 +121,6 @@ def index() -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its file name."""
     found = {f"{file_of(package)}.md": page(package, title) for package, title in PACKAGES.items()}
     return {"index.md": index(), **found}
 

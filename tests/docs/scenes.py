@@ -63,7 +63,6 @@ def configured(directory: Path, queue: str | None = "queue", **tables: dict[str,
 
 
 def page_of(gateway: Launched) -> str:
-    """The URL of its live page."""
     address = gateway.address("status", seconds=START_SECONDS)
     return f"http://{address.removeprefix('tcp:')}/"
 
@@ -111,7 +110,6 @@ def busy(launch: Launcher) -> Iterator[str]:
 
 
 def sessions_of(url: str) -> int:
-    """How many sessions a gateway has."""
     with urllib.request.urlopen(f"{url}status.json") as answer:
         return int(json.load(answer)["sessions_total"])
 
@@ -123,7 +121,6 @@ def _say(client: Launched, host: int = 0) -> None:
 
 
 def _send(client: Launched, name: str, place: int, ended: threading.Event) -> None:
-    """Have one client send messages, more of them and fewer."""
     began, due, chance = time.monotonic(), 0.0, random.Random(place)
     with contextlib.suppress(BrokenPipeError):
         while not ended.wait(TICK_SECONDS):
@@ -137,7 +134,6 @@ def _send(client: Launched, name: str, place: int, ended: threading.Event) -> No
 
 
 def _land(queue: Path, ended: threading.Event) -> None:
-    """Commit as a bridge does, and leave its status."""
     reader = QueueReader(queue)
     landed = reader.register("spark-3f9c21aa")
     files = StatusFiles({reader.queue_id: queue}, "spark-3f9c21aa", {"table": "/srv/events"})
@@ -156,8 +152,6 @@ def _land(queue: Path, ended: threading.Event) -> None:
 
 
 def _do_wrong(stack: contextlib.ExitStack, gateway: Launched) -> None:
-    """Break a protocol a few times, and meet a limit."""
-
     def connect(name: str) -> socket.socket:
         address = "127.0.0.1", gateway.port(name)
         return stack.enter_context(socket.create_connection(address))

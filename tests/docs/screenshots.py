@@ -105,7 +105,6 @@ def take(launch: Launcher, name: str, directory: Path) -> list[str]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Renew the pictures of these scenes, or of all."""
     for name in names or SCENES:
         with tempfile.TemporaryDirectory() as scratch:
             launch = Launcher(Path(scratch))

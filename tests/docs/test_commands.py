@@ -40,7 +40,6 @@ def blocks(page: Path) -> Iterator[list[Command]]:
 
 
 def block_that_runs(name: str) -> list[Command]:
-    """The commands of a page that the test below runs."""
     (block,) = (
         block
         for block in blocks(PROJECT / name)
@@ -78,7 +77,6 @@ def test_every_row_of_the_table_has_a_command_and_names_tests_that_exist() -> No
 
 
 def test_the_readme_shows_commands_of_the_quick_start() -> None:
-    """A test runs that page from the first command to the last."""
     run = {command.text for command in commands(QUICK_START.read_text())}
     shown = {command.text for command in commands((PROJECT / "README.md").read_text())}
     assert {text for text in shown if not text.startswith("./run ")} <= run
@@ -150,7 +148,6 @@ def server_words(launch: Launcher, text: str) -> list[str]:
 
 
 def files_shown() -> list[tuple[str, str]]:
-    """The TOML that pages show, and which page shows it."""
     return [
         (str(page.relative_to(PROJECT)), text)
         for page in PAGES
@@ -160,7 +157,6 @@ def files_shown() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "text"), files_shown())
 def test_a_file_that_a_page_shows_can_be_read(name: str, text: str) -> None:
-    """A gateway.toml has only keys that a gateway knows."""
     tables = tomllib.loads(text)
     if text.startswith("# gateway.toml"):
         assert list(Configuration(tables).servers)

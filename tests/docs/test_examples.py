@@ -41,7 +41,6 @@ def name_of(page: Path) -> str:
 
 
 def matches(told: list[str], shown: list[str]) -> bool:
-    """Is ``told`` what the page shows?"""
     if not shown:
         return not told
     if shown[0] == "…":
@@ -50,7 +49,6 @@ def matches(told: list[str], shown: list[str]) -> bool:
 
 
 def line_matches(told: str, shown: str) -> bool:
-    """Is ``told`` the line which the page shows?"""
     return re.fullmatch(".+".join(map(re.escape, shown.split("…"))), told) is not None
 
 

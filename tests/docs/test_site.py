@@ -24,8 +24,6 @@ built = pytest.mark.skipif(
 
 @dataclass
 class Page(HTMLParser):
-    """What a built page has."""
-
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     headings: int = 0

@@ -82,7 +82,6 @@ def test_it_is_small() -> None:
 
 
 def lines_of_code(path: Path) -> int:
-    """Lines with code: no imports, no docstrings, no comments."""
     text = path.read_text()
     passed: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -124,7 +123,6 @@ def test_it_is_written_against_public_names_alone(path: Path) -> None:
 
 
 def assigned(name: str) -> bool:
-    """Whether the example itself sets this attribute."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
         for file in LINES.rglob("*.py")
@@ -148,7 +146,7 @@ def test_no_private_method_of_ours_is_overridden() -> None:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("_abc_") and not name.endswith("__")
+    return name.startswith("_") and not name.startswith("_abc_") and "__" not in name
 
 
 # ── its machines and hooks, with the tools which others have ────────────────────────────────────
@@ -163,8 +161,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Served:
-    """A server and its clients."""
-
     def __init__(self, lines: Any, sink: Any = None, **limits: Any) -> None:
         self.lines = lines
         self.clock = Clock()

@@ -405,6 +405,10 @@ class Messages:
     def received(self, inputs: list[str | bytes]) -> None:
         self.got += inputs
 
+    @property
+    def link(self) -> Any:
+        return self
+
     def oversized(self) -> None:
         pass
 

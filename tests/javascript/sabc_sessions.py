@@ -8,10 +8,8 @@ from itertools import zip_longest
 from typing import Any
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc import Client, SabcServerFactory, Server
 from twisted_msgproto.sabc.terms import events as told
-from twisted_msgproto.sabc.terms.limits import SESSION_LIMITS
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 
@@ -76,8 +74,8 @@ class Conversation:
 
     def __init__(self, **limits: float) -> None:
         self.limits = {name.replace("_", "-"): value for name, value in limits.items()}
-        self.client = Client(Limits.of(SESSION_LIMITS).replace(self.limits), framed=True)
-        self.server = Server(Limits.of(SESSION_LIMITS), framed=True)
+        self.client = Client(SabcServerFactory(limits=self.limits).limits, framed=True)
+        self.server = Server(framed=True)
         self.server.connection_made(0.0)
         self.steps: list[dict[str, Any]] = []
         self.now = 0.0

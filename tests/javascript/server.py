@@ -12,11 +12,8 @@ from twisted.internet import reactor
 from twisted.internet.endpoints import serverFromString
 
 from twisted_msgproto.core.errors import Refused
-from twisted_msgproto.net.gateway import address_name, announce
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory
-from twisted_msgproto.umq import Reply, UmqServer, UmqServerFactory
-from twisted_msgproto.umq.application.hub import Hub
-from twisted_msgproto.umq.application.methods import MethodRegistry
+from twisted_msgproto.umq import Hub, MethodRegistry, Reply, UmqServer, UmqServerFactory
 
 
 class SoldOut(Exception):
@@ -152,7 +149,8 @@ class Sabc(SabcServer):
 
 async def listen(factory: Any, name: str, endpoint: str = "tcp:0:interface=127.0.0.1") -> None:
     port = await serverFromString(reactor, endpoint).listen(factory)
-    announce(name, address_name(port.getHost()))
+    host = port.getHost()
+    print(f"{name} listening on tcp:{host.host}:{host.port}", flush=True)
 
 
 async def main(words: list[str]) -> None:

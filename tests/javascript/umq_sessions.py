@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.umq.machine import Client, Server
+from tests.umq.sides import base36
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.umq import Client, Server, UmqServerFactory
+from twisted_msgproto.umq import terms as told
 from twisted_msgproto.umq.machine.attachments import Slot
-from twisted_msgproto.umq.terms import events as told
-from twisted_msgproto.umq.terms.states import LIMITS
-from twisted_msgproto.umq.wire import UmqFault, base36
 
 Message = str | bytes
 
@@ -56,7 +55,7 @@ def as_json(event: Any) -> dict[str, Any] | None:
             return {"type": "unset", "name": name}
         case told.FatalReceived(code, text):
             return {"type": "fatal", "code": code, "text": text}
-        case UmqFault():
+        case Fault():
             return {"type": "fault", "reason": event.reason, "code": int(event.code)}
     return None
 
@@ -70,8 +69,8 @@ class Conversation:
 
     def __init__(self, **limits: float) -> None:
         self.limits = {name.replace("_", "-"): value for name, value in limits.items()}
-        self.client = Client(Limits.of(LIMITS).replace(self.limits), 0.0)
-        self.server = Server(Limits.of(LIMITS), 0.0)
+        self.client = Client(UmqServerFactory(limits=self.limits).limits, 0.0)
+        self.server = Server(now=0.0)
         self.steps: list[dict[str, Any]] = []
         self.now = 0.0
         self.slots: list[Slot] = []

@@ -3,12 +3,20 @@
 import struct
 import zlib
 
+from twisted.internet.task import Clock
+
 from tests.doubles import due
 from tests.tools.events import flatten
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack import Reader, Writer
-from twisted_msgproto.lumberjack.terms import READER_LIMITS, WRITER_LIMITS
+from twisted_msgproto.lumberjack import (
+    LumberjackClientFactory,
+    LumberjackServerFactory,
+    Reader,
+    Writer,
+)
+
+READER_LIMITS = LumberjackServerFactory(clock=Clock()).limits
+WRITER_LIMITS = LumberjackClientFactory(clock=Clock()).limits
 
 V1, V2 = b"12"
 
@@ -93,7 +101,7 @@ def windows(octets):
 
 
 def limits(changes, of=READER_LIMITS):
-    return Limits.of(of).replace({name.replace("_", "-"): n for name, n in changes.items()})
+    return of.replace({name.replace("_", "-"): n for name, n in changes.items()})
 
 
 def writer(changes=None, **settings):

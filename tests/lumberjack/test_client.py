@@ -136,12 +136,6 @@ class Sending(Case):
         self.assertIsNone(self.successResultOf(sent))
         self.lose(client)
 
-    def test_the_wrong_kind_of_event_is_the_callers_fault(self):
-        """LJ-21."""
-        client = self.connect()
-        self.assertRaises(TypeError, client.send, {"line": "hello"})
-        self.lose(client)
-
     def test_what_is_sent_while_the_window_is_full_shares_the_next(self):
         """LJ-09, LJ-18."""
         client = self.connect()
@@ -166,17 +160,6 @@ class Sending(Case):
         self.successResultOf(sent)
         self.lose(client)
 
-    def test_an_event_above_a_limit_fails_and_is_never_written(self):
-        """LJ-18, LJ-17: nor is what shares its batch; others are."""
-        client = self.connect({"json-octets": 3})
-        self.failureResultOf(client.send(b"1234"), LimitExceeded)
-        self.failureResultOf(client.sendBatch([b"1", b"1234"]), LimitExceeded)
-        self.assertEqual(self.transport.value(), b"")
-        client.send(b"123")
-        self.assertEqual(self.transport.take(), [[b"123"]])
-        client.dataReceived(encode_ack(1))
-        self.lose(client)
-
     def test_what_callbacks_send_shares_a_window(self):
         """LJ-18: acks are all told before the next window is formed."""
         client = self.connect()
@@ -187,21 +170,6 @@ class Sending(Case):
         self.assertEqual(self.transport.take(), [[b"a"], [b"b", b"aa"]])
         client.dataReceived(encode_ack(2))
         self.assertEqual(self.transport.take(), [[b"bb"]])
-        client.dataReceived(encode_ack(1))
-        self.lose(client)
-
-
-class Cancelling(Case):
-    def test_a_cancelled_event_which_is_not_written_never_is(self):
-        """LJ-09."""
-        client = self.connect()
-        client.send(b"1")
-        sent = client.send(b"2")
-        client.send(b"3")
-        sent.cancel()
-        self.failureResultOf(sent, CancelledError)
-        client.dataReceived(encode_ack(1))
-        self.assertEqual(self.transport.take(), [[b"1"], [b"3"]])
         client.dataReceived(encode_ack(1))
         self.lose(client)
 
@@ -235,26 +203,6 @@ class Ending(Case):
         self.assertEqual(self.factory.counters["fault:timeout"], 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_stop_awaits_the_acks_of_all_and_closes(self):
-        """LJ-09: also of what was not written yet; nothing new is taken."""
-        client = self.connect(window=1)
-        first, second = client.send(b"1"), client.send(b"2")
-        stopped = client.close()
-        again = client.close()
-        self.failureResultOf(client.send(b"3"), ConnectionClosed)
-        client.dataReceived(encode_ack(1))
-        self.assertFalse(self.transport.disconnecting)
-        self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
-        client.dataReceived(encode_ack(1))
-        self.successResultOf(first)
-        self.successResultOf(second)
-        self.assertTrue(self.transport.disconnecting)
-        self.assertNoResult(stopped)
-        self.lose(client)
-        self.successResultOf(stopped)
-        self.successResultOf(again)
-        self.successResultOf(client.close())
-
     def test_a_connection_is_replaced_after_its_ttl(self):
         """LJ-15: what is in flight is awaited, no further window is sent."""
         client = self.connect({"ttl": 20}, window=1)
@@ -271,67 +219,8 @@ class Ending(Case):
         self.failureResultOf(second, ConnectionClosed)
         self.assertTrue(client.expired)
 
-    def test_a_reader_which_takes_no_octets_is_left(self):
-        """LJ-15: and its silence is not counted meanwhile."""
-        client = self.connect({"timeout": 5, "unread-seconds": 8})
-        sent = client.send(b"1")
-        self.transport.producer.pauseProducing()
-        self.clock.advance(7.9)
-        self.assertNoResult(sent)
-        self.transport.producer.resumeProducing()
-        self.clock.advance(4.9)
-        self.assertNoResult(sent)
-        self.transport.producer.pauseProducing()
-        self.transport.producer.pauseProducing()
-        self.clock.advance(8)
-        self.assertIn("took no octets", str(self.failureResultOf(sent, TimedOut).value))
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class Hooks(Case):
-    class protocol(LumberjackClient):
-        def sessionEstablished(self):
-            self.send(b"1").addErrback(lambda _: None)
-            self.send(b"2").addErrback(lambda _: None)
-
-        def sessionLost(self, reason):
-            self.lost = reason
-
-    def test_the_hooks_are_called(self):
-        """LJ-18: what sessionEstablished sends shares the first window."""
-        client = self.connect()
-        self.assertEqual(self.transport.take(), [[b"1", b"2"]])
-        self.lose(client)
-        client.lost.trap(ConnectionDone)
-
 
 class Producing(Case):
-    def test_the_producer_is_paused_while_the_window_is_full(self):
-        """LJ-09."""
-        client = self.connect(window=3)
-        verifyObject(IConsumer, client)
-        producer = Producer()
-        client.registerProducer(producer, True)
-        client.write(b"1")
-        client.write(b"2")
-        self.assertEqual(producer.calls, [])
-        client.write(b"3")
-        self.assertEqual(producer.calls, ["pause"])
-        client.write(b"4")  # a producer may be in the middle of something
-        client.dataReceived(encode_ack(1))
-        self.assertEqual(producer.calls, ["pause"])
-        self.assertEqual(self.transport.take(), [[b"1"], [b"2", b"3", b"4"]])
-        client.dataReceived(encode_ack(1))
-        self.assertEqual(producer.calls, ["pause", "resume"])
-        client.unregisterProducer()
-        client.write(b"5")
-        client.write(b"6")
-        client.write(b"7")
-        self.assertEqual(producer.calls, ["pause", "resume"])
-        self.lose(client)
-        self.assertEqual(len(self.lines), 5)
-        self.assertIn("an event was not sent: the connection was lost", self.lines[0])
-
     def test_a_producer_which_fails_does_not_stop_the_others_events(self):
         """What it raises is its own; the connection goes on."""
         client = self.connect(window=1)
@@ -557,19 +446,6 @@ class Shipping(Logged):
         self.failureResultOf(sent, Refused)
         self.stop()
 
-    def test_a_balanced_shipper_is_as_well_off_as_its_best_connection(self):
-        """HO-11."""
-        hosts = self.hosts("a", "b")
-        shipper = self.ship(hosts, loadBalance=True, window=2)
-        hosts[0].transport.lose(UNKNOWN)
-        self.assertEqual(shipper.state, "up")
-        sent = shipper.send(b"1")
-        self.assertEqual(hosts[1].take(), [[b"1"]])
-        hosts[1].transport.lose(UNKNOWN)
-        self.assertEqual(shipper.state, "refused")
-        self.failureResultOf(sent, Refused)
-        self.stop()
-
     def test_a_connection_is_replaced_after_its_ttl_without_a_wait(self):
         """LJ-15: the next host takes over what was not sent."""
         hosts = self.hosts("a", "b")
@@ -668,19 +544,6 @@ class Shipping(Logged):
         self.successResultOf(again)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_service_that_stops_ends_when_its_last_event_is_cancelled(self):
-        """LJ-09: at once, and not at its deadline."""
-        (host,) = self.hosts("a")
-        host.up = False
-        shipper = self.ship([host])
-        sent = shipper.send(b"1")
-        stopped = shipper.stopService()
-        self.assertNoResult(stopped)
-        sent.cancel()
-        self.failureResultOf(sent, CancelledError)
-        self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_a_service_that_stops_ends_when_only_cancelled_events_were_in_flight(self):
         """LJ-09, LJ-15: the connection that carried them is lost, and nothing is left to send."""
         (host,) = self.hosts("a")
@@ -692,21 +555,6 @@ class Shipping(Logged):
         self.assertNoResult(stopped)
         host.transport.lose(ConnectionLost())
         self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_stop_waits_no_longer_than_its_deadline(self):
-        """LJ-15: then what is in flight and what waits fails, in one clear way."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host], {"drain": 3}, window=1)
-        flying, waiting = shipper.send(b"1"), shipper.send(b"2")
-        stopped = shipper.stopService()
-        self.clock.advance(2.9)
-        self.assertNoResult(flying)
-        self.clock.advance(0.1)
-        self.successResultOf(stopped)
-        for sent in (flying, waiting):
-            error = self.failureResultOf(sent, ConnectionClosed).value
-            self.assertEqual(str(error), "stopped before every event was acknowledged")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_the_producer_is_paused_while_the_windows_are_full(self):
@@ -732,29 +580,3 @@ class Shipping(Logged):
         self.assertEqual(producer.calls, ["pause", "resume", "stop"])
         shipper.write(b"3")
         self.assertIn("an event was not sent: the service has stopped", self.lines[-1])
-
-    def test_what_a_producer_writes_when_resumed_shares_the_next_window(self):
-        """LJ-18."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host], window=2)
-        producer = Producer()
-        producer.resumeProducing = lambda: [shipper.write(b"3"), shipper.write(b"4")]
-        shipper.registerProducer(producer, True)
-        shipper.sendBatch([b"1", b"2"])
-        host.ack(2)
-        self.assertEqual(host.take(), [[b"1", b"2"], [b"3", b"4"]])
-        shipper.unregisterProducer()
-        host.ack(2)
-        self.stop()
-
-    def test_why_connections_ended_is_told(self):
-        """LJ-15: one line each, and a hook for subclasses."""
-        (host,) = self.hosts("a")
-        host.up = False
-        self.ship([host])
-        self.assertIn("the connection has ended: Connection was refused", self.lines[-1])
-        host.up = True
-        self.clock.advance(1.0)
-        host.transport.lose()
-        self.assertIn("the connection has ended: the connection was lost", self.lines[-1])
-        self.stop()

@@ -259,18 +259,6 @@ class Sending(SynchronousTestCase):
         self.ended()
         self.failureResultOf(sending, CancelledError)
 
-    def test_a_window_which_cannot_be_is_told(self):
-        error = self.failureResultOf(self.send(Given([]), window=70_000), ConfigurationError).value
-        self.assertIn("a window of 1 to 65536 events", str(error))
-
-
-@pytest.mark.slow
-def test_there_is_nothing_to_receive(launch: Launcher) -> None:
-    """One line, and a usage error's status."""
-    ended = launch.run("recv", "lumberjack", "tcp:127.0.0.1:1")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "msgproto recv: lumberjack has no recv\n"
-
 
 @pytest.mark.slow
 def test_send_outlives_a_killed_gateway(launch: Launcher, tmp_path: Path) -> None:

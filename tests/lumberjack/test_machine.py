@@ -26,6 +26,7 @@ from tests.tools.events import splits
 from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack import Reader
+from twisted_msgproto.lumberjack.wire import scan
 
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 
@@ -109,17 +110,6 @@ def test_each_window_gets_its_ack_however_its_octets_are_cut(reads):
         assert again.flat == session.flat
 
 
-def test_an_ack_from_a_writer_closes_without_ack():
-    """LJ-05, LJ-16: the line in the log will tell an operator what it was."""
-    session = Session()
-    assert session.receive(encode_window(2) + events_of(1, 2) + encode_ack(2, V1)) == []
-    assert session.flat[-1] == ("fault", "wrong-role")
-    assert session.state == "FAILED"
-    fault = session.reader.fault
-    assert fault.text.startswith("a frame 'A' from a writer")
-    assert fault.octets == encode_ack(2, V1)
-
-
 @pytest.mark.parametrize(
     "behind", [events_of(1), encode_window(1), encode_window(0), encode_ack(1)]
 )
@@ -145,15 +135,6 @@ def test_the_answer_to_an_empty_window_stands_in_line():
     session = Session(safe_at_once=False)
     assert session.receive(encode_window(1) + events_of(4) + encode_window(0)) == []
     assert session.safe() == [(2, 4), (2, 0)]
-
-
-def test_a_compressed_frame_which_turns_out_partial_acknowledges_nothing_of_it():
-    """LJ-08: close without ack, also for windows which were complete in it."""
-    whole = encode_window(1) + events_of(1, 2, 3)
-    session = Session(slice_octets=200)
-    assert session.receive(encode_compressed(whole + b"2J\0")) == []
-    assert session.flat[-1] == ("fault", "partial-frame")
-    assert Session(slice_octets=200).receive(encode_compressed(whole)) == [(2, 1), (2, 2), (2, 3)]
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (2, 3)])
@@ -202,25 +183,7 @@ def test_acks_which_wait_cost_little_more_than_their_octets(frame, within):
     assert session.reader.counters.acks == count + 1
 
 
-def test_an_empty_window_inside_of_a_compressed_frame_waits_for_its_end():
-    """LJ-07, LJ-08."""
-    session = Session()
-    assert session.receive(encode_compressed(encode_window(0) + b"2")) == []
-    assert Session().receive(encode_compressed(encode_window(0))) == [(2, 0)]
-
-
 # ── Safe and acknowledged ─────────────────────────────────────────────────────────────────────────
-
-
-def test_events_are_given_out_as_they_arrive_and_acked_when_all_are_safe():
-    """LJ-13: not when the window is full; one ack for each completed window."""
-    session = Session(safe_at_once=False)
-    session.receive(encode_window(4) + events_of(1, 2))
-    assert session.flat == [("JsonReceived", 1, b"1"), ("JsonReceived", 2, b"2")]
-    assert session.safe() == []
-    session.receive(events_of(3, 4))
-    assert session.acks() == []
-    assert session.safe() == [(2, 4)]
 
 
 def test_acks_which_fall_due_together_leave_together_in_order():
@@ -245,14 +208,6 @@ def test_nothing_is_acked_after_a_fault_or_after_the_connection_is_lost():
         assert session.reader.receive(events_of(2), 0.0) == []
 
 
-def test_acks_of_a_connection_that_is_lost_are_not_written__LJ_16():
-    session = Session(safe_at_once=False)
-    session.receive(encode_window(1) + events_of(1))
-    session.reader.made_safe(session.waiting[0], 0.0)
-    session.reader.lost(0.0)
-    assert (session.reader.outputs(), session.reader.deadline) == (b"", None)
-
-
 def test_what_never_will_be_safe_is_not_acknowledged_nor_what_follows__LJ_13():
     session = Session(safe_at_once=False)
     session.receive(events_of(1, 2))
@@ -262,16 +217,6 @@ def test_what_never_will_be_safe_is_not_acknowledged_nor_what_follows__LJ_13():
     assert session.state != "FAILED"
     assert session.reader.finished
     assert session.reader.receive(events_of(3), 1.0) == []
-
-
-def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
-    reader = Reader()
-    octets = events_of(1)
-    assert (reader.held, reader.whole) == (0, True)
-    reader.receive(octets[:-1], 0.0)
-    assert (reader.held, reader.whole) == (len(octets) - 1, False)
-    reader.receive(octets[-1:], 0.0)
-    assert (reader.held, reader.whole) == (0, True)
 
 
 def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
@@ -478,41 +423,6 @@ def test_the_idle_ack_covers_a_tail_once_even_if_a_new_window_follows():
     assert session.receive(encode_window(2) + events_of(1, 2)) == [(2, 2)]
 
 
-def test_no_idle_ack_while_reading_is_paused():
-    """LJ-13: silence of a writer whom nobody reads means nothing."""
-    session = Session()
-    session.receive(encode_window(5) + events_of(1))
-    session.reader.paused(0.5)
-    assert session.wait(500) == []
-    session.reader.resumed(session.now)
-    assert session.wait(0.9) == []
-    assert session.wait(0.2) == [(2, 1)]
-
-
-def test_an_incomplete_frame_may_be_silent_for_the_idle_time_only():
-    """LJ-17: and not while we paused reading."""
-    session = Session()
-    session.receive(events_of(1)[:-1])
-    session.reader.paused(0.0)
-    session.wait(500)
-    assert session.reader.fault is None
-    session.reader.resumed(session.now)
-    session.wait(119)
-    assert session.reader.fault is None
-    session.wait(2)
-    assert session.reader.fault.reason == "idle"
-
-
-def test_a_slow_sink_is_bridged_with_keepalives_on_version_2():
-    """LJ-14: every 3 s while a window is being made safe, then its ack."""
-    session = Session(safe_at_once=False)
-    session.receive(encode_window(1) + events_of(7))
-    assert session.wait(2.9) == []
-    assert session.wait(6.2) == [(2, 0)] * 3
-    assert session.safe() == [(2, 7)]
-    assert session.wait(60) == []
-
-
 def test_a_keepalive_is_due_after_the_last_ack():
     """LJ-14."""
     session = Session(safe_at_once=False)
@@ -561,19 +471,6 @@ def test_nothing_is_sent_in_the_moment_in_which_silence_ends_a_connection__LJ_14
 
 
 # ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_half_closed_writer_gets_its_tail_acked_at_once():
-    """LJ-19: no idle wait, also with idle 0; the incomplete frame is dropped."""
-    session = Session(idle_ack=0, safe_at_once=False)
-    session.receive(encode_window(5) + events_of(1, 2) + events_of(3)[:-1])
-    session.reader.ended(0.0)
-    assert session.state == "DRAINING"
-    assert not session.reader.finished
-    assert session.safe() == [(2, 2)]
-    assert session.reader.finished
-    assert session.wait(1000) == []
-    assert session.reader.fault is None
 
 
 @pytest.mark.parametrize("safe_before", [True, False])
@@ -659,16 +556,6 @@ def test_a_captured_shipper_gets_exactly_the_acks_it_got(name):
         assert session.flat == whole.flat
 
 
-def test_a_captured_version_1_shipper_sends_what_it_was_given():
-    """LJ-03: the pairs of an old Ruby shipper."""
-    session, _ = replay([captured("v1_D_zlib_ruby")[0]])
-    assert session.flat[0] == (
-        "DataReceived",
-        1,
-        {"line": "ruby event 0 caf\u00e9", "host": "h", "offset": "0"},
-    ) or session.flat[0][2].keys() >= {"line", "host"}
-
-
 def test_the_captured_slow_reader_is_matched_by_ours():
     """LJ-14: keep-alives, then the ack, octet for octet, when the sink is as slow."""
     sent, answered = captured("v2_keepalive_golumber")
@@ -683,31 +570,6 @@ def test_the_captured_slow_reader_is_matched_by_ours():
         acks += session.safe()
         heard += b"".join(encode_ack(number, 0x30 + version) for version, number in acks)
     assert heard == answered
-
-
-def test_the_same_octets_give_the_same_events_acks_and_fault_however_they_are_cut():
-    """LJ-20: with windows, both versions, both kinds, compressed frames and a fault at the end."""
-    stream = (
-        events_of(1)
-        + encode_window(3)
-        + events_of(1, 2, 3)
-        + encode_data([4], [{"a": "b"}], V1)
-        + encode_compressed(encode_window(2) + events_of(5, 6, 7))
-        + encode_window(0)
-        + encode_window(1)
-        + events_of(8, version=V1)
-        + b"2X\0\0"
-    )
-    # Acks which were due before the octets of the fault were read are written, no others.
-    whole, _ = replay([stream])
-    for pieces in splits(stream):
-        session, acks = replay(pieces)
-        assert session.flat == whole.flat
-        expected = b"".join(
-            encode_ack(number, version)
-            for number, version in [(1, V2), (3, V2), (4, V1), (6, V2), (0, V2), (7, V2), (8, V1)]
-        )
-        assert expected.startswith(acks)
 
 
 def test_random_sessions_ack_every_window_once_and_only_what_is_safe():
@@ -786,3 +648,8 @@ def test_long_runs_are_events_of_their_own():
     session.receive(encode_window(0).join([short, short, window, short, window]))
     assert [len(event.sequences) for event in session.events] == [2, count, 1, count]
     assert [event.place for event in session.events] == [2, 66, 67, 131]
+
+
+def test_the_reader_uses_the_compiled_form_of_the_scan_where_there_is_one():
+    (event,) = Reader().receive(encode_data([1], [{"a": "b"}]), 0.0)
+    assert (type(event.pairs) is list) is not scan.COMPILED

@@ -1,15 +1,21 @@
-"""The server protocol on a string transport and a clock: hooks, sink, timers, back-pressure."""
+"""The server on a clock, and our writer against it, also on sockets: sink, timers, pressure."""
 
+import random
 import struct
 
+import pytest
+from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred, succeed
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface import implementer
 
 from tests.lumberjack.frames import (
     encode_ack,
@@ -18,8 +24,18 @@ from tests.lumberjack.frames import (
     encode_json,
     encode_window,
 )
-from tests.tools.sinks import HeldSink
-from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
+from tests.tools.directories import temporary
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.lumberjack import (
+    LumberjackClientFactory,
+    LumberjackServer,
+    LumberjackServerFactory,
+    LumberjackShipper,
+    Reader,
+    Writer,
+)
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.queue import QueueReader
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
@@ -82,91 +98,6 @@ class Ingest(Case):
         self.assertEqual(transport.value(), encode_ack(2))
         self.lose(server)
 
-    def test_data_frames_have_fields_and_no_body(self):
-        """LJ-03: the table's columns."""
-        server, _ = self.connect()
-        server.dataReceived(encode_data([7], [{"host": "web-1"}]))
-        (message,) = self.sink.messages
-        self.assertEqual((message.kind, message.message_id), ("data", 7))
-        self.assertEqual((message.fields, message.body), ({"host": "web-1"}, None))
-        self.sink.safe()
-        self.lose(server)
-
-    def test_whole_frames_are_kept_though_the_connection_is_lost_before_their_ack(self):
-        """LJ-13."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(5) + encode_json([1], [b"{}"]))
-        self.lose(server)
-        self.sink.safe()
-        self.assertEqual(len(self.sink.messages), 1)
-        self.assertEqual(transport.value(), b"")
-
-    def test_a_batch_which_will_never_be_safe_closes_without_ack(self):
-        """LJ-13: nor is anything after it acked."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
-        server.dataReceived(encode_json([2], [b"{}"]))
-        self.sink.fail(OSError(5, "input/output error"))
-        self.assertTrue(transport.disconnected or transport.disconnecting)
-        self.sink.safe()
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
-        self.assertEqual(self.factory.counters["unsafe_batches"], 1)
-        self.lose(server)
-
-
-class Hooks(Case):
-    class protocol(LumberjackServer):
-        def connectionMade(self):
-            self.seen = []
-            self.answers = []
-            super().connectionMade()
-
-        def sessionEstablished(self):
-            self.seen.append("established")
-
-        def sessionLost(self, reason):
-            self.seen.append(reason.type.__name__)
-
-        def messageReceived(self, message):
-            self.seen.append(message.body)
-            return self.answers.pop(0) if self.answers else None
-
-    def test_each_message_is_seen_and_its_deferred_delays_the_ack(self):
-        """LJ-13: the acknowledgement follows the hook and the sink."""
-        server, transport = self.connect()
-        waiting = Deferred()
-        server.answers = [None, waiting]
-        server.dataReceived(encode_window(2) + encode_json([1, 2], [b"a", b"b"]))
-        self.sink.safe()
-        self.assertEqual(transport.value(), b"")
-        waiting.callback(None)
-        self.assertEqual(transport.value(), encode_ack(2))
-        self.lose(server)
-        self.assertEqual(server.seen, ["established", b"a", b"b", "ConnectionDone"])
-
-
-class RaisingBatchHook(Case):
-    class protocol(LumberjackServer):
-        def batchReceived(self, batch):
-            raise ZeroDivisionError
-
-    def test_what_stands_behind_a_batch_which_was_refused_is_not_kept(self):
-        """LJ-13: the session would have a gap."""
-        server, transport = self.connect()
-        seen = []
-
-        def batchReceived(batch):
-            seen.append(batch.kind)
-            raise ZeroDivisionError
-
-        server.batchReceived = batchReceived
-        server.dataReceived(encode_json([1], [b"a"]) + encode_data([2], [{}]) + b"nonsense")
-        self.assertEqual(seen, ["json"])
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.lose(server)
-
 
 class Faults(Case):
     def test_a_fault_closes_with_one_line_a_counter_and_no_ack(self):
@@ -187,36 +118,8 @@ class Faults(Case):
         self.assertEqual(self.sink.batches, [])
         self.lose(server)
 
-    def test_events_before_a_fault_are_kept_and_not_acked(self):
-        """LJ-16: what was acknowledged is safe; the rest the writer resends."""
-        server, transport = self.connect()
-        server.dataReceived(encode_json([1], [b"{}"]) + b"x")
-        self.assertEqual(len(self.sink.messages), 1)
-        self.sink.safe()
-        self.assertEqual(transport.value(), b"")
-        self.lose(server)
-
-    def test_a_peer_which_does_not_let_itself_be_closed_is_cut_off(self):
-        """FAULTS: unread output is bounded in time."""
-        server, transport = self.connect(unread_seconds=5)
-        server.dataReceived(b"x")
-        self.assertFalse(transport.disconnected)
-        self.clock.advance(6)
-        self.assertTrue(transport.disconnected)
-        self.lose(server)
-
 
 class KeepAlives(Case):
-    def test_a_slow_sink_is_bridged_with_keepalives(self):
-        """LJ-14: version 2 only."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(1) + encode_json([4], [b"{}"]))
-        self.clock.pump([0.5] * 13)
-        self.assertEqual(transport.value(), encode_ack(0) * 2)
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(0) * 2 + encode_ack(4))
-        self.lose(server)
-
     def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
         """LJ-14."""
         server, transport = self.connect(unsafe_octets=1, drain=100)
@@ -247,14 +150,6 @@ class BackPressure(Case):
         self.clock.advance(1.1)
         self.assertEqual(transport.value(), encode_ack(2))
         self.lose(server)
-
-    def test_a_connection_which_is_lost_while_it_is_paused_leaves_no_timer(self):
-        """FAULTS: nothing is left over, also when the sink catches up later."""
-        server, _ = self.connect(unsafe_octets=1)
-        server.dataReceived(encode_window(2) + encode_json([1], [b"{}"]))
-        self.lose(server)
-        self.sink.safe()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_batches_weigh_however_little_is_in_them(self):
         """LJ-17: each is objects in memory, and a peer chooses how many it makes of its octets."""
@@ -380,7 +275,7 @@ class TheEnd(Case):
         windows = b"".join(encode_window(1) + encode_json([n], [body]) for n in range(1, 20))
         server.dataReceived(encode_window(1) + encode_json([77], [body]))
         server.dataReceived(encode_compressed(windows + b"2J\0"))
-        self.assertTrue(server.machine.unfinished)
+        self.assertEqual(transport.producerState, "paused")
         self.factory.drain()
         self.clock.pump([0.1] * 20)
         self.sink.safe()
@@ -388,14 +283,218 @@ class TheEnd(Case):
         self.assertTrue(transport.disconnecting)
         server.connectionLost(Failure(ConnectionDone()))
 
-    def test_counters_of_a_connection_end_up_with_the_factory(self):
-        server, _ = self.connect()
-        server.dataReceived(encode_window(2) + encode_json([1, 2], [b"{}", b"{}"]))
-        self.sink.safe()
-        self.lose(server)
-        counters = self.factory.counters
-        self.assertEqual(
-            {name: counters[name] for name in ("events", "windows", "acks", "connections_total")},
-            {"events": 2, "windows": 1, "acks": 1, "connections_total": 1},
+
+def made_up(version, count, start=0, chance=None):
+    """``count`` different events of a version; their sizes are up to ``chance``."""
+    sizes = [chance.choice([0, 1, 30, 300]) if chance else 20 for _ in range(count)]
+    if version == 1:
+        return [
+            {"n": str(start + at), "text": "ü" * size} if size else {"n": str(start + at)}
+            for at, size in enumerate(sizes)
+        ]
+    return [b'{"n": %d, "text": "%s"}' % (start + at, b"x" * size) for at, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("body", ["x" * (1 << 20), random.Random(5).randbytes(1 << 19).hex()])
+def test_a_large_event_passes_in_either_way(version, body):
+    """LJ-17, LJ-21: one which compression makes smaller, and noise."""
+    event = {"text": body} if version == 1 else body.encode()
+    reader, writer = Reader(), Writer(version=version)
+    writer.send([event])
+    writer.flush(0.0)
+    events = reader.receive(writer.outputs(), 0.0)
+    while reader.unfinished:
+        events += reader.receive(b"", 0.0)
+    (event_,) = events
+    assert [*(event_.bodies if version == 2 else event_.pairs)] == [event]
+    reader.made_safe(event_.place, 0.0)
+    writer.receive(reader.outputs(), 0.0)
+    assert writer.unacknowledged == 0
+
+
+# ── Adapters on a clock ─────────────────────────────────────────────────────────────────────────
+
+
+@implementer(IStreamClientEndpoint)
+class Wire:
+    """An endpoint which joins a client to a server of ours; the test moves the octets."""
+
+    def __init__(self, server_factory):
+        self.server_factory = server_factory
+        self.up = True
+        self.ends = []  # [client, its transport, server, its transport]
+
+    def connect(self, factory):
+        if not self.up:
+            return self.refuse()
+        server = self.server_factory.buildProtocol(None)
+        client = factory.buildProtocol(None)
+        server_transport, client_transport = StringTransport(), StringTransport()
+        server_transport.abortConnection = client_transport.abortConnection = self.cut
+        server.makeConnection(server_transport)
+        client.makeConnection(client_transport)
+        self.ends = [client, client_transport, server, server_transport]
+        return succeed(client)
+
+    @staticmethod
+    def refuse():
+        refused = Deferred()
+        refused.errback(ConnectionRefusedError())
+        return refused
+
+    def move(self, cut=None):
+        """Carry up to ``cut`` octets each way; True if there were any."""
+        moved = False
+        for sender, receiver in ((1, 2), (3, 0)):
+            if not self.ends:
+                break
+            transport = self.ends[sender]
+            octets = transport.value()[:cut]
+            if octets and self.ends[receiver].transport.producerState == "producing":
+                rest = transport.value()[len(octets) :]
+                transport.clear()
+                transport.write(rest)
+                self.ends[receiver].dataReceived(octets)
+                moved = True
+        if self.ends and self.ends[1].disconnecting and not self.ends[1].value():
+            self.cut()
+        return moved
+
+    def cut(self):
+        """Both ends lose the connection; what was on its way is lost."""
+        ends, self.ends = self.ends, []
+        for end in (0, 2):
+            if ends:
+                ends[end].connectionLost(Failure(ConnectionDone()))
+
+
+class OnAClock(SynchronousTestCase):
+    def setUp(self):
+        self.clock = Clock()
+
+    def wire(self, sink, **limits):
+        factory = LumberjackServerFactory(
+            sink, limits=limits, clock=self.clock, wallClock=lambda: 0.0
         )
-        self.assertEqual(self.factory.liveConnections, {})
+        return Wire(factory)
+
+    def test_a_slow_reader_keeps_its_writer_waiting(self):
+        """LJ-14, LJ-15: keep-alives outlast every timeout; the ack comes when all is safe."""
+        sink = HeldSink()
+        wire = self.wire(sink)
+        shipper = LumberjackShipper(self.clock, [wire], limits={"timeout": 5})
+        shipper.startService()
+        sent = shipper.send(b"{}")
+        for _ in range(200):
+            wire.move()
+            self.clock.advance(0.5)
+        self.assertEqual(shipper.factory.counters["connections_total"], 1)
+        self.assertGreater(shipper.factory.counters["keepalives"], 30)
+        self.assertNoResult(sent)
+        sink.safe()
+        wire.move()
+        self.successResultOf(sent)
+        stopped = shipper.stopService()
+        wire.move()
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+# ── Real sockets ────────────────────────────────────────────────────────────────────────────────
+
+
+class OnSockets(TestCase):
+    timeout = 90
+
+    async def listen(self, sink, description="tcp:0:interface=127.0.0.1"):
+        factory = LumberjackServerFactory(sink, clock=reactor)
+        port = await serverFromString(reactor, description).listen(factory)
+
+        async def end():
+            await maybeDeferred(port.stopListening)
+            await factory.drain()
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(end()))
+        return port, factory
+
+    def shipper(self, endpoints, **settings):
+        shipper = LumberjackShipper(reactor, endpoints, **settings)
+        shipper.startService()
+        self.addCleanup(shipper.stopService)
+        return shipper
+
+    @staticmethod
+    def address(port):
+        return f"tcp:127.0.0.1:{port.getHost().port}"
+
+    async def check(self, version, compress, pipelining):
+        sink = SafeSink()
+        port, _ = await self.listen(sink)
+        shipper = self.shipper(
+            [self.address(port)],
+            version=version,
+            compress=compress,
+            pipelining=pipelining,
+            window=100,
+        )
+        events = made_up(version, 5000, chance=random.Random(1))
+        await gatherResults(
+            [shipper.sendBatch(events[at : at + 700]) for at in range(0, 5000, 700)]
+        )
+        messages = sink.messages
+        got = [m.fields if version == 1 else m.body for m in messages]
+        self.assertEqual(got, events)
+        self.assertEqual({m.kind for m in messages}, {"data" if version == 1 else "json"})
+        self.assertLessEqual(max(m.message_id for m in messages), 100)
+
+    async def test_version_2_compressed(self):
+        """LJ-08, LJ-10, LJ-12, LJ-18, LJ-21."""
+        await self.check(2, 3, 4)
+
+    async def test_a_unix_socket(self):
+        """LJ-01."""
+        path = temporary(self) / "s"
+        sink = SafeSink()
+        await self.listen(sink, f"unix:{path}")
+        client = await clientFromString(reactor, f"unix:{path}").connect(
+            LumberjackClientFactory(clock=reactor)
+        )
+        await client.sendBatch([b"1", b"2"])
+        self.assertEqual([message.body for message in sink.messages], [b"1", b"2"])
+        await client.close()
+
+    async def test_acknowledged_means_on_disk(self):
+        """LJ-13: through the durable queue, read back while it is open."""
+        directory = temporary(self) / "spool"
+        sink = DurableSink(directory, reactor)
+        self.addCleanup(sink.close)
+        port, _ = await self.listen(sink)
+        shipper = self.shipper([self.address(port)])
+        events = made_up(2, 3000)
+        await shipper.sendBatch(events)
+        reader = QueueReader(directory)
+        batches = reader.read(reader.begin(), reader.end())
+        bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
+        self.assertEqual(bodies, events)
+
+    async def test_a_reader_which_stops_hands_over_to_the_next(self):
+        """LJ-15: while events flow; each is in one of the two at least once."""
+        sinks = [SafeSink(), SafeSink()]
+        ports = [await self.listen(sink) for sink in sinks]
+        shipper = self.shipper(
+            [self.address(port) for port, _ in ports], window=10, limits={"backoff-first": 0.01}
+        )
+        events = made_up(2, 400)
+        waiting = []
+        for at in range(0, 400, 4):
+            waiting.append(shipper.sendBatch(events[at : at + 4]))
+            if at == 200:
+                await waiting[0]
+                await maybeDeferred(ports[0][0].stopListening)
+                await ports[0][1].drain()
+        await gatherResults(waiting)
+        first, second = ([message.body for message in sink.messages] for sink in sinks)
+        self.assertTrue(first)
+        self.assertTrue(second)
+        self.assertEqual(set(first) | set(second), set(events))

@@ -1,11 +1,13 @@
-"""What a reader makes of octets: frames, whole, cut anywhere, compressed, broken and too large.
+"""What a reader makes of octets: whole, cut anywhere, compressed, broken and too large.
 
 Whatever is said here holds of the compiled loops and of those in Python.  ``tests/fuzz`` spoils
 streams of its own and compares both, too.
 """
 
 import gc
+import mmap
 import struct
+import sys
 import tracemalloc
 import zlib
 from random import Random
@@ -27,6 +29,7 @@ from tests.lumberjack.frames import (
 from tests.tools.bombs import deflated
 from tests.tools.events import splits
 from twisted_msgproto.lumberjack import Reader
+from twisted_msgproto.lumberjack.wire import scan
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -127,17 +130,6 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
             session.receive(piece)
         assert session.flat == whole.flat
         assert (session.reader.held, session.reader.whole) == (0, True)
-
-
-def test_a_long_frame_in_many_pieces_is_gathered_not_copied_each_time():
-    """LJ-20: linear in time: each piece is looked at once."""
-    body = b"x" * 60_000
-    octets = encode_json([1], [body])
-    session = Session()
-    for at in range(len(octets)):
-        assert session.reader.held == at
-        session.receive(octets[at : at + 1])
-    assert session.flat == [("JsonReceived", 1, body)]
 
 
 @pytest.mark.parametrize("wrapped", [bytes, encode_compressed], ids=["plain", "compressed"])
@@ -397,3 +389,61 @@ def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pai
     finally:
         tracemalloc.stop()
     assert len(octets) < grown < reader.held + 4096
+
+
+needs_compiled = pytest.mark.skipif(
+    not scan.COMPILED,
+    reason="the compiled scan was not built: pip install -e . with a C compiler at hand",
+)
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
+@pytest.mark.parametrize(
+    ("octets", "position", "stop"),
+    [
+        (b"2J", -1, 2),
+        (b"2J", 1, 2),
+        (b"2J", 5, 2),
+        (b"2J", 0, 3),
+        (b"", 0, 0),
+        (b"2J", sys.maxsize, 2),
+        (b"2J", -sys.maxsize, 2),
+    ],
+)
+def test_positions_outside_of_the_octets_are_a_programmer_s_fault(name, octets, position, stop):
+    from twisted_msgproto.lumberjack import _scan
+
+    more = (1,) * (3 if name == "json_columns" else 6)
+    with pytest.raises(ValueError, match="outside"):
+        getattr(_scan, name)(octets, position, stop, *more)
+    with pytest.raises(TypeError):
+        getattr(_scan, name)("text", 0, 0, *more)
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
+@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many octets on such a machine")
+def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name):
+    """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
+    from twisted_msgproto.lumberjack import _scan
+
+    more = (1,) * (3 if name == "json_columns" else 6)
+    octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
+    with octets, pytest.raises(OverflowError, match="31"):
+        getattr(_scan, name)(octets, 1 << 31, len(octets), *more)
+
+
+def test_only_few_keys_are_held_for_the_next_frame__NB_02():
+    """NB-02: a thousand keys of 1 KiB are 2 MB, of a connection that may be silent for hours."""
+    frame = encode_data([1], [{f"{n:01000}": "v" for n in range(1000)}])
+    Reader().receive(frame, 0.0)
+    tracemalloc.start()
+    try:
+        readers = [Reader() for _ in range(5)]
+        for reader in readers:
+            assert reader.receive(frame, 0.0)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < len(readers) * 50_000
+    finally:
+        tracemalloc.stop()

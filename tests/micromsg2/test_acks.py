@@ -1,28 +1,41 @@
-"""Repeats, and acks in both directions: windows, idle times, what counts as settled."""
+"""Repeats, acks in both directions, payloads in parts: windows, times, what is settled."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.doubles import due, unanswered
-from tests.micromsg2.layouts import Error, ExtensionFrame, encode_address, encode_extension
-from tests.micromsg2.sessions import BATCH, at, broken, receive
 from tests.micromsg2.streams import (
+    BATCH,
+    Error,
+    ExtensionFrame,
     ack,
     acks_written,
+    at,
     bodies,
+    broken,
     client_with,
+    cuts,
+    encode_address,
+    encode_command,
+    encode_error,
+    encode_extension,
+    fault,
+    flatten,
     message,
     messages,
     pair,
+    parts,
     proposal,
     pump,
+    receive,
     safe,
     said,
     server_with,
+    state,
     written,
 )
-from twisted_msgproto.micromsg2.machine import MessagesAcknowledged, Side
+from twisted_msgproto.core.errors import LimitExceeded
 
 # ── repeats (MM-13) ─────────────────────────────────────────────────────────────────────────────
 
@@ -122,17 +135,6 @@ def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
     assert server.outputs() == b""
 
 
-def test_ack_with_a_number_is_a_window_of_that_size() -> None:
-    """MM-18: as the reference writes it"""
-    client, server = pair(proposal("ack:MessagesPerAck=3"))
-    assert client.room == server.room == 3
-    client.send_run(encode_address("a"), [b""] * 3)
-    assert client.room == 0
-    safe(server, pump(client, server)[1])
-    pump(client, server)
-    assert client.room == 3
-
-
 def test_with_both_extensions_acks_have_the_index_of_batch_ack() -> None:
     """MM-16, MM-20: a frame of the one which is not used is ignored and counted"""
     client, server = pair(proposal("ack;batch-ack:max-count=2"), proposal("ack;batch-ack"))
@@ -140,16 +142,7 @@ def test_with_both_extensions_acks_have_the_index_of_batch_ack() -> None:
     pump(client, server)
     assert receive(client, ack(2, index=1)) == []
     assert client.counters.ignored_frames == 1
-    assert receive(client, ack(2, index=2)) == [MessagesAcknowledged([1, 2])]
-
-
-def test_batch_ack_has_the_acks_also_where_it_was_named_first() -> None:
-    """MM-20: it wins over ack"""
-    client, server = pair(proposal("batch-ack:max-count=2;ack:MessagesPerAck=5"))
-    assert client.room == server.room == 2
-    client.send_run(encode_address("a"), [b"", b""])
-    safe(server, pump(client, server)[1])
-    assert written(server) == [ExtensionFrame(1, b"\0\2")]
+    assert [event.sequences for event in receive(client, ack(2, index=2))] == [[1, 2]]
 
 
 def test_draining_acknowledges_whatever_is_safe() -> None:
@@ -186,7 +179,7 @@ def test_a_failed_message_ends_the_session_without_its_ack() -> None:
     assert written(server) == [ExtensionFrame(1, b"\0\2"), Error("failed: 3")]
     assert server.fault is not None
     assert server.fault.reason == "failed"
-    assert server.state is Side.FAILED
+    assert state(server) == "FAILED"
     safe(server, late)
     server.refuse(4)
     server.drain(0.0)
@@ -230,7 +223,7 @@ def test_sending_never_exceeds_the_window() -> None:
     with pytest.raises(ValueError, match="full"):
         client.send("a", b"")
     assert client.outputs() == b""
-    assert receive(client, ack(2)) == [MessagesAcknowledged([1, 2])]
+    assert [event.sequences for event in receive(client, ack(2))] == [[1, 2]]
     assert client.room == 2
     assert client.send("a", b"") == 4
 
@@ -280,6 +273,173 @@ def test_what_was_not_acknowledged_is_known_at_the_end() -> None:
     receive(client, ack(1))
     assert unanswered(client) == [2, 3, 4]
     assert unanswered(client) == []
-    assert client.state is Side.CLOSED
+    assert state(client) == "CLOSED"
     assert client.outputs() == b""
     assert due(client, 0.0)[1] is None
+
+
+# ── parts (MM-14, MM-31) ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("extension", ["", BATCH + "10"])
+def test_parts_with_the_same_number_are_one_message(extension: str) -> None:
+    """MM-31: what we write"""
+    octets = parts((1, b"a"), (1, b"b"), (1, b"c")) + message(2, b"d")
+    for chunks in cuts(octets):
+        server = server_with(extension)
+        events = [event for chunk in chunks for event in receive(server, chunk)]
+        assert [row[0] for row in flatten(events)] == [1, 2]
+        assert bodies(events) == [b"abc", b"d"]
+        assert server.counters.received == 2
+        safe(server, events)
+        server.drain(0.0)
+        assert acks_written(server)[-1:] == ([2] if extension else [])
+
+
+@pytest.mark.parametrize("extension", ["", BATCH + "10"])
+def test_parts_with_numbers_of_their_own_each_count(extension: str) -> None:
+    """MM-31: the second part's number fixes the mode"""
+    octets = parts((1, b"a"), (2, b"b"), (3, b"c")) + message(4, b"d")
+    for chunks in cuts(octets):
+        server = server_with(extension)
+        events = [event for chunk in chunks for event in receive(server, chunk)]
+        assert [row[0] for row in flatten(events)] == [1, 4]
+        assert bodies(events) == [b"abc", b"d"]
+        assert server.counters.received == 2
+        safe(server, events)
+        server.drain(0.0)
+        assert acks_written(server)[-1:] == ([4] if extension else [])
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        parts((1, b"a"), (3, b"b")),
+        parts((1, b"a"), (1, b"b"), (2, b"c")),
+        parts((1, b"a"), (2, b"b"), (2, b"c")),
+        parts((1, b"a"), (2, b"b"), (4, b"c")),
+        parts((1, b"a"), (0, b"b")),
+    ],
+)
+@pytest.mark.parametrize("extension", ["", BATCH + "10"])
+def test_another_number_between_parts_is_a_protocol_error(octets: bytes, extension: str) -> None:
+    """MM-31: the mode holds for the payload"""
+    assert bodies(broken(server_with(extension), octets)) == []
+
+
+def test_the_mode_is_fixed_for_one_payload_only() -> None:
+    """MM-31"""
+    server = server_with(BATCH + "10")
+    octets = parts((1, b"a"), (1, b"b")) + parts((2, b"c"), (3, b"d")) + parts((4, b"e"), (4, b"f"))
+    assert bodies(receive(server, octets)) == [b"ab", b"cd", b"ef"]
+    assert server.unacknowledged == 4
+
+
+def test_commands_extensions_and_errors_may_stand_between_parts() -> None:
+    """MM-31: and they are given out before the payload"""
+    server = server_with("pub-sub;" + BATCH + "5")
+    server.send("a", b"")
+    between = encode_command("subscribe", {}) + ack(1, index=2) + encode_error("oops")
+    octets = message(1, b"a", continued=True) + between + message(1, b"b")
+    for chunks in cuts(octets):
+        fresh = server_with("pub-sub;" + BATCH + "5")
+        fresh.send("a", b"")
+        found = flatten(event for chunk in chunks for event in receive(fresh, chunk))
+        names = [event[0] for event in found]
+        assert names == ["CommandReceived", "MessagesAcknowledged", "ErrorReceived", 1]
+        assert found[3][3] == b"ab"
+
+
+def test_destination_properties_and_type_are_those_of_the_first_part() -> None:
+    """MM-29, MM-31"""
+    server = server_with("dotnet")
+    octets = (
+        encode_extension(1, b"First")
+        + message(1, b"a", "first", b"k:N1;", continued=True)
+        + encode_extension(1, b"Second")
+        + message(1, b"b", "second", b"k:N2;")
+        + message(2, b"c", "third")
+    )
+    events = receive(server, octets)
+    assert [row[1:4] for row in flatten(events)] == [
+        ("first", {"k": "1", "dotnet-type": "First"}, b"ab"),
+        ("third", {"dotnet-type": "Second"}, b"c"),
+    ]
+
+
+def test_a_repeated_payload_is_skipped_to_its_last_part() -> None:
+    """MM-13, MM-31: in both modes; a repeat counts only at a payload's start"""
+    for octets in (parts((1, b"a"), (1, b"b"), (1, b"c")), parts((1, b"a"), (2, b"b"), (3, b"c"))):
+        server = server_with(BATCH + "10")
+        events = receive(server, octets)
+        assert bodies(events) == [b"abc"]
+        expected = server.unacknowledged + 1
+        assert receive(server, octets) == []
+        assert server.counters.repeats == 1
+        assert bodies(receive(server, message(expected, b"new"))) == [b"new"]
+
+
+def test_a_repeat_within_a_payload_is_a_protocol_error() -> None:
+    """MM-31"""
+    server = server_with(BATCH + "10")
+    receive(server, messages(1, 3))
+    broken(server, parts((4, b"a"), (4, b"b"), final=False) + message(3))
+
+
+def test_a_payload_has_at_most_64_parts() -> None:
+    """MM-31, MM-32: CONTINUED for ever"""
+    server = server_with()
+    assert bodies(receive(server, parts(*[(1, b"a")] * 64))) == [b"a" * 64]
+    events = broken(server, parts(*[(2, b"a")] * 65, final=False), "limit-exceeded")
+    assert "more than 64 parts" in fault(list(events)).text
+    broken(server_with(), parts(*[(2, b"")] * 65), "limit-exceeded")
+
+
+def test_a_payload_has_at_most_16_mebibytes() -> None:
+    """MM-31, MM-32"""
+    server = server_with()
+    mib = bytes(1 << 20)
+    whole = parts(*[(1, mib)] * 16)
+    assert len(bodies(receive(server, whole))[0]) == 16 << 20
+    events = broken(server, parts(*[(2, mib)] * 16, (2, b"x")), "limit-exceeded")
+    assert "payload-octets=16777216" in fault(list(events)).text
+    small = server_with(payload_octets=5)
+    broken(small, parts((1, b"abc"), (1, b"def")), "limit-exceeded")
+
+
+def test_unfinished_parts_which_fill_the_window_are_refused() -> None:
+    """MM-31: they could never be acknowledged"""
+    server = server_with(BATCH + "3")
+    assert bodies(receive(server, parts((1, b"a"), (2, b"b"), (3, b"c")))) == [b"abc"]
+    broken(server, parts((4, b"a"), (5, b"b"), (6, b"c"), final=False), "limit-exceeded")
+    # the same number for all parts: one place in the window
+    server = server_with(BATCH + "3")
+    octets = parts(*[(1, b"a")] * 9)
+    assert bodies(receive(server, octets)) == [b"a" * 9]
+
+
+def test_unfinished_parts_are_not_made_safe_with_what_came_before() -> None:
+    """MM-19, MM-31"""
+    server = server_with(BATCH + "2")
+    events = receive(server, message(1) + parts((2, b"a"), (3, b"b"), final=False)[:12])
+    receive(server, parts((2, b"a"), (3, b"b"), final=False)[12:13])
+    safe(server, events)
+    server.drain(0.0)
+    assert acks_written(server) == [1]
+
+
+def test_a_payload_above_our_own_limit_is_not_sent() -> None:
+    """MM-31: the caller's work is above a limit"""
+    client = client_with(BATCH + "2", payload_octets=10)
+    with pytest.raises(LimitExceeded):
+        client.send("a", bytes(11))
+    assert (client.in_flight, client.outputs()) == (0, b"")
+    assert client.send("a", bytes(10)) == 1
+
+
+def test_what_was_taken_in_may_be_passed_on() -> None:
+    """MM-31: a broker's server may have taken larger payloads than it would send itself"""
+    server = server_with(payload_octets=1)
+    payload = bytes((1 << 20) + 1)
+    assert server.send_run(encode_address("a"), [payload]) == [1]
+    assert len(written(server)) == 2

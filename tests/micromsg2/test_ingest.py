@@ -1,11 +1,30 @@
-"""A server's messages on their way to the sink: acks, back-pressure, faults, the end."""
+"""A server's messages on their way to hooks and the sink: acks, refusals, back-pressure, faults."""
 
 from __future__ import annotations
 
-from tests.micromsg2.cases import Case
-from tests.micromsg2.layouts import Error, ExtensionFrame, encode_extension
-from tests.micromsg2.streams import ack, message, messages
-from tests.tools.sinks import SafeSink
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+
+from tests.micromsg2.cases import Case, Noting
+from tests.micromsg2.streams import (
+    Error,
+    ExtensionFrame,
+    ack,
+    encode_command,
+    encode_error,
+    encode_extension,
+    message,
+    messages,
+)
+from tests.tools.sinks import HeldSink
+from twisted_msgproto.micromsg2 import (
+    STANDARD,
+    Extension,
+    MessageRefused,
+    MicroMsg2Server,
+    Proposal,
+)
 
 
 class Ingest(Case):
@@ -31,24 +50,6 @@ class Ingest(Case):
         self.assertEqual(factory.counters["events"], 2)
         self.lose(server)
 
-    def test_the_idle_ack_comes_by_itself(self) -> None:
-        """MM-19: half a second"""
-        server, transport = self.connect(self.server_factory(sink=SafeSink()), "batch-ack")
-        server.dataReceived(message(1))
-        self.clock.advance(0.49)
-        self.assertEqual(transport.value(), b"")
-        self.clock.advance(0.02)
-        self.assertEqual(transport.value(), ack(1))
-        self.lose(server)
-
-    def test_the_type_of_dotnet_is_a_field(self) -> None:
-        """MM-29"""
-        server, _ = self.connect(self.server_factory(), "dotnet")
-        server.dataReceived(encode_extension(1, b"A.B") + message(1, properties=b"k:N1;"))
-        self.assertEqual(self.sink.messages[0].fields, {"k": "1", "dotnet-type": "A.B"})
-        self.sink.safe()
-        self.lose(server)
-
     def test_a_batch_which_will_never_be_safe_ends_the_session_without_its_ack(self) -> None:
         """MM-19: ERROR ``failed: <sequence>``, after the ack of what was safe before it"""
         factory = self.server_factory()
@@ -66,15 +67,6 @@ class Ingest(Case):
         self.assertEqual(factory.counters["unsafe_batches"], 1)
         self.assertEqual(factory.counters["faults"], 0)  # not the peer's
         self.lose(server)
-
-    def test_whole_messages_are_kept_though_the_connection_is_lost_before_their_ack(self) -> None:
-        """MM-19"""
-        server, transport = self.connect(self.server_factory(), "batch-ack")
-        server.dataReceived(message(1))
-        self.lose(server)
-        self.sink.safe()
-        self.assertEqual(len(self.sink.messages), 1)
-        self.assertEqual(transport.value(), b"")
 
     def test_a_connection_with_too_much_which_is_not_safe_is_not_read(self) -> None:
         """MM-13: a peer above its window, until the octet limit pauses reading"""
@@ -102,12 +94,126 @@ class Ingest(Case):
         self.assertEqual(self.sink.batches, [])
         self.lose(server)
 
-    def test_a_client_which_says_nothing_is_told_and_closed(self) -> None:
-        """MM-32"""
-        server, transport = self.connect(self.server_factory())
-        self.clock.advance(9.9)
+
+class Vendor(Extension):
+    """A vendor's extension with frames and a command (MM-10)."""
+
+    name = "x-vendor"
+    has_frames = True
+    commands = frozenset({"x-go"})
+
+
+class Hooks(Case):
+    def test_every_hook_is_called(self) -> None:
+        """MM-10, MM-15, MM-16, MM-33"""
+        known = STANDARD.plus(Vendor)
+        factory = self.server_factory(Noting, proposal=Proposal(known=known))
+        server, _ = self.connect(factory, "x-vendor")
+        server.dataReceived(
+            message(1, b"m")
+            + encode_command("x-go", {"a": "b"})
+            + encode_extension(1, b"frame")
+            + encode_error("code: text")
+        )
+        self.sink.safe()
+        self.lose(server)
+        self.assertEqual(
+            server.seen,
+            [
+                "established",
+                b"m",
+                ("x-go", {"a": "b"}),
+                ("x-vendor", b"frame"),
+                ("code", "code: text"),
+                "ConnectionDone",
+            ],
+        )
+
+    def test_a_message_which_is_refused_is_settled_and_goes_nowhere(self) -> None:
+        """MM-19: raised at once, or later"""
+        for late in (False, True):
+            self.sink = HeldSink()
+            factory = self.server_factory(Noting)
+            server, transport = self.connect(factory, "pub-sub;batch-ack:max-count=3")
+            watcher, watching = self.connect(factory, "pub-sub")
+            watcher.dataReceived(encode_command("subscribe", {"destination": "commands"}))
+            waiting: Deferred[None] = Deferred()
+            server.answers[b"2"] = waiting if late else MessageRefused("not today")
+            octets = message(1, b"1") + message(2, b"2") + message(3, b"3")
+            server.dataReceived(octets)
+            if late:
+                self.assertEqual(self.sink.batches, [])
+                waiting.errback(MessageRefused("not today"))
+            (batch,) = self.sink.batches
+            self.assertEqual((list(batch.body), batch.count), ([b"1", b"3"], 2))
+            self.assertEqual(list(batch.message_id), [1, 3])
+            self.sink.safe()
+            self.assertEqual(
+                self.frames(transport),
+                [Error("refused: 2: not today"), ExtensionFrame(2, b"\0\3")],
+            )
+            self.assertEqual(self.bodies(watching), [b"1", b"3"])
+            self.lose(server, watcher)
+
+    def test_a_message_whose_hook_fails_ends_the_session_and_is_named(self) -> None:
+        """MM-19"""
+        server, transport = self.connect(self.server_factory(Noting), "batch-ack")
+        server.answers[b"2"] = ZeroDivisionError("x")
+        server.dataReceived(message(1, b"1") + message(2, b"2"))
+        self.assertEqual(self.errors(transport), ["failed: 2"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.sink.batches, [])
+        self.lose(server)
+
+    def test_an_ack_waits_for_the_hook_and_for_the_sink(self) -> None:
+        """MM-19: and the sink gets the batches in order, whichever hook is done first"""
+        server, transport = self.connect(self.server_factory(Noting), "batch-ack:max-count=2")
+        first: Deferred[None] = Deferred()
+        second: Deferred[None] = Deferred()
+        server.answers |= {b"1": first, b"2": second}
+        server.dataReceived(message(1, b"1"))
+        server.dataReceived(message(2, b"2"))
+        second.callback(None)
+        self.assertEqual(self.sink.batches, [])
+        first.callback(None)
+        self.assertEqual([m.body for m in self.sink.messages], [b"1", b"2"])
         self.assertEqual(transport.value(), b"")
-        self.clock.advance(0.2)
-        self.assertTrue(self.errors(transport)[0].startswith("handshake-timeout: "))
-        self.assertTrue(transport.disconnecting)
+        self.sink.safe()
+        self.assertEqual(transport.value(), ack(2))
+        self.lose(server)
+
+    def test_a_refused_batch_is_settled_message_by_message(self) -> None:
+        """MM-19: from batchReceived, at once or later"""
+        for result in (None, fail(MessageRefused("no"))):
+
+            class Refusing(MicroMsg2Server):
+                def batchReceived(self, batch: Any, result: Any = result) -> Any:
+                    if result is None:
+                        raise MessageRefused("no")
+                    return result
+
+            server, transport = self.connect(self.server_factory(Refusing), "batch-ack:max-count=2")
+            server.dataReceived(messages(1, 2))
+            self.assertEqual(
+                self.frames(transport),
+                [Error("refused: 1: no"), Error("refused: 2: no"), ExtensionFrame(1, b"\0\2")],
+            )
+            self.lose(server)
+
+    def test_a_batch_may_be_handed_on_later(self) -> None:
+        """A subclass which waits before it calls what it overrides"""
+
+        class Late(Noting):
+            def batchReceived(self, batch: Any) -> Any:
+                self.gates = [*getattr(self, "gates", []), Deferred()]
+                above = super().batchReceived
+                return self.gates[-1].addCallback(lambda _: above(batch))
+
+        server, transport = self.connect(self.server_factory(Late), "batch-ack:max-count=2")
+        server.dataReceived(message(1, b"1"))
+        server.dataReceived(message(2, b"2"))
+        for gate in server.gates:
+            gate.callback(None)
+        self.sink.safe()
+        self.assertEqual(transport.value(), ack(2))
         self.lose(server)

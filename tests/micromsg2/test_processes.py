@@ -1,4 +1,4 @@
-"""Real processes and sockets: twistd micromsg2, msgproto send and recv, kills under load."""
+"""Real processes and sockets: commands, the reference's octets, hostile crowds, kills."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ from itertools import pairwise
 
 import pytest
 
-from tests.micromsg2.layouts import Error, ExtensionFrame, encode_command
-from tests.micromsg2.streams import CAPTURE, ack, decode, handshake, message
-from tests.tools.processes import Launched, Launcher
+from tests.chaos.gateways import LISTEN, needs_proc, resident, until
+from tests.micromsg2.streams import (
+    CAPTURE,
+    Error,
+    ExtensionFrame,
+    ack,
+    decode,
+    encode_command,
+    encode_error,
+    handshake,
+    message,
+)
+from tests.micromsg2.test_kept import LARGE, different, greeting
+from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
 from tests.tools.queues import rows
+from tests.tools.turns import turn_warn
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +42,7 @@ class Peer:
         self._heard = b""
         if extensions is not None:
             self.socket.sendall(handshake(extensions))
-            while len(decode([self._heard], 1)) < 1:
+            while len(decode(self._heard, 1)) < 1:
                 self._heard += self._read()
             self._heard = b""
             self.socket.sendall(handshake(extensions))
@@ -46,7 +58,7 @@ class Peer:
 
     def frames(self, count: int) -> list[object]:
         """Wait until so many frames have come (all which came are returned)."""
-        while len(found := decode([self._heard])) < count:
+        while len(found := decode(self._heard)) < count:
             self._heard += self._read()
         return found
 
@@ -139,62 +151,6 @@ def test_recv_of_a_queue_takes_no_more_than_it_shows(
         assert [json.loads(line)["body"] for line in ended.stdout.splitlines()] == bodies
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--broker-queue", "topic/a"], "--broker-queue takes a queue's name, not 'topic/a'"),
-        (["--broker-queue", "x" * 256], "a destination has at most 255 octets"),
-        (["--limit", "ack-count=0"], "limit ack-count is at least 1"),
-        (["--limit", "no-such=1"], "unknown limit 'no-such'"),
-    ],
-)
-def test_what_an_operator_gets_wrong_is_one_line(
-    launch: Launcher, words: list[str], text: str
-) -> None:
-    """MM-32"""
-    ended = launch.run("micromsg2", *words, module="twisted")
-    assert ended.returncode != 0
-    assert text in ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stdout + ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--window", "32768"], "--window is at most 32767"),
-        (["--destination", "x" * 256], "--destination: a destination has at most 255 octets"),
-        (["--window", "5000"], "bad-extension: batch-ack: 5000"),
-    ],
-)
-def test_what_a_sender_gets_wrong_is_one_line(
-    launch: Launcher,
-    serve: Callable[..., tuple[Launched, int]],
-    words: list[str],
-    text: str,
-) -> None:
-    """MM-12, MM-20"""
-    _, port = serve("--limit", "ack-count=10")
-    # A server answers its own number, so only one which is required beyond it is refused.
-    server = f"tcp:127.0.0.1:{port}"
-    ended = launch.run("send", "micromsg2", server, *words, stdin="a\n")
-    if text.startswith("bad-extension"):
-        assert ended.returncode == 0  # our client takes the lower number
-        return
-    assert ended.returncode != 0
-    assert text in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_recv_says_why_it_is_refused(
-    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
-) -> None:
-    """MM-32"""
-    _, port = serve("--limit", "broker-queues=0")
-    ended = launch.run("recv", "micromsg2", f"tcp:127.0.0.1:{port}", "--destination", "q")
-    assert ended.returncode == 1
-    assert "limit-exceeded: q: broker-queues allows 0" in ended.stderr
-
-
 # ── bad input over a real socket: told, closed, and the next client is served ───────────────────
 
 BAD = {
@@ -229,7 +185,7 @@ def test_bad_clients_are_told_and_the_next_is_served(
         texts = {
             frame.text
             for count in (0, 1)
-            for frame in decode([found], count)
+            for frame in decode(found, count)
             if isinstance(frame, Error)
         }
         assert [text.partition(":")[0] for text in texts] == [code], (name, found)
@@ -258,7 +214,7 @@ def test_the_reference_clients_octets_are_served_over_a_socket(
             for piece in [part[i : i + 1] for i in range(len(part))] if split else [part]:
                 peer.send(piece)
         peer.socket.shutdown(socket.SHUT_WR)
-        (answer,) = decode([peer.rest()], 1)
+        (answer,) = decode(peer.rest(), 1)
         assert not isinstance(answer, Error)
         peer.close()
     found = rows(launch.directory / "queue")
@@ -328,3 +284,113 @@ def numbers_done(worker: Launched) -> list[int]:
     """What a worker says it has done; the last line of a killed one may be cut short."""
     lines = [line for line in list(worker.lines) if line.startswith("done") and line[-1] == "}"]
     return [int(json.loads(line.partition(" ")[2])["number"]) for line in lines]
+
+
+MEBI = 1 << 20
+KEPT = 16 * MEBI
+CROWD = 10
+
+GROWTH_MAX = 40 * MEBI
+"""What a read of properties takes for a moment, and what Python keeps of it."""
+
+
+def bounded(launch: Launcher) -> tuple[Launched, int]:
+    limit = f"--limit=process-kept-octets={KEPT}"
+    words = ("--log-format=text", "micromsg2", "-e", LISTEN, limit, turn_warn())
+    server = launch(*words, module="twisted")
+    return server, server.port("micromsg2")
+
+
+def connected(port: int, octets: bytes) -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    line.sendall(octets)
+    return line
+
+
+def neighbour(port: int) -> Iterator[None]:
+    """A good subscriber gets a message whenever this is asked."""
+    watcher = connected(port, handshake("pub-sub") * 2)
+    watcher.sendall(encode_command("subscribe", {"destination": "topic/good"}))
+    watcher.sendall(encode_command("first", {}))
+    until(watcher, b"unknown-command: first")
+    sender = connected(port, handshake() * 2)
+    number = 0
+    with watcher, sender:
+        while True:
+            number += 1
+            sender.sendall(message(number, b"news %d." % number, "topic/good"))
+            until(watcher, b"news %d." % number)
+            yield
+
+
+@needs_proc
+@pytest.mark.usefixtures("short_turns")
+def test_what_a_crowd_keeps_in_silence_has_one_bound__NB_02(launch: Launcher) -> None:
+    """NB-02: handshakes, properties, errors and subscriptions; 210 MB were left of ten."""
+    server, port = bounded(launch)
+    good = neighbour(port)
+    next(good)
+    before = resident(server)
+    texts = different(64)
+    attack = greeting() * 2
+    attack += b"".join(message(n, b"", properties=text) for n, text in enumerate(texts, 1))
+    attack += encode_error("😀" + "x" * 65_000)
+    for number in range(30):
+        parameters = {"destination": f"topic/{number}", "filter": LARGE}
+        attack += encode_command("subscribe", parameters)
+    attack += encode_command("last", {})
+    crowd = []
+    for _ in range(CROWD):
+        crowd.append(connected(port, attack))
+        until(crowd[-1], b"unknown-command: last")
+        next(good)
+    grown = resident(server) - before
+    assert grown <= KEPT + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
+    assert "a subscription was refused: process-kept-octets is" in server.output
+    for line in crowd:
+        line.close()
+    good.close()
+    assert "Traceback" not in server.output
+
+
+@needs_proc
+@pytest.mark.usefixtures("short_turns")
+def test_what_waits_for_a_crowd_that_does_not_read_has_one_bound__NB_02(launch: Launcher) -> None:
+    """NB-02: each had its own topic and up to 16 MiB of it: 140 MB."""
+    server, port = bounded(launch)
+    good = neighbour(port)
+    next(good)
+    before = resident(server)
+    opening = handshake("batch-ack:max-count=1;pub-sub") * 2
+    crowd = [connected(port, opening) for _ in range(CROWD)]
+    for number, line in enumerate(crowd):
+        line.sendall(encode_command("subscribe", {"destination": f"topic/{number}"}))
+        line.sendall(encode_command("last", {}))
+        until(line, b"unknown-command: last")
+    sender = connected(port, handshake() * 2)
+    for step in range(150):
+        for number in range(CROWD):
+            sender.sendall(message(step + 1, bytes(100_000), f"topic/{number}"))
+        if step % 10 == 0:
+            next(good)
+    next(good)
+    grown = resident(server) - before
+    assert grown <= 2 * KEPT + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
+    assert "slow-consumer" in server.output
+    for line in (sender, *crowd):
+        line.close()
+    good.close()
+    assert "Traceback" not in server.output
+
+
+def test_a_vendors_extension_needs_nothing_from_inside_the_package(launch: Launcher) -> None:
+    """MM-10: frames, fields, a command and an answer, over a real socket"""
+    example = PROJECT / "examples" / "micromsg2" / "traced.py"
+    ended = launch.command([sys.executable, str(example)])
+    assert ended.wait() == 0, ended.output
+    assert ended.lines == [
+        "orders: b'first' asked for by ann",
+        "orders: b'second' asked for by ben",
+        "orders: b'third' asked for by None",
+        "traces seen by the server: 2",
+    ]

@@ -1,17 +1,18 @@
-"""Queues of the broker behind servers: who gets what, and what a full queue asks of its senders."""
+"""Queues behind a server: who gets what, and what a full queue asks of its senders."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
-from twisted.internet.error import ConnectionDone
-from twisted.python.failure import Failure
+import pytest
 
-from tests.micromsg2.cases import Case
-from tests.micromsg2.layouts import encode_command, encode_extension
-from tests.micromsg2.streams import ack, message
-from tests.tools.sinks import SafeSink
+from tests.micromsg2.cases import Peers, Remote, numbered
+from tests.micromsg2.streams import ExtensionFrame, encode_extension, message
+from tests.micromsg2.test_topics import MATCHING, STORM, SUBSCRIBERS
 from twisted_msgproto.micromsg2 import STANDARD, Extension, Proposal
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 class Fragile(Extension):
@@ -20,7 +21,6 @@ class Fragile(Extension):
     name = "x-fragile"
     has_frames = True
     annotates = True
-    said = ""
 
     __slots__ = ("_noted",)
 
@@ -36,171 +36,252 @@ class Fragile(Extension):
         return None if note is None else note.encode()
 
 
-class Queues(Case):
-    def setUp(self) -> None:
-        super().setUp()
-        self.sink = SafeSink()
+class Queues(Peers):
+    def test_a_destination_is_a_queue_once_it_was_named_or_had_a_subscriber(self) -> None:
+        """MM-27: before that a message is no business of the broker"""
+        self.serve("named")
+        sender = self.sender()
+        for name, bodies in (("q", [b"2", b"3"]), ("named", [b"1", b"2", b"3"])):
+            sender.send(name, b"1")
+            first = self.counted(9, queue=name) if name == "q" else None
+            sender.send(name, b"2")
+            if first is not None:
+                self.assertEqual(first.bodies, [b"2"])
+                self.gone(first)
+            sender.send(name, b"3")
+            self.assertEqual(self.counted(9, queue=name).bodies, bodies)
 
-    def subscribe(self, server: Any, destination: str) -> None:
-        server.dataReceived(encode_command("subscribe", {"destination": destination}))
+    def test_each_message_goes_to_one_consumer_with_room(self) -> None:
+        """MM-27: consumers compete; one without room is passed over, and none with room waits"""
+        self.serve("q")
+        sender, small, large, other = self.sender(), *(self.counted(n) for n in (1, 4, 4))
+        sender.send("q", *numbered(12))
+        every = small.bodies + large.bodies + other.bodies
+        self.assertEqual(sorted(every, key=int), numbered(9))
+        self.assertEqual([len(one.bodies) for one in (small, large, other)], [1, 4, 4])
+        self.assertEqual(large.bodies, sorted(large.bodies, key=int))
+        small.ack()
+        self.assertEqual(small.bodies[-1], b"9")
 
-    def numbered(self, count: int, destination: str = "q", first: int = 1) -> bytes:
-        numbers = range(first, first + count)
-        return b"".join(message(n, b"%d" % n, destination) for n in numbers)
+    def test_what_a_lost_consumer_had_goes_to_the_next_before_anything_else(self) -> None:
+        """MM-27: in their order"""
+        self.serve("q")
+        sender, lost = self.sender(), self.counted(4)
+        sender.send("q", *numbered(8))
+        lost.ack(1)
+        self.assertEqual(lost.bodies, numbered(5))
+        self.gone(lost)
+        other = self.counted(100)
+        self.assertEqual(other.bodies, numbered(7, 1))
+        self.assertEqual(self.factory.broker.snapshot()["broker_returned"], 4)
+        other.ack()
+        self.assertEqual(self.waiting("q"), 0)
 
-    def go_on(self) -> None:
-        """Let the turns pass in which the broker goes on."""
-        for _ in range(1000):
-            self.clock.advance(0)
+    def test_what_no_filter_lets_pass_stays_and_holds_up_nothing(self) -> None:
+        """MM-24, MM-27: a filter that replaces another counts from then on"""
+        self.serve("q")
+        sender, consumer = self.sender(), self.counted(9, "a=N1")
+        for body, value in ((b"2", 2), (b"1", 1), (b"3", 2)):
+            sender.send("q", body, properties=b"a:N%d;" % value)
+        self.assertEqual(consumer.bodies, [b"1"])
+        other = self.counted(9, "a=N2")
+        self.assertEqual(other.bodies, [b"2", b"3"])
+        sender.send("q", b"4", properties=b"a:N3;")
+        consumer.subscribe("q", "a=N3")
+        self.assertEqual(consumer.bodies, [b"1", b"4"])
 
-    def test_a_consumer_without_acks_gets_all_that_waits__BK_01(self) -> None:
+    def test_a_full_consumer_with_the_right_filter_holds_up_what_is_behind(self) -> None:
+        """MM-27: order matters"""
+        self.serve("q")
+        sender, full, idle = self.sender(), self.counted(1, "a=N1"), self.counted(9, "a=N2")
+        for body, value in ((b"0", 1), (b"1", 1), (b"2", 2)):
+            sender.send("q", body, properties=b"a:N%d;" % value)
+        self.assertEqual((full.bodies, idle.bodies), ([b"0"], []))
+        full.ack()
+        self.assertEqual((full.bodies, idle.bodies), ([b"0", b"1"], [b"2"]))
+
+    def test_a_consumer_that_acknowledges_nothing_is_left_and_its_messages_return(self) -> None:
+        """MM-27, MM-32"""
+        self.serve("q", limits={"ack_wait": 7})
+        stuck = self.counted(1)
+        self.sender().send("q", b"1")
+        self.turns(6)
+        self.assertFalse(stuck.closed)
+        self.turns(1.5)
+        self.assertTrue(stuck.errors[-1].startswith("ack-timeout: "))
+        self.gone(stuck)
+        self.assertEqual(self.waiting("q"), 1)
+
+    def test_a_consumer_without_acks_gets_all_that_waits_as_it_reads__BK_01(self) -> None:
         """BK-01: it got 256 of 1000, and the rest with the next message only"""
-        factory = self.server_factory(brokerQueues=["q"])
-        sender, _ = self.connect(factory, "")
-        sender.dataReceived(self.numbered(1000))
-        consumer, transport = self.connect(factory, "pub-sub")
-        self.subscribe(consumer, "q")
-        self.go_on()
-        self.assertEqual(self.bodies(transport), [b"%d" % n for n in range(1, 1001)])
-        self.lose(sender, consumer)
+        self.serve("q")
+        self.sender("").send("q", *numbered(1000))
+        consumer = self.peer()
+        consumer.stop_reading()
+        consumer.subscribe("q")
+        self.turns()
+        self.assertEqual(consumer.bodies, [])
+        consumer.read_on()
+        self.turns()
+        self.assertEqual(consumer.bodies, numbered(1000))
 
-    def test_a_consumer_without_acks_waits_for_its_transport_and_goes_on__BK_01(self) -> None:
-        """BK-01: the transport's pressure is its room"""
-        factory = self.server_factory(brokerQueues=["q"])
-        sender, _ = self.connect(factory, "")
-        sender.dataReceived(self.numbered(1000))
-        consumer, transport = self.connect(factory, "pub-sub")
-        transport.producer.pauseProducing()
-        self.subscribe(consumer, "q")
-        self.go_on()
-        self.assertEqual(self.bodies(transport), [])
-        transport.producer.resumeProducing()
-        self.go_on()
-        self.assertEqual(len(self.bodies(transport)), 1000)
-        self.lose(sender, consumer)
+    def test_a_storm_of_filters_takes_many_turns(self) -> None:
+        """NB-07: what nobody wanted is looked at again with each subscription"""
+        self.serve("q")
+        consumers = [
+            self.consumer(filter=STORM.replace("p31=N1", "p31=N2")) for _ in range(SUBSCRIBERS)
+        ]
+        sender = self.sender()
+        sender.send("q", *numbered(1000), properties=MATCHING)
+        self.turns()
+        self.assertEqual([consumer.bodies for consumer in consumers], [[]] * SUBSCRIBERS)
+        last = self.consumer(filter=STORM)
+        self.assertGreater(self.turns(), 4)
+        self.assertEqual(last.bodies, numbered(1000))
+
+    def test_whatever_consumers_do_each_message_is_settled_once_and_in_order(self) -> None:
+        """MM-27: what was acknowledged by nobody is delivered to somebody, oldest first"""
+        for seed in range(12):
+            rng = random.Random(seed)
+            self.serve("q", limits={"queue_messages": rng.choice([2, 10, 100]), "tries": 10_000})
+            sender, consumers, settled = self.sender(), list[Remote](), list[bytes]()
+            for _ in range(120):
+                action = rng.random()
+                if action < 0.35:
+                    sender.send("q", *numbered(rng.randint(1, 4), sender.sent))
+                elif action < 0.5:
+                    consumers.append(self.counted(rng.randint(1, 5)))
+                elif consumers:
+                    consumer = rng.choice(consumers)
+                    if action < 0.85:
+                        count = rng.randint(0, len(consumer.bodies) - consumer.settled)
+                        settled += consumer.bodies[consumer.settled :][:count]
+                        if count:
+                            consumer.ack(count)
+                    else:
+                        consumers.remove(consumer)
+                        self.gone(consumer)
+            for consumer in consumers:
+                self.gone(consumer)
+            last = self.counted(1000)
+            self.assertEqual(last.bodies, sorted(last.bodies, key=int))
+            last.ack()
+            self.turns(1)
+            self.assertEqual(sorted(map(int, settled + last.bodies)), list(range(sender.sent)))
+            self.assertEqual(sender.acknowledged, sender.sent)
+
+
+class Full(Peers):
+    """What a full queue asks of its senders."""
+
+    def test_acks_are_withheld_until_there_is_room(self) -> None:
+        """MM-19, MM-32: what came is kept"""
+        for limits in ({"queue_messages": 3}, {"queue_octets": 3 * 350}):
+            self.serve("q", limits=limits)
+            sender = self.sender("batch-ack:max-count=1")
+            for body in numbered(5):
+                sender.send("q", body)
+            self.turns(5)
+            self.assertEqual(sender.acknowledged, 3)
+            self.assertGreater(self.factory.withheld.waiting, 2 * 20)
+            consumer = self.counted(1)
+            consumer.ack()
+            self.assertEqual(sender.acknowledged, 3)
+            consumer.ack()
+            self.turns(1)
+            self.assertEqual((sender.acknowledged, consumer.bodies), (5, numbered(3)))
+            self.assertEqual(self.factory.withheld.waiting, 0)
+        (told, _) = [line for line in self.lines if "is full" in line]
+        self.assertIn("the queue 'q' is full and its senders wait; queue-messages is 3", told)
+
+    def test_senders_are_not_read_when_too_much_is_withheld(self) -> None:
+        """MM-32: a sender without acks stops by this alone; others are read"""
+        self.serve("q", limits={"queue_messages": 1, "withheld_octets": 10})
+        sender, other = self.sender(""), self.sender("")
+        sender.send("q", b"12345", b"123456")
+        self.assertEqual((sender.is_read, other.is_read), (False, True))
+        self.assertEqual(self.consumer().bodies, [b"12345", b"123456"])
+        self.assertTrue(sender.is_read)
 
     def test_a_senders_own_fields_are_no_annotation__BK_02(self) -> None:
         """BK-02: a field named dotnet-type above 512 octets emptied the queue, a short one lied"""
-        factory = self.server_factory(brokerQueues=["q"])
-        sender, _ = self.connect(factory, "")
-        for number, kind in enumerate((b"T" + b"x" * 600, b"TForged", b"T"), 1):
-            sender.dataReceived(message(number, b"%d" % number, "q", b"dotnet-type:%s;" % kind))
-        sender.dataReceived(self.numbered(8, first=4))
-        consumer, transport = self.connect(factory, "dotnet;pub-sub;batch-ack:max-count=20")
-        self.subscribe(consumer, "q")
-        self.go_on()
-        found = self.frames(transport)
-        kinds = [frame for frame in found if not isinstance(frame, tuple)]
-        self.assertEqual(kinds, [])
-        self.assertEqual([frame[3] for frame in found], [b"%d" % n for n in range(1, 12)])
-        consumer.dataReceived(ack(11, index=3))
-        self.lose(sender, consumer)
+        self.serve("q")
+        sender = self.sender("")
+        for kind in (b"T" + b"x" * 600, b"TForged", b"T"):
+            sender.send("q", b"x", properties=b"dotnet-type:%s;" % kind)
+        consumer = self.consumer("dotnet;pub-sub;batch-ack:max-count=20")
+        self.turns()
+        self.assertEqual([type(frame) for frame in consumer.frames], [tuple] * 3)
 
     def test_a_consumer_to_whom_a_message_cannot_be_said_ends_alone__BK_02(self) -> None:
         """BK-02: encode before anything leaves the queue; its messages go to the next"""
-        known = STANDARD.plus(Fragile)
-        factory = self.server_factory(brokerQueues=["q"], proposal=Proposal(known=known))
-        sender, _ = self.connect(factory, "x-fragile")
-        sender.dataReceived(encode_extension(1, b"good") + message(1, b"1", "q"))
-        sender.dataReceived(encode_extension(1, b"bad") + message(2, b"2", "q"))
-        sender.dataReceived(encode_extension(1, b"good") + message(3, b"3", "q"))
-        fragile, one = self.connect(factory, "x-fragile;pub-sub;batch-ack:max-count=20")
-        self.subscribe(fragile, "q")
-        self.go_on()
-        self.assertTrue(one.disconnecting or one.disconnected)
+        self.serve("q", proposal=Proposal(known=STANDARD.plus(Fragile)))
+        sender = self.sender("x-fragile;dotnet")
+        for number, note in ((1, b"good"), (2, b"bad"), (3, b"good")):
+            said = encode_extension(1, note) + encode_extension(2, b"T")
+            sender.write(said + message(number, b"%d" % number, "q"))
+        fragile = self.consumer("x-fragile;pub-sub;batch-ack:max-count=20")
+        self.turns()
+        self.assertTrue(fragile.closed)
         self.flushLoggedErrors(ZeroDivisionError)
-        fragile.connectionLost(Failure(ConnectionDone()))
-        self.assertTrue(sender.machine.established)
-        plain, two = self.connect(factory, "pub-sub;batch-ack:max-count=20")
-        self.subscribe(plain, "q")
-        self.go_on()
-        self.assertEqual(self.bodies(two), [b"1", b"2", b"3"])
-        plain.dataReceived(ack(3, index=2))
-        self.lose(sender, plain)
+        self.gone(fragile)
+        self.assertTrue(sender.server.established)
+        typed = self.consumer("dotnet;pub-sub;batch-ack:max-count=20")
+        self.assertEqual(typed.bodies, [b"1", b"2", b"3"])
+        self.assertIn(ExtensionFrame(1, b"T"), typed.frames)
+
+    def both(self, count: int, queue: str = "q", **limits: Any) -> Remote:
+        """Who consumes what it sends."""
+        self.serve("q", "other", limits={"queue_octets": 4 << 10, **limits})
+        return self.counted(count, queue=queue)
 
     def test_who_consumes_the_queue_it_fills_is_still_read__BK_03(self) -> None:
         """BK-03: its own acks make room, so they are read"""
-        limits = {"queue_octets": 4 << 10, "withheld_octets": 16 << 10}
-        factory = self.server_factory(brokerQueues=["q"], limits=limits)
-        both, transport = self.connect(factory, "pub-sub;batch-ack:max-count=36")
-        self.subscribe(both, "q")
-        for number in range(1, 37):
-            both.dataReceived(message(number, b"x" * 1000, "q"))
-            self.assertEqual(transport.producerState, "producing")
-        seen = 0
+        both = self.both(36, withheld_octets=16 << 10)
+        for _ in range(36):
+            both.send("q", b"x" * 1000)
+            self.assertTrue(both.is_read)
         for _ in range(40):
-            self.go_on()
-            seen += len(self.bodies(transport))
-            if seen:
-                both.dataReceived(ack(seen, index=2))
-        self.assertEqual(seen, 36)
-        self.assertEqual(factory.withheld.waiting, 0)
-        self.lose(both)
+            self.turns()
+            both.ack()
+        self.assertEqual(len(both.bodies), 36)
+        self.assertEqual(self.factory.withheld.waiting, 0)
 
-    def test_who_fills_its_queue_and_settles_nothing_is_told_and_closed__BK_03(self) -> None:
-        """BK-03: what it may still send has a bound and a deadline, and the end has a word"""
-        limits = {"queue_octets": 4 << 10, "withheld_octets": 16 << 10, "withheld_seconds": 20}
-        factory = self.server_factory(brokerQueues=["q"], limits=limits)
-        both, transport = self.connect(factory, "pub-sub;batch-ack:max-count=70")
-        self.subscribe(both, "q")
-        for number in range(1, 71):
-            both.dataReceived(message(number, b"x" * 330, "q"))
-        self.assertEqual(transport.producerState, "producing")
+    def test_who_settles_nothing_is_told_and_closed_in_time__BK_03(self) -> None:
+        """BK-03: what it may still send has a deadline, and the end has a word"""
+        both = self.both(70, withheld_octets=16 << 10, withheld_seconds=20)
+        for _ in range(70):
+            both.send("q", b"x" * 330)
+        self.assertTrue(both.is_read)
         self.clock.advance(19)
-        both.dataReceived(ack(1, index=2))  # who moves has time again
+        both.ack(1)  # who moves has time again
         self.clock.advance(19)
-        self.assertFalse(transport.disconnecting)
+        self.assertFalse(both.closed)
         self.clock.advance(2)
-        self.assertTrue(self.errors(transport)[-1].startswith("limit-exceeded: "))
-        self.assertTrue(transport.disconnecting)
-        self.lose(both)
+        self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
+        self.assertTrue(both.closed)
 
-    def test_who_fills_its_queue_without_end_is_told_and_closed_at_once__BK_03(self) -> None:
+    def test_who_fills_its_queue_without_end_is_closed_at_once__BK_03(self) -> None:
         """BK-03: four times the limit is the bound"""
-        limits = {"queue_octets": 4 << 10, "withheld_octets": 16 << 10}
-        factory = self.server_factory(brokerQueues=["q"], limits=limits)
-        both, transport = self.connect(factory, "pub-sub;batch-ack:max-count=500")
-        self.subscribe(both, "q")
-        sent = 0
-        while not transport.disconnecting and sent < 500:
-            sent += 1
-            both.dataReceived(message(sent, b"x" * 1000, "q"))
-        self.assertTrue(self.errors(transport)[-1].startswith("limit-exceeded: "))
-        self.assertLess(sent, 80)
-        self.lose(both)
+        both = self.both(500, withheld_octets=16 << 10)
+        while not both.closed and both.sent < 500:
+            both.send("q", b"x" * 1000)
+        self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
+        self.assertLess(both.sent, 80)
 
     def test_who_is_not_read_and_gets_something_to_acknowledge_is_read__BK_03(self) -> None:
         """BK-03: whatever came first"""
-        limits = {"queue_octets": 4 << 10, "withheld_octets": 8 << 10, "withheld_seconds": 0}
-        factory = self.server_factory(brokerQueues=["q", "other"], limits=limits)
-        both, transport = self.connect(factory, "pub-sub;batch-ack:max-count=20")
-        self.subscribe(both, "other")
-        for number in range(1, 13):
-            both.dataReceived(message(number, b"x" * 1000, "q"))
-        self.assertEqual(transport.producerState, "paused")
-        sender, _ = self.connect(factory, "")
-        sender.dataReceived(message(1, b"other", "other"))
-        self.assertEqual(self.bodies(transport), [b"other"])
-        self.assertEqual(transport.producerState, "producing")
-        self.lose(both, sender)
+        both = self.both(20, "other", withheld_octets=8 << 10, withheld_seconds=0)
+        for _ in range(12):
+            both.send("q", b"x" * 1000)
+        self.assertFalse(both.is_read)
+        self.sender("").send("other", b"other")
+        self.assertEqual((both.bodies, both.is_read), ([b"other"], True))
 
     def test_small_messages_weigh_what_they_cost__BK_04(self) -> None:
         """BK-04: octets were bounded and messages were not: 1.5 M of eight octets were 310 MiB"""
-        limits = {"queue_octets": 64 << 10, "withheld_octets": 64 << 10}
-        factory = self.server_factory(brokerQueues=["q"], limits=limits)
-        sender, transport = self.connect(factory, "")
-        sent = 0
-        while transport.producerState == "producing" and sent < 20_000:
-            sender.dataReceived(b"".join(message(1, b"12345678", "q") for _ in range(100)))
-            sent += 100
-        self.assertLessEqual(sent, (128 << 10) // 200 + 200)
-        self.lose(sender)
-
-    def test_messages_are_bounded_too__BK_04(self) -> None:
-        """BK-04"""
-        factory = self.server_factory(brokerQueues=["q"], limits={"queue_messages": 500})
-        sender, transport = self.connect(factory, "batch-ack:max-count=1000")
-        sender.dataReceived(self.numbered(501))
-        self.clock.advance(5)
-        self.assertEqual(transport.value(), b"")
-        self.lose(sender)
+        self.serve("q", limits={"queue_octets": 64 << 10, "withheld_octets": 64 << 10})
+        sender = self.sender("")
+        while sender.is_read and sender.sent < 20_000:
+            sender.send("q", *[b"12345678"] * 100)
+        self.assertLessEqual(sender.sent, (128 << 10) // 200 + 200)

@@ -1,12 +1,94 @@
-"""The verbs which send: Deferreds, refusals, bounds, back-pressure."""
+"""A client's session and its verbs: Deferreds, refusals, bounds, back-pressure."""
 
 from __future__ import annotations
 
+from twisted.internet.testing import StringTransport
+
 from tests.micromsg2.cases import Case
-from tests.micromsg2.layouts import Error, ExtensionFrame, encode_error
-from tests.micromsg2.streams import ack
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
-from twisted_msgproto.micromsg2 import STANDARD, Extension, MicroMsg2Client
+from tests.micromsg2.streams import (
+    ExtensionFrame,
+    ack,
+    decode,
+    encode_error,
+    handshake,
+)
+from twisted_msgproto.core.errors import (
+    ConnectionClosed,
+    LimitExceeded,
+    ProtocolViolation,
+    Refused,
+)
+from twisted_msgproto.micromsg2 import (
+    STANDARD,
+    Extension,
+    MicroMsg2Client,
+    MicroMsg2ClientFactory,
+)
+
+
+class ClientLife(Case):
+    def test_a_client_opens_the_handshake_and_says_when_it_is_through(self) -> None:
+        """MM-02, MM-04"""
+        factory = MicroMsg2ClientFactory(clock=self.clock)
+        client = factory.buildProtocol(None)
+        transport = StringTransport()
+        client.makeConnection(transport)
+        (opening,) = decode(transport.value(), 1)
+        self.assertEqual(
+            [str(offer) for offer in opening.optional],
+            ["batch-ack:max-count=100", "pub-sub"],
+        )
+        waiting = client.whenEstablished()
+        dropped = client.whenEstablished()
+        dropped.addErrback(lambda failure: None)
+        dropped.cancel()
+        self.assertNoResult(waiting)
+        client.dataReceived(handshake("", "batch-ack:max-count=50;pub-sub"))
+        self.assertIs(self.successResultOf(waiting), client)
+        self.assertIs(self.successResultOf(client.whenEstablished()), client)
+        self.assertEqual(client.machine.room, 50)
+        self.lose(client)
+        self.failureResultOf(client.whenEstablished(), ConnectionClosed)
+
+    def test_subscriptions_are_commands(self) -> None:
+        """MM-25: a filter which cannot be is the caller's fault"""
+        client, transport = self.client(extensions="pub-sub")
+        client.subscribe("topic/a", "n>=N2 ; name=Jonas")
+        client.subscribe("q")
+        client.unsubscribe("q")
+        found = [(f.name, f.parameters) for f in self.frames(transport)]
+        self.assertEqual(
+            found,
+            [
+                ("subscribe", {"destination": "topic/a", "filter": "n>=N2;name=TJonas"}),
+                ("subscribe", {"destination": "q"}),
+                ("unsubscribe", {"destination": "q"}),
+            ],
+        )
+        self.failureResultOf(client.subscribe("a", "n<=Tx"), ValueError)
+        self.lose(client)
+        other, _ = self.client()
+        self.failureResultOf(other.subscribe("a"), ValueError)
+        self.lose(other)
+
+    def test_closing_finishes_what_is_in_flight_and_what_waits(self) -> None:
+        """HO-12"""
+        client, transport = self.client(extensions="batch-ack:max-count=1")
+        sent = [client.send("q", b"%d" % number) for number in range(3)]
+        sent[2].addCallback(lambda _: client.send("q", b"too late"))
+        closed = client.close()
+        for number in range(3):
+            self.assertFalse(transport.disconnecting)
+            self.assertEqual(self.bodies(transport), [b"%d" % number])
+            client.dataReceived(ack(number + 1))
+        self.successResultOf(sent[0])
+        self.successResultOf(sent[1])
+        self.failureResultOf(sent[2], ConnectionClosed)
+        self.failureResultOf(client.send("q", b"x"), ConnectionClosed)
+        self.assertTrue(transport.disconnecting)
+        self.assertEqual(self.bodies(transport), [])
+        self.lose(client)
+        self.successResultOf(closed)
 
 
 class Sending(Case):
@@ -43,6 +125,7 @@ class Sending(Case):
             self.failureResultOf(refused, LimitExceeded)
         self.failureResultOf(client.sendCommand("a", b="x" * 65536), LimitExceeded)
         self.failureResultOf(client.sendExtension("dotnet", bytes(65537)), LimitExceeded)
+        self.failureResultOf(client.sendExtension("json", b""), ValueError)  # was not agreed
         self.assertEqual(transport.value(), b"")
         client.dataReceived(ack(1))
         self.successResultOf(sent)
@@ -74,14 +157,6 @@ class Sending(Case):
         self.assertEqual(self.bodies(transport), [b"1", b"3"])
         client.dataReceived(ack(2))
         self.successResultOf(last)
-        self.lose(client)
-
-    def test_without_acks_it_fires_when_it_is_written(self) -> None:
-        """MM-13"""
-        client, transport = self.client()
-        self.successResultOf(client.sendMany("q", [b"1", b"2"]))
-        self.assertEqual(self.bodies(transport), [b"1", b"2"])
-        self.successResultOf(client.sendMany("q", []))
         self.lose(client)
 
     def test_without_acks_a_server_which_does_not_read_fills_nothing(self) -> None:
@@ -187,30 +262,6 @@ class Sending(Case):
         self.successResultOf(last)
         self.lose(client)
 
-    def test_sending_stops_while_the_transport_is_full(self) -> None:
-        client, transport = self.client()
-        transport.producer.pauseProducing()
-        sent = client.send("q", b"1")
-        self.assertNoResult(sent)
-        self.assertEqual(transport.value(), b"")
-        transport.producer.resumeProducing()
-        self.successResultOf(sent)
-        self.assertEqual(self.bodies(transport), [b"1"])
-        self.lose(client)
-
-    def test_a_client_reads_on_while_its_own_output_waits(self) -> None:
-        """MM-32: else two full sides would wait for each other; a server does pause"""
-        client, transport = self.client()
-        transport.producer.pauseProducing()
-        self.assertEqual(transport.producerState, "producing")
-        server, other = self.connect(self.server_factory(), "")
-        other.producer.pauseProducing()
-        self.assertEqual(other.producerState, "paused")
-        self.clock.advance(31)
-        self.assertTrue(transport.disconnected)
-        self.assertTrue(other.disconnected)
-        self.lose(client, server)
-
     def test_a_producer_is_paused_while_its_messages_wait(self) -> None:
         """MM-19: while the window is full"""
 
@@ -244,13 +295,4 @@ class Sending(Case):
         client.unregisterProducer()
         with self.assertRaises(ValueError):
             client.registerProducer(producer, streaming=False)
-        self.lose(client)
-
-    def test_other_frames_are_sent(self) -> None:
-        """MM-15, MM-16, MM-33"""
-        client, transport = self.client(extensions="dotnet")
-        client.sendCommand("go", a="b")
-        client.sendExtension("dotnet", b"T")
-        client.sendError("code", "text")
-        self.assertEqual(self.frames(transport)[1:], [ExtensionFrame(1, b"T"), Error("code: text")])
         self.lose(client)

@@ -1,73 +1,48 @@
-"""Sessions: numbers, commands, errors, time, the table, every split."""
+"""Sessions: numbers, commands, errors, time, limits; what they count and show after each step."""
 
 from __future__ import annotations
 
-import random
-import struct
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 from tests.doubles import due
-from tests.micromsg2.layouts import (
+from tests.micromsg2.streams import (
+    BATCH,
     Error,
     ExtensionFrame,
+    ack,
+    acks_written,
+    at,
+    batches,
+    bodies,
+    broken,
+    client_with,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
-)
-from tests.micromsg2.sessions import BATCH, at, broken, parts, receive
-from tests.micromsg2.streams import (
-    ack,
-    acks_written,
-    bodies,
-    client_with,
-    cuts,
     flatten,
     message,
     messages,
     pair,
+    parts,
     proposal,
-    pump,
+    receive,
     safe,
     said,
     server_with,
     written,
 )
-from twisted_msgproto.core.errors import Fault
+from tests.tools.figures import Figures
+from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.micromsg2.machine import (
-    CommandReceived,
-    ErrorReceived,
-    MessagesAcknowledged,
-    MessagesReceived,
+    Session,
 )
 
 # ── numbers (MM-12, MM-13) ──────────────────────────────────────────────────────────────────────
-
-
-def test_a_message_has_its_columns() -> None:
-    """MM-12, MM-22, MM-23"""
-    server = server_with()
-    (event,) = receive(server, message(9, b"hello", "topic/a", b"k:N1;who:Tme%20too;"))
-    assert isinstance(event, MessagesReceived)
-    assert event.sequences == [9]
-    assert event.destinations == ["topic/a"]
-    assert event.bodies == [b"hello"]
-    assert event.fields == [{"k": "1", "who": "me too"}]
-    assert event.texts == [b"k:N1;who:Tme%20too;"]
-    assert event.properties[0]["k"].content == 1
-    assert event.octets == len(message(9, b"hello", "topic/a", b"k:N1;who:Tme%20too;"))
-    assert server.counters.received == 1
-
-
-def test_each_direction_counts_from_1_on_its_own() -> None:
-    """MM-13"""
-    client, server = pair(proposal(BATCH + "3"))
-    assert [client.send("a", b"") for _ in range(2)] == [1, 2]
-    assert server.send("a", b"") == 1
-    client_events, server_events = pump(client, server)
-    assert [event.sequences for event in server_events] == [[1, 2]]  # type: ignore[attr-defined]
-    assert [event.sequences for event in client_events] == [[1]]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("extension", ["ack", "batch-ack"])
@@ -94,7 +69,7 @@ def test_numbers_wrap_when_they_are_read() -> None:
         fresh = server_with(BATCH + "5")
         at(fresh, 65533)
         events = [event for chunk in chunks for event in receive(fresh, chunk)]
-        assert [row[0] for row in flatten(events)] == [65534, 65535, 1, 2, 3]  # type: ignore[index]
+        assert [row[0] for row in flatten(events)] == [65534, 65535, 1, 2, 3]
         safe(fresh, events)
         assert acks_written(fresh) == [3]
     receive(server, octets)
@@ -114,7 +89,7 @@ def test_an_ack_covers_messages_across_the_wrap() -> None:
     assert client.send_run(encode_address("a"), [b""] * 5) == [65534, 65535, 1, 2, 3]
     client.outputs()
     (event,) = receive(client, ack(3))
-    assert event == MessagesAcknowledged([65534, 65535, 1, 2, 3])
+    assert event.sequences == [65534, 65535, 1, 2, 3]
     assert client.in_flight == 0
 
 
@@ -122,11 +97,22 @@ def test_without_acks_numbers_are_carried_and_not_looked_at() -> None:
     """MM-13: repeats are delivered"""
     server = server_with()
     events = receive(server, b"".join(message(number) for number in (5, 5, 0, 65535, 9)))
-    assert [row[0] for row in flatten(events)] == [5, 5, 0, 65535, 9]  # type: ignore[index]
+    assert [row[0] for row in flatten(events)] == [5, 5, 0, 65535, 9]
     safe(server, events)
     assert server.outputs() == b""
     assert server.unacknowledged == 0
     assert server.counters.repeats == 0
+
+
+def test_a_message_has_its_columns() -> None:
+    """MM-12, MM-22, MM-23"""
+    server, octets = server_with(), message(9, b"hello", "topic/a", b"k:N1;who:Tme%20too;")
+    (event,) = receive(server, octets)
+    assert flatten([event]) == [
+        (9, "topic/a", {"k": "1", "who": "me too"}, b"hello", b"k:N1;who:Tme%20too;")
+    ]
+    assert event.properties[0]["k"].content == 1
+    assert (event.octets, server.counters.received) == (len(octets), 1)
 
 
 # ── commands (MM-15) ────────────────────────────────────────────────────────────────────────────
@@ -142,13 +128,6 @@ def test_an_unknown_command_is_answered_and_the_connection_stays(extension: str,
     assert bodies(receive(server, message(1))) == [b"x"]
 
 
-def test_a_known_command_is_given_out() -> None:
-    """MM-15, MM-25: in any case"""
-    server = server_with("pub-sub")
-    octets = b"\1\x17SUBSCRIBE;Destination=a"
-    assert receive(server, octets) == [CommandReceived("subscribe", {"destination": "a"})]
-
-
 @pytest.mark.parametrize("payload", [b"", b"a b", b"subscribe;x", b"\xff"])
 def test_a_command_which_does_not_parse_breaks_the_protocol(payload: bytes) -> None:
     """MM-01, MM-15"""
@@ -162,12 +141,8 @@ def test_a_received_error_goes_to_the_application_and_closes_nothing() -> None:
     """MM-33"""
     server = server_with()
     events = receive(server, message(1) + encode_error("oops: dear") + message(2))
-    assert [type(event) for event in events] == [
-        MessagesReceived,
-        ErrorReceived,
-        MessagesReceived,
-    ]
-    assert events[1] == ErrorReceived("oops", "oops: dear")
+    assert bodies(events) == [b"x", b"x"]
+    assert flatten(events)[1] == ("ErrorReceived", "oops", "oops: dear")
     assert server.established
     assert server.counters.errors == 1
 
@@ -193,13 +168,6 @@ def test_only_an_error_above_the_bound_is_cut(more: int, end: str) -> None:
     server.send_error("code", "x" * (200 - len("code: ") + more))
     (text,) = said(server)
     assert (len(text), text[-1]) == (min(200 + more, 200), end)
-
-
-@pytest.mark.parametrize("flags", [3, 5, 6, 7, 32, 64, 128, 17, 18, 20])
-def test_bad_flags_break_the_protocol(flags: int) -> None:
-    """MM-11, MM-33: the ERROR is written, what came before is given out"""
-    server = server_with()
-    assert bodies(broken(server, message(1) + bytes((flags,)) + bytes(20))) == [b"x"]
 
 
 def test_what_is_safe_is_acknowledged_before_a_fault_closes() -> None:
@@ -263,95 +231,180 @@ def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     assert client.fault.reason == "ack-timeout"
 
 
-# ── the table, exhaustively ─────────────────────────────────────────────────────────────────────
+def test_what_properties_weigh_is_added_up_over_the_runs_of_a_read__NB_02() -> None:
+    def run(first: int, end: int) -> bytes:
+        return b"".join(message(number, properties=b"k:N1;") for number in range(first, end))
+
+    (one,) = receive(server_with(BATCH + "999"), run(1, 60))
+    (both,) = receive(server_with(BATCH + "999"), run(1, 60) + ack(5) + run(60, 120))
+    assert len(both.sequences) == 119
+    assert both.weight == 2 * one.weight > 0
 
 
-# ── every split, and fuzz ───────────────────────────────────────────────────────────────────────
+def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -> None:
+    client = client_with(BATCH + "9", ack_wait=5)
+    client.send_run(encode_address("a"), [b""], now=10.0)
+    client.send_run(encode_address("a"), [b""], now=12.0)
+    assert due(client, 12.0)[1] == 15.0
+    client.outputs()
+    client.advance(15.0)
+    assert client.fault is not None
 
 
-def session_stream(seed: int) -> bytes:
-    """Frames which make sense, mostly, after a handshake with json, dotnet, pub-sub, batch-ack."""
-    rng = random.Random(seed)
-    octets, number = b"", 0
-
-    def plain() -> bytes:
-        nonlocal number
-        number += 1
-        text = rng.choice([b"", b"", b"k:N1;", b"a:jonas;b:D1.5;"])
-        return message(number, rng.choice([b"1", b"{}", b"no", b'"%s"' % (b"x" * 300)]), "q", text)
-
-    def in_parts() -> bytes:
-        nonlocal number
-        number += 1
-        frames = [(number, b"[1"), (number, b",2"), (number, b"]")]
-        if rng.random() < 0.5:
-            frames = [(number + row, frame[1]) for row, frame in enumerate(frames)]
-            number += 2
-        return parts(*frames)
-
-    choices = [
-        plain,
-        plain,
-        plain,
-        in_parts,
-        lambda: message(max(1, number), b"1"),
-        lambda: encode_extension(2, b"T%d" % number),
-        lambda: ack(rng.choice([1, 2, 3, 9]), index=4),
-        lambda: encode_command(rng.choice(["subscribe", "fly"]), {"destination": "a"}),
-        lambda: encode_error("e"),
-    ]
-    for _ in range(rng.randint(1, 30)):
-        octets += rng.choice(choices)()
-    for _ in range(rng.choice([0, 0, 1, 2])):
-        place = rng.randrange(len(octets))
-        kind = rng.random()
-        if kind < 0.4:
-            octets = octets[:place] + rng.randbytes(1) + octets[place + 1 :]
-        elif kind < 0.7:
-            octets = octets[:place] + octets[place + rng.randint(1, 9) :]
-        else:
-            octets = octets[:place] + struct.pack(">I", 0xFFFFFFFF) + octets[place:]
-    return octets
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one, place: one.made_safe(place, 50.0),
+        lambda one, place: one.drain(50.0),
+        lambda one, place: one.resumed(50.0),
+        lambda one, place: one.advance(50.0),
+        lambda one, place: one.not_safe(place, 50.0),
+        lambda one, place: one.receive(b"", 50.0),
+    ],
+    ids=["made_safe", "drain", "resumed", "advance", "not_safe", "receive_data"],
+)
+def test_what_is_sent_without_a_time_is_sent_at_that_of_the_last_call__MM_32(
+    call: Callable[[Session, int], object],
+) -> None:
+    client = client_with(BATCH + "9", ack_wait=5, idle_ack=100)
+    (event,) = receive(client, message(1))
+    call(client, event.place)
+    if client.established:
+        client.send("a", b"")
+        assert due(client, 50.0)[1] == 55.0
 
 
-def play(chunks: list[bytes]) -> tuple[list[object], list[str], int]:
-    """Events, the ERRORs which were written, and the last ack, when all becomes safe at the end."""
-    server = server_with("json;dotnet;pub-sub;" + BATCH + "50")
-    server.send_run(encode_address("a"), [b"1"] * 4)
-    server.outputs()
-    events = [event for chunk in chunks for event in receive(server, chunk)]
-    assert not any(isinstance(event, Fault) for event in events[:-1])
-    output = written(server)
-    safe(server, events)
-    server.drain(0.0)
-    output += written(server)
-    errors = [frame.text for frame in output if isinstance(frame, Error)]
-    acks = [frame.payload for frame in output if isinstance(frame, ExtensionFrame)]
-    # After a fault nothing is acknowledged any more, so there it matters what was safe in time.
-    last = int.from_bytes(acks[-1], "big") if acks and server.fault is None else 0
-    return flatten(events), errors, last
-
-
-@pytest.mark.parametrize("seed", range(80))
-def test_every_split_of_a_session_gives_the_same(seed: int) -> None:
-    """MM-11 … MM-33: good and damaged streams, and what is written in answer"""
-    octets = session_stream(seed)
-    whole = play([octets])
-    for chunks in cuts(octets, seed, 3):
-        assert play(chunks) == whole
-
-
-def test_what_never_will_be_safe_ends_the_session_without_an_ack() -> None:
-    """MM-19"""
-    _, server = pair(proposal(BATCH + "10"))
-    places = []
-    for number in (1, 2, 3):
-        (event,) = receive(server, message(number))
-        assert isinstance(event, MessagesReceived)
-        places.append(event.place)
-    server.made_safe(places[0], 0.0)
-    server.not_safe(places[1], 0.0)
+def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM_22() -> None:
+    server = server_with(BATCH + "9")
+    (_fault,) = receive(server, message(1, properties=b"bad", continued=True))
     assert server.finished
-    assert said(server) == ["failed: 2"]
+
+
+def test_a_session_that_was_broken_off_waits_for_no_rest_of_a_frame__NB_02() -> None:
+    server = server_with(BATCH + "9")
+    receive(server, message(1)[:-1])
+    assert not server.whole
+    server.break_off("failed", "1")
+    assert server.whole
+
+
+def test_a_command_may_have_as_many_octets_as_its_limit_allows__MM_32() -> None:
+    octets = len(encode_command("fly", {"to": "x" * 50})) - 5  # without flags and length
+    client_with(command_octets=octets).send_command("fly", {"to": "x" * 50})
+    with pytest.raises(LimitExceeded):
+        client_with(command_octets=octets - 1).send_command("fly", {"to": "x" * 50})
+
+
+def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19() -> None:
+    for place, refused in ((0, "2"), (99, "1")):
+        server = server_with(BATCH + "9")
+        (event,) = receive(server, message(1) + message(2))
+        server.blame(event.place + place, 2)
+        server.not_safe(event.place, 0.0)
+        assert any(refused in text for text in said(server)), place
+
+
+def test_what_is_safe_cannot_fail_any_more__MM_19() -> None:
+    """And nothing is remembered of it (NB-02)."""
+    server = server_with(BATCH + "9")
+    (event,) = receive(server, message(1))
+    server.made_safe(event.place, 0.0)
     with pytest.raises(ValueError, match="no event had the place"):
-        server.not_safe(places[1], 0.0)
+        server.not_safe(event.place, 0.0)
+
+
+def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33() -> None:
+    session = server_with("json;pub-sub;" + BATCH + "3")
+    places: list[int] = []
+
+    def figures() -> dict[str, Any]:
+        names = ("in_flight", "room", "deadline", "held", "finished", "whole", "state")
+        return {**asdict(session.counters), **{name: getattr(session, name) for name in names}}
+
+    def read(octets: bytes, now: float) -> None:
+        events = receive(session, octets, now)
+        places.extend(batch.place for batch in batches(events))
+
+    changed = Figures(figures)
+    half = message(3, b"3")
+    steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
+        (lambda: read(messages(1, 2, b"1"), 1.0), {"received": 2}, 0),
+        (lambda: read(half[:-1], 2.0), {"held": 15, "whole": False, "deadline": 122.0}, 0),
+        (lambda: read(half[-1:], 3.0), {"received": 3, "held": 0, "whole": True}, 0),
+        (lambda: read(message(4, b"4"), 4.0), {"received": 4, "over_window": 1}, 0),
+        (lambda: session.made_safe(places[0], 5.0), {"deadline": 5.5}, 0),
+        (lambda: session.made_safe(places[1], 5.4), {"acks": 1, "deadline": 122.0}, 5),
+        (lambda: read(message(1, b"1"), 6.0), {"repeats": 1, "acks": 2}, 5),
+        (lambda: read(message(5, b"{"), 7.0), {"received": 5, "bad_payloads": 1}, 103),
+        (lambda: read(message(6, b"6", properties=b"k:v;"), 8.0), {"received": 6, "untyped": 1}, 0),
+        # of a payload in numbered parts both are over the window, and it is one payload
+        (lambda: read(parts((7, b"1"), (8, b"2")), 9.0), {"received": 7, "over_window": 3}, 0),
+        (
+            lambda: read(parts((9, b"1"), (9, b"{")), 9.0),
+            {"received": 8, "over_window": 4, "bad_payloads": 2},
+            64,
+        ),
+        (
+            lambda: read(parts((10, b"{"), (11, b"1")), 9.0),
+            {"received": 9, "over_window": 6, "bad_payloads": 3},
+            104,
+        ),
+        (lambda: session.refuse(6, "why"), {"refused": 1}, 17),
+        (lambda: session.made_safe(places[2], 10.0), {"deadline": 10.5}, 0),
+        (lambda: session.made_safe(places[3], 10.0), {"acks": 3, "deadline": 122.0}, 5),
+        (lambda: session.advance(20.0), {}, 0),
+        (lambda: read(ack(9, 3), 21.0), {"stray_acks": 1}, 0),
+        (lambda: read(encode_extension(1, b"x"), 22.0), {"ignored_frames": 1}, 0),
+        (lambda: read(encode_command("nonsense", {}), 23.0), {"unknown_commands": 1}, 27),
+        (lambda: read(encode_command("subscribe", {"destination": "a"}), 23.0), {}, 0),
+        (lambda: read(encode_error("x: y"), 24.0), {"errors": 1}, 0),
+        (lambda: session.send("a", b"1"), {"sent": 1, "in_flight": 1, "room": 2}, 9),
+        (lambda: session.send("a", b"2"), {"sent": 2, "in_flight": 2, "room": 1}, 9),
+        (lambda: read(ack(1, 3), 25.0), {"acknowledged": 1, "in_flight": 1, "room": 2}, 0),
+    ]
+    told: list[tuple[int, dict[str, Any], int]] = []
+    for number, (step, _, _) in enumerate(steps):
+        told.append((number, changed(step()), len(session.outputs())))
+    assert told == [(n, expected, octets) for n, (_, expected, octets) in enumerate(steps)]
+
+
+PROPERTIES = b"a:S1;"
+SIZED = {
+    "properties-octets": (len(PROPERTIES), message(1, b"x", properties=PROPERTIES)),
+    "frame-payload-octets": (300, message(1, b"x" * 300)),
+    "command-octets": (13, encode_command("subscribe", {"a": "b"})),
+}
+"""Limit → the least with which this frame is read."""
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("before", [b"", message(1, b"y", "other")])
+def test_a_frame_at_its_limit_is_read_as_it_is_and_one_octet_more_is_a_fault__MM_32(
+    name: str, before: bytes
+) -> None:
+    most, octets = SIZED[name]
+
+    def frames(limit: int, cut: int) -> list[Any]:
+        server = server_with("pub-sub;dotnet", **{name: limit})
+        events = receive(server, before + octets[:cut]) + receive(server, octets[cut:])
+        return flatten(events)
+
+    usual = frames(1 << 16, 0)
+    for cut in (0, len(octets) - 1):
+        assert frames(most, cut) == usual
+        kind, _, text = frames(most - 1, cut)[-1]
+        assert kind == "fault"
+        assert name in text
+
+
+def test_bodies_in_parts_share_the_work_of_a_call__MM_28__NB_07() -> None:
+    """Each is judged by itself, and costs 40 steps."""
+    good = (b'"' + b"x" * 480, b"x" * 480 + b'"')
+    for count in (400, 401):
+        session = server_with("json;" + BATCH + "999")
+        numbers = range(1, 1 + count)
+        octets = b"".join(parts((number, good[0]), (number, good[1])) for number in numbers)
+        assert len(bodies(receive(session, octets))) == 400
+        assert session.unfinished == (count > 400)
+        assert len(bodies(receive(session, b""))) == count - 400
+        assert not session.unfinished

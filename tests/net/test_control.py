@@ -1,4 +1,4 @@
-"""The control socket of a gateway: who may ask, what is answered, and where it lies."""
+"""The operator's HTTP: who may ask, what is answered, and where it lies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from unittest.mock import patch
 
 import pytest
 from twisted.internet import reactor
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 from twisted_msgproto.net.control import address
 from twisted_msgproto.net.control.asking import GatewayBroker
+from twisted_msgproto.net.control.resources import BodilessRequest
 from twisted_msgproto.net.control.service import ControlService
 from twisted_msgproto.net.control.shapes import MessageShown, NoSuchQueue, QueueShown
+from twisted_msgproto.net.control.site import ControlSite
 
 
 class OverUnix(http.client.HTTPConnection):
@@ -144,13 +151,6 @@ class Control(TestCase):
             got = await self.asked("peek", "micromsg2", "orders", 1000)
             self.assertEqual([one.place for one in got], list(range(shown)))
 
-    async def test_an_answer_may_come_later(self) -> None:
-        self.serve()
-        self.shelf.answer = Deferred()
-        asked = self.asked("purge", "micromsg2", "orders")
-        reactor.callLater(0.01, self.shelf.answer.callback, 3)  # type: ignore[attr-defined]
-        self.assertEqual(await asked, 3)
-
     async def test_what_cannot_be_is_one_line(self) -> None:
         self.serve()
         with self.assertRaisesRegex(NoSuchQueue, "there is no queue 'x'"):
@@ -237,12 +237,6 @@ class Control(TestCase):
         self.assertEqual(os.listdir(directory), [])
         self.assertNotIn(os.path.realpath(directory), opened_files())
 
-    def test_where_a_long_name_cannot_be_one_line_says_what_to_do(self) -> None:
-        directory = os.path.join(self.directory, "d" * 103)
-        os.makedirs(directory)
-        with patch.object(address.SocketPath.__init__, "__defaults__", ("/no/such/directory",)):
-            self.assertFalse(self.serve(directory).listening)
-
     async def test_the_socket_of_another_user_is_told(self) -> None:
         self.serve()
         with (
@@ -250,13 +244,6 @@ class Control(TestCase):
             self.assertRaisesRegex(QueueAway, "this user may not use its socket"),
         ):
             await self.asked("queues")
-
-    async def test_whoever_is_no_control_endpoint_is_told(self) -> None:
-        with self.assertRaisesRegex(QueueAway, "does not answer: none runs on this queue"):
-            await self.asked("queues")
-        self.serve()
-        status, _ = await self.request("GET", "/")
-        self.assertEqual(status, http.client.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -272,3 +259,125 @@ def test_what_names_no_gateway_is_one_line(where: str, token_file: str | None, s
     with pytest.raises(ConfigurationError, match=says) as raised:
         GatewayBroker(where, token_file)
     assert "\n" not in str(raised.value)
+
+
+# ── hostile connections to a gateway's sites ────────────────────────────────────────────────────
+
+
+CONNECTIONS_MAX, REQUEST_SECONDS = 100, 30.0
+
+
+ASKED = b"GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n"
+STREAM = b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ADDRESS = IPv4Address("TCP", "127.0.0.1", 1)
+
+
+class Quick(Resource):
+    """Answers at once."""
+
+    isLeaf = True
+
+    def render_GET(self, request: Request) -> bytes:
+        return b"well"
+
+
+class Stream(Resource):
+    """Never ends its answer."""
+
+    isLeaf = True
+
+    def render_GET(self, request: Request) -> Any:
+        request.write(b"begun")
+        return NOT_DONE_YET
+
+
+class Wire(StringTransport):
+    """Loses its connection when it is told to."""
+
+    channel: Any = None
+
+    def loseConnection(self) -> None:
+        if not self.disconnecting:
+            self.disconnecting = True
+            self.channel.connectionLost(None)
+
+    abortConnection = loseConnection
+
+
+class Served:
+    """A site without sockets, on a clock of our own."""
+
+    def __init__(self) -> None:
+        root = Resource()  # type: ignore[no-untyped-call]
+        root.putChild(b"quick", Quick())  # type: ignore[no-untyped-call]
+        root.putChild(b"stream", Stream())  # type: ignore[no-untyped-call]
+        self.clock: Any = Clock()
+        self.site = ControlSite(root, requestFactory=BodilessRequest, reactor=self.clock)
+
+    def connect(self, octets: bytes = b"") -> Wire | None:
+        channel = self.site.buildProtocol(ADDRESS)
+        if channel is None:
+            return None
+        wire = Wire()
+        wire.channel = channel
+        channel.makeConnection(wire)
+        channel.dataReceived(octets)
+        return wire
+
+    def ask(self, wire: Wire | None) -> bool:
+        """Whether a whole request is answered."""
+        assert wire is not None
+        wire.clear()
+        wire.channel.dataReceived(ASKED)
+        return b"well" in wire.value()
+
+
+def test_silent_connections_give_way_to_a_scraper() -> None:
+    served = Served()
+    silent = [served.connect(b"GET / HT") for _ in range(3 * CONNECTIONS_MAX)]
+    assert len(served.site.connections) == CONNECTIONS_MAX
+    assert served.ask(served.connect())
+    assert sum(not wire.disconnecting for wire in silent if wire) == CONNECTIONS_MAX - 1
+
+
+def test_who_is_answered_now_and_then_is_closed_after_those_who_say_nothing() -> None:
+    served = Served()
+    scraper = served.connect()
+    for _ in range(3 * CONNECTIONS_MAX):
+        served.connect(b"GET / HT")
+        assert served.ask(scraper)
+
+
+def test_open_streams_are_not_closed_for_others_and_then_nobody_is_let_in() -> None:
+    served = Served()
+    streams = [served.connect(STREAM) for _ in range(CONNECTIONS_MAX)]
+    assert served.connect() is None
+    assert streams[0] is not None
+    streams[0].abortConnection()
+    assert served.ask(served.connect())
+
+
+def test_a_header_that_comes_octet_by_octet_ends_in_time() -> None:
+    served = Served()
+    wire = served.connect()
+    assert wire is not None
+    for octet in range(int(REQUEST_SECONDS) - 1):
+        wire.channel.dataReceived(ASKED[octet : octet + 1])
+        served.clock.advance(1.0)
+    assert not wire.disconnecting
+    served.clock.advance(1.0)
+    assert wire.disconnecting
+    assert not served.site.connections
+    assert not served.clock.getDelayedCalls()
+
+
+def test_a_connection_rests_only_for_a_while_and_a_stream_as_long_as_it_lasts() -> None:
+    served = Served()
+    wire, stream = served.connect(), served.connect(STREAM)
+    for _ in range(3):
+        served.clock.advance(REQUEST_SECONDS - 1)
+        assert served.ask(wire)
+    served.clock.advance(REQUEST_SECONDS)
+    assert wire is not None
+    assert stream is not None
+    assert (wire.disconnecting, stream.disconnecting) == (True, False)

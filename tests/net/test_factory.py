@@ -1,20 +1,38 @@
-"""What all server factories share."""
+"""What all server factories share, also behind a proxy, and the end of a process."""
+
+from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from OpenSSL import SSL
+from twisted.application.service import Service
 from twisted.internet.address import IPv4Address
-from twisted.internet.protocol import Protocol
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import (
+    MemoryReactor,
+    StringTransport,
+    StringTransportWithDisconnection,
+)
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
+from tests.tools.certificates import Authority
+from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
-from twisted_msgproto.net import MsgprotoServerFactory
-from twisted_msgproto.net.gateway import address_name
+from twisted_msgproto.lumberjack import LumberjackServerFactory
+from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.net import DurableSink, MsgprotoServerFactory
+from twisted_msgproto.net.endpoints import ServedEndpoint
+from twisted_msgproto.net.gateway import Gateway, address_name
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.umq import UmqServerFactory
 
 
 class Factory(MsgprotoServerFactory):
@@ -29,13 +47,6 @@ def factory(**limits):
         clock=Clock(),
         wallClock=lambda: 0.0,
     )
-
-
-def test_connections_are_bounded():
-    server = factory(connections=1)
-    server.connectionOpened(server.buildProtocol(None), "a")
-    assert server.buildProtocol(None) is None
-    assert server.counters["turned_away:connections"] == 1
 
 
 def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
@@ -60,6 +71,10 @@ class Silent:
     owes = False
     peer = "198.51.100.1:1"
     gone = False
+
+    @property
+    def link(self):
+        return self
 
     def displace(self):
         self.gone = True
@@ -204,3 +219,275 @@ def test_how_slow_input_is_follows_from_cpu_time_on_a_real_reactor__NB_07():
     made.clock.advance(3)
     assert made.spent() == 3
     assert type(made)(None, clock=reactor).spent is time.thread_time
+
+
+# ── behind a proxy (haproxy ─────────────────────────────────────────────────────────────────────
+
+
+PROXY = IPv4Address("TCP", "192.0.2.1", 4242)
+EVENT = encode_window(1) + encode_json([1], [b"{}"])
+JUNK = b"\0" * 100
+
+
+class Balancer:
+    """A proxy in front of a Lumberjack server; all its connections come from one address."""
+
+    def __init__(self, **limits: int) -> None:
+        self.sink = SafeSink()
+        changes = {name.replace("_", "-"): value for name, value in limits.items()}
+        self.factory = LumberjackServerFactory(self.sink, clock=Clock(), limits=changes)
+        reactor = MemoryReactor()
+        serverFromString(reactor, "haproxy:tcp:5044").listen(self.factory)
+        self._wrapping = reactor.tcpServers[0][1]
+
+    def connection(self, host: str, octets: bytes = b"", family: str = "TCP4") -> Any:
+        """A connection for the client at ``host``, and what it sends."""
+        wrapper = self._wrapping.buildProtocol(PROXY)
+        transport: Any = StringTransportWithDisconnection(peerAddress=PROXY)
+        transport.protocol = wrapper
+        wrapper.makeConnection(transport)
+        wrapper.dataReceived(f"PROXY {family} {host} {host} 1 2\r\n".encode())
+        link = wrapper.wrappedProtocol
+        if octets:
+            wrapper.dataReceived(octets)
+        return link, transport
+
+    @property
+    def hosts(self) -> list[str]:
+        return list(self.factory.liveConnections.values())
+
+
+def test_what_is_stored_and_logged_names_the_client_behind_the_proxy__NB_09() -> None:
+    """NB-09: its faults are summed up for its own address, and its rows have it."""
+    balancer = Balancer()
+    balancer.connection("198.51.100.1", EVENT)
+    assert [batch.peer for batch in balancer.sink.batches] == ["198.51.100.1:1"]
+    assert balancer.hosts == ["198.51.100.1"]
+    with capturedLogs() as logged:
+        for _ in range(9):
+            balancer.connection("198.51.100.2", JUNK)
+        balancer.connection("2001:db8::1", JUNK, "TCP6")
+    lines = [formatEvent(event) or "" for event in logged]
+    assert len(lines) == 6
+    assert lines[0].startswith("198.51.100.2:1: closed without ack: version")
+    assert lines[-1].startswith("[2001:db8::1]:1: closed without ack: version")
+
+
+def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> None:
+    """NB-08: one client cannot take the proxy's places, and others come in."""
+    balancer = Balancer(connections_per_address=2)
+    first, _ = balancer.connection("198.51.100.1", EVENT)
+    second, _ = balancer.connection("198.51.100.1", EVENT)
+    refused, third = balancer.connection("198.51.100.1", EVENT)
+    assert not third.connected
+    assert "its address has too many connections" in str(refused.link.ending)
+    assert balancer.factory.counters["turned_away:connections-per-address"] == 1
+    for last in range(2, 9):
+        _, other = balancer.connection(f"198.51.100.{last}", EVENT)
+        assert other.connected
+    assert len(balancer.sink.batches) == 9
+    first.transport.abortConnection()
+    second.transport.abortConnection()
+    _, fourth = balancer.connection("198.51.100.1", EVENT)
+    assert fourth.connected
+    assert balancer.hosts.count("198.51.100.1") == 1
+
+
+@pytest.mark.parametrize(
+    "header", ["UNKNOWN x", "TCP4 a\x1b[31m a 1 2", "TCP6 fe80::1%\x1b[31m a 1 2"]
+)
+def test_what_a_proxy_says_is_believed_only_if_it_is_an_address__NB_09(header: str) -> None:
+    """NB-09: it goes into the log."""
+    balancer = Balancer()
+    wrapper = balancer._wrapping.buildProtocol(PROXY)
+    wrapper.makeConnection(StringTransportWithDisconnection(peerAddress=PROXY))
+    wrapper.dataReceived(f"PROXY {header}\r\n".encode() + EVENT)
+    assert [batch.peer for batch in balancer.sink.batches] == ["192.0.2.1:4242"]
+    assert balancer.hosts == ["192.0.2.1"]
+
+
+class Served:
+    """A server behind a proxy, as a gateway listens."""
+
+    def __init__(self, factory: Any, description: str = "haproxy:tcp:5044") -> None:
+        self.factory = factory
+        reactor = MemoryReactor()
+        self.endpoint = ServedEndpoint(reactor, description)
+        self.endpoint.listen(factory)
+        self.outer = reactor.tcpServers[0][1]
+
+    def behind_tls(self) -> Any:
+        """What reads the header behind the newest certificates."""
+        return self.outer.newest.wrappedFactory
+
+    def receives(self, *reads: bytes) -> Any:
+        """The transport of a connection that reads these octets."""
+        connection = self.outer.buildProtocol(PROXY)
+        transport: Any = StringTransportWithDisconnection(peerAddress=PROXY)
+        transport.protocol = connection
+        connection.makeConnection(transport)
+        for octets in reads:
+            if transport.connected:
+                connection.dataReceived(octets)
+        return transport
+
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+
+NO_HEADERS = [
+    (b"2W\0\0\0\1",),
+    (b"PROXY TCP4 a b c d\r\n",),
+    (b"PROXY TCP4 192.0.2.9 192.0.2.1 1\r\n",),
+    (b"PROXY TCP4 \xff 192.0.2.1 1 2\r\n",),
+    (b"PROXY TCP9 a b 1 2\r\n",),
+    (b"PROXY TC", b"P4 a b c d\r\n"),
+    (b"PROXY " + b"x" * 300,),
+    (SIGNATURE + b"\x21\x11\0\4abcd",),
+]
+
+
+@pytest.mark.parametrize("reads", NO_HEADERS)
+def test_a_connection_that_begins_otherwise_is_a_fault_and_no_traceback__NB_09(
+    reads: tuple[bytes, ...],
+) -> None:
+    """NB-09: Twisted's reader of the PROXY protocol raises ValueError for some of them."""
+    lumberjack, umq, sabc = (
+        kind(clock=Clock())
+        for kind in (LumberjackServerFactory, UmqServerFactory, SabcServerFactory)
+    )
+    for sessions, factory in (
+        (lumberjack, lumberjack),
+        (umq, umq),
+        (sabc, sabc.webSocketFactory()),
+    ):
+        served = Served(factory)
+        with capturedLogs() as logged:
+            transports = [served.receives(*reads) for _ in range(9)]
+        assert not any(transport.connected for transport in transports)
+        assert sessions.counters["fault:proxy"] == 9
+        lines = [formatEvent(event) or "" for event in logged]
+        assert len(lines) == 5, lines
+        assert lines[0].startswith("192.0.2.1:4242: closed: it does not begin as a proxy does")
+
+
+def binary(extra: int) -> bytes:
+    """The beginning of a binary header for 192.0.2.9, with ``extra`` octets of extensions."""
+    addresses = bytes([192, 0, 2, 9, 192, 0, 2, 1, 0, 1, 0, 2])
+    return SIGNATURE + b"\x21\x11" + (len(addresses) + extra).to_bytes(2, "big") + addresses
+
+
+LARGEST = (16 << 10) - len(binary(0))
+
+
+def test_a_header_of_more_than_16_kib_is_refused_before_it_is_here__NB_02() -> None:
+    """NB-02: up to 64 KiB of each connection waited for the rest of the header, uncounted."""
+    factory = LumberjackServerFactory(clock=Clock())
+    served = Served(factory)
+    assert not served.receives(binary(LARGEST + 1)).connected
+    assert not served.receives(binary(60_000) + bytes(60_000)).connected
+    assert factory.counters["fault:proxy"] == 2
+    good = served.receives(b"PROXY TCP4 192.0.2.9 192.0.2.1 1 2\r\n" + EVENT)
+    assert good.connected
+
+
+@pytest.mark.parametrize("extra", [0, 4000, LARGEST])
+def test_a_header_with_extensions_is_read_and_not_kept__NB_02(extra: int) -> None:
+    """NB-02: what a proxy tells of a client, such as its certificate, is not looked at."""
+    sink = SafeSink()
+    served = Served(LumberjackServerFactory(sink, clock=Clock()))
+    transport = served.receives(binary(extra) + bytes(extra // 2), bytes(extra - extra // 2), EVENT)
+    assert transport.connected
+    assert [batch.peer for batch in sink.batches] == ["192.0.2.9:1"]
+
+
+def test_a_fault_of_the_server_is_not_the_proxys() -> None:
+    """What is raised behind the header stays what it is."""
+
+    class Broken(Protocol):
+        def dataReceived(self, data: bytes) -> None:
+            raise ZeroDivisionError
+
+    factory = ServerFactory.forProtocol(Broken)  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        Served(factory).receives(b"PROXY TCP4 192.0.2.9 192.0.2.1 1 2\r\nx")
+    with capturedLogs() as logged:  # a site has no counters
+        assert not Served(factory).receives(b"GET / HTTP/1.1\r\n").connected
+    assert not logged
+
+
+def test_a_server_that_ends_a_connection_before_its_header_counts_no_fault() -> None:
+    """What was on its way is not looked at."""
+
+    class Leaving(Protocol):
+        def connectionMade(self) -> None:
+            self.transport.loseConnection()  # type: ignore[union-attr]
+
+    factory = LumberjackServerFactory(clock=Clock())
+    factory.protocol = Leaving  # type: ignore[assignment]
+    served = Served(factory)
+    connection = served.outer.buildProtocol(PROXY)
+    connection.makeConnection(StringTransport(peerAddress=PROXY))
+    connection.dataReceived(b"no header")
+    assert factory.counters["faults"] == 0
+
+
+@pytest.mark.parametrize("kind", ["ssl", "tls"])
+def test_behind_tls_a_header_is_looked_at_in_the_same_way__NB_09(kind: str, tmp_path: Path) -> None:
+    """NB-09: also once the certificates were read again."""
+    pair = Authority(tmp_path).server("gw", "gw")
+    if kind == "ssl":
+        description = f"haproxy:ssl:5044:privateKey={pair.key}:certKey={pair.cert}"
+    else:
+        directory = tmp_path / "pems"
+        directory.mkdir()
+        (directory / "gw.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+        description = f"haproxy:tls:{directory}:5044"
+    served = Served(LumberjackServerFactory(clock=Clock()), description)
+    reads_headers = served.behind_tls().protocol
+    assert reads_headers is Served(served.factory).outer.protocol
+    for change in served.endpoint.reread("lumberjack"):
+        change.apply()
+    assert served.behind_tls().protocol is reads_headers
+
+
+# ── the end of a process ────────────────────────────────────────────────────────────────────────
+
+
+class Ending(Service):
+    """A server whose connections take their time to end."""
+
+    def __init__(self):
+        self.ended = Deferred()
+
+    def stopService(self):
+        return self.ended
+
+
+class Closing(DurableSink):
+    """A sink which notes how long it may take to close."""
+
+    def __init__(self):
+        self.seconds = []
+
+    def close(self, timeout=None):
+        self.seconds.append(timeout)
+        return succeed(False)
+
+
+@pytest.mark.parametrize(
+    ("used", "left"),
+    [(0, 4.0), (1.5, 2.5), (60, 0.5)],
+)
+def test_the_queue_has_what_the_connections_left_of_the_time(used, left):
+    """FAULTS, SIGTERM: exit in 5 s, also where nothing can be made safe any more."""
+    clock, server, sink = Clock(), Ending(), Closing()
+    gateway = Gateway(clock)
+    gateway.sink = sink
+    server.setServiceParent(gateway)
+    gateway.startService()
+    stopped = gateway.stopService()
+    clock.advance(used)
+    assert not sink.seconds, "what the connections still say would find the queue closed"
+    server.ended.callback(None)
+    assert stopped.called
+    assert sink.seconds == [pytest.approx(left)]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from gc import collect
 from typing import Any
 
-from twisted.internet.defer import fail
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import ISSLTransport
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from tests.tools.small_link import LineMachine, LinkCase, Sink
-from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.errors import NotStored, ProtocolViolation, QueueError, TimedOut
+from tests.doubles import Tcp
+from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
+from twisted_msgproto import Message, MessageBatch
+from twisted_msgproto.core.errors import Fault, NotStored, ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.net.counters import Places
+from twisted_msgproto.net.wires.output import Output
 
 FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN = 16 << 10, 64 << 10, 1 << 10
 TURN_SECONDS = 0.008
@@ -204,17 +211,6 @@ class Links(LinkCase):
         self.lose()
         self.successResultOf(stopped)
 
-    def test_one_timer_follows_the_machines_deadline(self) -> None:
-        server, transport = self.link()
-        server.dataReceived(b"a\n")
-        self.clock.advance(59)
-        server.dataReceived(b"b\n")
-        self.clock.advance(59)
-        self.assertFalse(transport.disconnecting)
-        self.clock.advance(1)
-        self.assertTrue(transport.disconnecting)
-        self.lose()
-
     def test_what_was_not_answered_is_told_once_at_the_end(self) -> None:
         server, _ = self.link()
         server.ask()
@@ -286,10 +282,466 @@ class Links(LinkCase):
 
     def test_a_hook_may_end_the_server_from_inside(self) -> None:
         def batchReceived(self: Any, batch: MessageBatch) -> None:
-            self.drain()
+            self.close()
 
         server, transport = self.link(batchReceived=batchReceived)
         server.dataReceived(b"a\nb\n")
         self.assertEqual(transport.writes, [b"ok 1\nok 2\n"])
         self.assertTrue(transport.disconnecting)
+        self.lose()
+
+
+# ── what the link does at its edges ─────────────────────────────────────────────────────────────
+
+
+SPEAKS_TLS = "it speaks TLS, and this endpoint does not"
+
+
+@implementer(ISSLTransport)
+class Encrypted(Writes):
+    """Says that it is TLS."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """No socket is behind this."""
+
+    setTcpKeepAlive = setTcpNoDelay
+
+
+class Edges(LinkCase):
+    def test_figures_and_states_are_those_of_now__FC_03(self) -> None:
+        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        counters = self.factory.counters
+        for data, lines, state in ((b"", 0, "open"), (b"a\n", 1, "open"), (b"b\n!\n", 2, "closed")):
+            server.dataReceived(data)
+            self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
+        self.lose()
+        self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
+
+    def test_who_gives_a_connection_up_tells_those_who_wait_why(self) -> None:
+        server, transport = self.link()
+        server.abort()
+        self.assertTrue(transport.aborted)
+        self.assertEqual(str(server.ending), "the connection was given up")
+        self.lose()
+        self.assertEqual(str(server.ending), "the connection was given up")
+        server, _ = self.link()
+        server.connectionLost(Failure(ConnectionLost("")))
+        server.abort()
+        self.assertRegex(str(server.ending), "^the connection was lost: Connection to the other")
+
+    def test_a_connection_that_is_lost_for_no_reason_says_so(self) -> None:
+        server, _ = self.link()
+        for text, why in (("", "no reason given"), ("a\n b", "a b")):
+            self.assertEqual(
+                str(server.whyLost(Failure(OSError(text)))), f"the connection was lost: {why}"
+            )
+        self.lose()
+
+    def test_what_a_peer_did_is_told_with_its_octets_and_what_they_look_like__NB_09(self) -> None:
+        for fault, text in (
+            (Fault("a", "it is 'odd'", b"\x00\xff"), "it is 'odd' (starts with 00 ff)"),
+            (Fault("a", "it\x1b"), "it\\x1b (starts with nothing)"),
+            (
+                Fault("a", "odd", b"\x16\x03\x01"),
+                f"odd: {SPEAKS_TLS} (starts with 16 03 01)",
+            ),
+        ):
+            server, _ = self.link()
+            server.machine.receive = lambda inputs, now, fault=fault: [fault]
+            server.dataReceived(b"x")
+            self.assertEqual(self.logged, [f"{server.peer}: closed: {text}"])
+            self.lose()
+
+    def test_a_snapshot_says_what_is_not_safe_and_why_it_is_not_read(self) -> None:
+        server, _ = self.link(Sink(held=True))
+        self.assertEqual(
+            server.snapshot(),
+            {"session": server.session, "peer": server.peer, "client_id": None,
+             "unsafe_octets": 0, "not_read_because": None, "state": "open"},
+        )  # fmt: skip
+        server.dataReceived(b"abc\n")
+        server.outputChanged(True)
+        server.holdBack(True)
+        shown = server.snapshot()
+        self.assertGreater(shown["unsafe_octets"], 3)
+        self.assertEqual(shown["not_read_because"], "process-held-octets, unread-output")
+        self.lose()
+
+    def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
+        server, _ = self.link()
+        self.assertEqual((server.messageCount, self.factory.counters["octets"]), (0, 0))
+        for data, messages, octets in ((b"ab\nc\n", 2, 3), (b"", 2, 3), (b"defg\n", 3, 7)):
+            server.dataReceived(data)
+            counters = self.factory.counters
+            figures = (server.messageCount, counters["events"], counters["octets"])
+            self.assertEqual(figures, (messages, messages, octets))
+        self.lose()
+
+    def test_who_is_gone_is_not_read_again_when_there_is_room__NB_01(self) -> None:
+        server, transport = self.link(Sink(held=True))
+        budget = self.factory.budget
+        budget.limit = 3
+        server.dataReceived(b"abcd\n")
+        self.assertEqual(transport.producerState, "paused")
+        self.lose()
+        budget.remove(4)
+        self.assertEqual(transport.producerState, "paused")
+
+    def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
+        for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
+            server, _ = self.link(timeFaults=frozenset(reasons))
+            server.dataReceived(b"!\n")
+            self.assertEqual((type(server.ending), str(server.ending)), (kind, "a line '!'"))
+            self.lose()
+
+    def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
+        later: Deferred[None] = Deferred()
+
+        async def sessionLost(self: Any, reason: Failure) -> None:
+            await later
+
+        hooks = {"sessionEstablished": lambda self: 1 / 0, "sessionLost": sessionLost}
+        server, transport = self.link(**hooks)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        server.dataReceived(b"a\n")
+        self.assertEqual(transport.value(), b"ok 1\n")
+        self.assertEqual(self.tracebacks, 1)
+        self.lose()
+        later.errback(Failure(RuntimeError("later")))
+        self.assertEqual(self.tracebacks, 2)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_peer_that_does_not_read_is_not_read_until_it_reads__HO_27(self) -> None:
+        for while_unread, state in ((False, "paused"), (True, "producing")):
+            server, transport = self.link(readsWhileUnread=while_unread)
+            server.outputChanged(True)
+            self.assertEqual((transport.producerState, server.reading), (state, while_unread))
+            server.outputChanged(False)
+            self.assertEqual((transport.producerState, server.reading), ("producing", True))
+            self.lose()
+
+    def test_a_hand_shake_in_time_makes_the_connection_usable_once(self) -> None:
+        secured: list[object] = []
+        hooks = {"transportSecured": lambda self: secured.append(self)}
+        server, transport = self.link(transport=Encrypted(), **hooks)
+        self.assertEqual(secured, [])
+        server.handshakeCompleted()
+        server.handshakeCompleted()
+        self.assertEqual(secured, [server])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertFalse(transport.aborted)
+        self.lose()
+
+    def test_a_hand_shake_has_its_time_and_no_more__HO_27(self) -> None:
+        server, transport = self.link(transport=Encrypted())
+        seconds = self.factory.limits["handshake"]
+        self.clock.advance(seconds - 0.1)
+        self.assertFalse(transport.aborted)
+        self.clock.advance(0.1)
+        self.assertTrue(transport.aborted)
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged],
+            ["closed: no TLS hand-shake in time (starts with nothing)"],
+        )
+        self.lose()
+        self.assertEqual(str(server.ending), "no TLS hand-shake in time")
+
+    def test_who_shuts_the_side_that_we_write_to_is_given_up(self) -> None:
+        server, transport = self.link()
+        server.writeConnectionLost()
+        self.assertTrue(transport.aborted)
+        self.lose()
+
+    def test_nothing_is_read_on_while_something_else_pauses__NB_07(self) -> None:
+        server, transport = self.link()
+        server.dataReceived(b"x\n" * 7)
+        server.holdBack(True)
+        self.clock.advance(0)
+        self.assertEqual(transport.value().count(b"ok"), 3)
+        self.assertEqual(transport.producerState, "paused")
+        server.holdBack(False)
+        self.clock.advance(0)
+        self.assertEqual(transport.value().count(b"ok"), 7)
+        self.assertEqual(transport.producerState, "producing")
+        self.lose()
+
+    def test_who_is_held_back_is_read_again_unless_it_has_gone__NB_02(self) -> None:
+        server, transport = self.link()
+        server.holdBack(True)
+        self.assertEqual((transport.producerState, server.reading), ("paused", False))
+        server.holdBack(False)
+        self.assertEqual((transport.producerState, server.reading), ("producing", True))
+        server.holdBack(True)
+        self.lose()
+        server.holdBack(False)
+        self.assertEqual(transport.producerState, "paused")
+
+    def test_what_a_paused_wire_holds_counts_while_the_connection_lives__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.dataReceived(b"ab")
+        for octets, together in ((5, 7), (9, 11), (0, 2)):
+            server.wire.held = octets
+            server.heldChanged()
+            self.assertEqual(held.held, together)
+        server.abort()
+        server.wire.held = 100
+        server.heldChanged()
+        self.assertEqual(held.held, 2)
+        self.lose()
+
+    def test_a_machine_hears_when_its_peer_is_not_read_and_when_it_is_again__NB_02(self) -> None:
+        server, _ = self.link()
+        told: list[Any] = []
+        server.machine.paused = lambda now: told.append(("paused", now)) or []
+        server.machine.resumed = lambda now: told.append(("resumed", now)) or []
+        server.holdBack(True)
+        self.clock.advance(3)
+        server.holdBack(False)
+        self.assertEqual(told, [("paused", 0.0), ("resumed", 3.0)])
+        self.lose()
+
+    def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
+        server, transport = self.link()
+        held = self.factory.budget.held
+        held.bound(4000)
+        server.dataReceived(b"x" * 2500)
+        server.outputChanged(True)
+        self.clock.advance(50)
+        server.outputChanged(False)
+        for seconds, octets, late in ((5.0 - 1, 1000, False), (2, 1001, True)):
+            self.clock.advance(seconds)
+            held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
+            self.assertEqual(transport.aborted, late)
+        self.lose()
+
+    def test_an_error_in_code_while_a_loss_is_told_ends_the_connection(self) -> None:
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        server.dataReceived(b"a\n")
+        server.machine.not_safe = lambda place, now: (1 / 0 for _ in "x")
+        sink.waiting[0].errback(Failure(QueueError("the disk is full")))
+        self.assertTrue(transport.aborted)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.lose()
+
+    def test_the_pace_follows_the_time_that_a_read_needs_and_not_the_hour__NB_07(self) -> None:
+        server, transport = self.link()
+        self.clock.advance(1e6)
+        server.dataReceived(b"x" * 4096)
+        self.assertEqual(transport.bufferSize, 16 << 10)
+        self.lose()
+
+    def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:
+        sink = Sink(held=True)
+        server, _ = self.link(sink)
+        self.assertFalse(server.owes)
+        server.dataReceived(b"a\n")
+        self.assertTrue(server.owes)
+        sink.waiting[0].callback(None)
+        self.assertFalse(server.owes)
+        self.factory.budget.held.uncounted = 0
+        server.dataReceived(b"b")
+        self.assertTrue(server.owes)
+        server.dataReceived(b"\n")
+        sink.waiting[1].callback(None)
+        self.assertFalse(server.owes)
+        server.wire.held = 1  # TLS has something
+        server.heldChanged()
+        self.assertTrue(server.owes)
+        server.wire.held = 0
+        server.heldChanged()
+        self.assertFalse(server.owes)
+        server.wire.output.pauseProducing()  # the peer does not read
+        self.assertTrue(server.owes)
+        server.wire.output.resumeProducing()
+        self.assertFalse(server.owes)
+        server.abort()  # its place will be free in a moment
+        self.assertTrue(server.owes)
+        self.lose()
+
+    def test_after_an_orderly_end_nothing_that_comes_reaches_the_machine__NB_08(self) -> None:
+        """NB-08: the place of the connection is free when it is lost, and not before."""
+        server, transport = self.link()
+        self.factory.drain()
+        self.assertTrue(transport.disconnecting)
+        server.machine.receive = server.machine.outputs = None  # a call would raise
+        server.received(b"a\n")
+        server.dataReceived(b"a\n")
+        server.flush()
+        self.assertTrue(server.owes)
+        self.lose()
+
+    def test_a_small_answer_does_not_wait_for_others__NB_11(self) -> None:
+        transport = Tcp()
+        self.link(transport=transport)
+        self.assertEqual(transport.told, {"NoDelay": True, "KeepAlive": True})
+        self.lose()
+
+    def test_a_silent_connection_makes_room_for_a_newcomer__NB_08(self) -> None:
+        server, transport = self.link()
+        server.displace()
+        self.assertTrue(transport.aborted)
+        self.lose()
+        self.assertEqual(str(server.ending), "silent while connections were short")
+
+    def test_what_the_sink_says_after_the_end_is_not_answered(self) -> None:
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        server.dataReceived(b"a\nb\n")
+        self.lose()
+        sink.waiting[0].callback(None)
+        sink.waiting[1].errback(Failure(QueueError("the disk is full")))
+        self.assertEqual(transport.value(), b"")
+        self.assertEqual(self.factory.counters["unsafe_batches"], 1)
+
+    def test_who_is_given_up_is_not_told_of_as_unread(self) -> None:
+        server, _ = self.link()
+        server.abort()
+        server.unread()
+        self.assertEqual(self.logged, [])
+        self.assertEqual(self.factory.counters["fault:unread"], 0)
+        self.lose()
+
+    def test_work_of_ours_is_all_that_a_lost_connection_tells_of(self) -> None:
+        server, _ = self.link()
+        lost = server.machine.lost
+        server.machine.lost = lambda now: [Fault("late", "not told"), *lost(now)]
+        server.ask()
+        self.lose()
+        self.assertEqual(server.lost, [0])
+        self.assertEqual(self.logged, [])
+
+
+class Hooks(LinkCase):
+    def test_each_message_is_seen_and_its_ack_waits_for_hook_and_sink(self) -> None:
+        seen: list[Deferred[None]] = []
+
+        def messageReceived(self: Any, message: Message) -> Deferred[None]:
+            seen.append(Deferred())
+            return seen[-1]
+
+        sink = Sink(held=True)
+        server, transport = self.link(sink, messageReceived=messageReceived)
+        server.dataReceived(b"a\n")
+        seen[0].callback(None)
+        self.assertEqual(transport.value(), b"")
+        sink.waiting[0].callback(None)
+        self.assertEqual(transport.value(), b"ok 1\n")
+        server.dataReceived(b"b\n")
+        seen[1].errback(Failure(QueueError("not today")))
+        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged], ["not acknowledged: not today"]
+        )
+        self.lose()
+
+    def test_of_several_failures_of_a_batch_the_first_is_told_and_none_is_unhandled(self) -> None:
+        sink = Sink(held=True)
+        hooks: list[Deferred[None]] = []
+
+        def messageReceived(self: Any, message: Message) -> Deferred[None]:
+            hooks.append(Deferred())
+            return hooks[-1]
+
+        server, transport = self.link(sink, messageReceived=messageReceived)
+        server.dataReceived(b"a\n")
+        hooks[0].errback(Failure(QueueError("first")))
+        sink.waiting[0].errback(Failure(QueueError("second")))
+        self.assertEqual(transport.value(), b"lost 1\n")
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged], ["not acknowledged: first"]
+        )
+        self.lose()
+        hooks.clear()
+        sink.waiting.clear()
+        collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_without_a_sink_hooks_alone_decide_over_the_ack(self) -> None:
+        refused = fail(QueueError("not today"))
+        answers: list[Any] = [None, refused]
+        server, transport = self.link(messageReceived=lambda self, message: answers.pop(0))
+        self.factory.sink = None
+        server.dataReceived(b"a\nb\n")
+        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
+        self.lose()
+
+    def test_the_log_of_sessions_has_the_beginning_and_the_end_of_one_that_stood(self) -> None:
+        told: list[str] = []
+
+        class Log:
+            def began(self, session: Any) -> None:
+                told.append(f"{session.session} began")
+
+            def ended(self, session: Any, why: Exception) -> None:
+                told.append(f"{session.session} ended: {why}")
+
+        server, _ = self.link(transportSecured=lambda self: None)
+        self.factory.sessionLog = Log()
+        self.assertFalse(server.established)
+        server.establish()
+        self.assertTrue(server.established)
+        name = server.session
+        server.connectionLost(Failure(ConnectionLost("cable")))
+        self.assertFalse(server.established)
+        self.assertEqual(told[0], f"{name} began")
+        self.assertRegex(told[1], f"^{name} ended: the connection was lost: .*cable")
+        self.assertEqual(len(told), 2)
+
+    def test_an_authoriser_is_asked_once_for_an_action_and_a_name(self) -> None:
+        asked: list[Any] = []
+
+        class Nobody:
+            def allows(self, access: Any) -> bool:
+                asked.append(access)
+                return False
+
+        server, _ = self.link()
+        server.clientId = None
+        self.factory.authoriser = Nobody()
+        self.assertTrue(server.refuses("publish", "orders"))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 1)
+        self.assertTrue(server.refuses("publish", "orders", 2))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 3)
+        self.assertEqual(len(asked), 1)
+        self.assertEqual(len(self.logged), 1)
+        self.lose()
+
+    def test_the_answer_about_a_long_name_is_the_same_but_not_remembered__NB_02(self) -> None:
+        """NB-02: a thousand names of a mebi-character each took 4 GB of one session.
+
+        And 10,000 sessions with 1,024 names each took gigabytes: few names are remembered.
+        """
+        asked: list[str] = []
+
+        class OfEvenLength:
+            def allows(self, access: Any) -> bool:
+                asked.append(access.name)
+                return len(access.name) % 2 == 0
+
+        wide = "\U0001f600"
+        for name, times in (
+            ("", 1), ("x" * 255, 1), ("x" * 10_000, 3), ("x" * 10_001, 3), (wide * 50, 1),
+            (wide * 254, 3),
+        ):  # fmt: skip
+            server, _ = self.link()
+            server.clientId = "ada"
+            self.factory.authoriser = OfEvenLength()
+            for _ in range(3):
+                self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
+            self.assertEqual(asked, [name] * times)
+            self.assertEqual(self.factory.counters["not_allowed"], len(name) % 2 * 3)
+            asked.clear()
+            self.factory.peerLog.sum_up()
+            self.lose()
+        server, _ = self.link()
+        server.clientId = "ada"
+        self.factory.authoriser = OfEvenLength()
+        names = [f"{number}x{'y' * (number % 100)}" for number in range(200)]
+        for name in names * 2:
+            self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
+        self.assertEqual(asked, names * 2)
+        self.factory.peerLog.sum_up()
         self.lose()

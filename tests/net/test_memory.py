@@ -1,16 +1,527 @@
-"""A gateway keeps the memory which it has used."""
+"""What peers make the process hold: who is held back, who is cut off, and what is refused."""
 
 from __future__ import annotations
 
 import platform
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet import reactor
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 
-from twisted_msgproto.net import gateway
+from twisted_msgproto.core.kept import ENTRY_OCTETS, SMALL_OCTETS, Keeping, Kept, table_octets
+from twisted_msgproto.net import OctetBudget, ReadControl, gateway
+
+LATE_SECONDS, LOOK_SECONDS = 5.0, 1.0
+MIN_RATE = 16 << 10  # octets a second that a peer must bring at least
+READ_OCTETS = 256 << 10
+
+
+LIMIT = 4_000_000
+SOFT = 3_000_000
+
+
+class World:
+    """A ledger and its connections."""
+
+    def __init__(self, limit: float = LIMIT) -> None:
+        self.clock = Clock()
+        self.ledger = OctetBudget().held
+        self.ledger.clock = self.clock
+        self.ledger.limit = limit
+        self.peers: list[Peer] = []
+
+    def peer(self, address: str = "") -> Peer:
+        self.peers.append(Peer(self, address))
+        return self.peers[-1]
+
+    @property
+    def held(self) -> int:
+        return sum(peer.octets for peer in self.peers)
+
+
+class Peer:
+    """A connection as the ledger sees it."""
+
+    def __init__(self, world: World, address: str) -> None:
+        self.world = world
+        self.address = address
+        self.octets = 0
+        self.held_back = False
+        self.disk_full = False
+        self.cut = 0
+
+    @property
+    def reading(self) -> bool:
+        return not (self.held_back or self.disk_full)
+
+    def holdBack(self, held_back: bool) -> None:
+        assert held_back is not self.held_back
+        self.held_back = held_back
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        assert (octets, limit) == (self.octets, self.world.ledger.limit)
+        self.cut += 1
+        self.octets = 0
+
+    def hold(self, octets: int, **options: Any) -> None:
+        self.octets = octets
+        self.world.ledger.hold(self, octets, self.world.clock.seconds(), **options)
+
+    def grow(self, octets: int) -> None:
+        self.hold(self.octets + octets)
+
+
+def test_above_most_of_it_the_eldest_goes_on_and_the_others_wait() -> None:
+    world = World()
+    first, second, third = world.peer(), world.peer(), world.peer()
+    first.hold(1_500_000)
+    second.hold(1_500_000)
+    third.hold(1)
+    assert third.held_back
+    second.grow(1)
+    assert second.held_back
+    first.grow(800_000)
+    assert not first.held_back
+    first.hold(0)
+    assert not second.held_back
+    assert not third.held_back
+    second.hold(0)
+    third.hold(0)
+    assert not world.clock.getDelayedCalls()
+    assert not any(peer.cut for peer in world.peers)
+
+
+def test_what_a_peer_did_not_send_is_no_progress__NB_02() -> None:
+    """NB-02: a hundred octets that make us hold thousands of objects are a hundred octets."""
+    world = World()
+    heavy, sender = world.peer(), world.peer()
+    heavy.hold(1_000_000, objects=999_900)
+    heavy.hold(2_900_000, objects=2_899_900)
+    sender.hold(100_000)
+    sender.hold(1_200_000)
+    assert (heavy.cut, sender.cut) == (1, 0)
+
+
+def test_an_honest_sender_survives_any_number_who_stand_still__NB_03() -> None:
+    """300 connections with 0.9 MB each stood still and stayed, and an honest one was reset."""
+    world = World(256 << 20)
+    still = [world.peer(f"192.0.2.{number % 250}") for number in range(300)]
+    for peer in still:
+        peer.hold(900_000)
+        world.clock.advance(0.01)
+    world.clock.advance(900_000 / MIN_RATE + LATE_SECONDS)
+    honest = world.peer("198.51.100.1")
+    for _ in range(47):
+        honest.grow(64 << 10)
+        world.clock.advance(0.05)
+    assert honest.octets == 47 << 16
+    assert not honest.cut
+    assert not honest.held_back
+
+
+def test_at_the_limit_itself_the_latest_is_cut_off_at_once() -> None:
+    world = World()
+    slow, fast = world.peer(), world.peer()
+    slow.hold(100)
+    world.clock.advance(1)
+    fast.hold(LIMIT)
+    assert slow.cut == 1
+    assert not fast.cut
+    fast.grow(1)
+    assert fast.cut == 1  # a single one can be too much
+    assert world.ledger.held == 0
+
+
+def test_who_is_not_read_cannot_be_late() -> None:
+    """The disk, not the peer, makes it wait."""
+    world = World()
+    waiting, late = world.peer(), world.peer()
+    waiting.hold(1_000_000)
+    late.hold(1_000_000)
+    waiting.disk_full = True
+    world.ledger.paused(waiting, world.clock.seconds())
+    world.clock.advance(1_000_000 / MIN_RATE + LATE_SECONDS + 1)
+    new = world.peer()
+    new.hold(1_200_000)
+    assert (waiting.cut, late.cut, new.cut) == (0, 1, 0)
+    waiting.disk_full = False
+    world.ledger.resumed(waiting, world.clock.seconds())
+    world.clock.advance(LATE_SECONDS + 1)
+    new.grow(900_000)
+    assert not waiting.cut
+
+
+def test_who_is_held_back_is_not_late_when_it_may_go_on() -> None:
+    world = World()
+    first, second = world.peer(), world.peer()
+    first.hold(2_900_000)
+    second.hold(200_000)
+    assert second.held_back
+    for _ in range(30):  # the first one sends just fast enough
+        world.clock.advance(1)
+        first.grow(MIN_RATE)
+    assert second.held_back
+    first.hold(0)
+    assert not second.held_back
+    third = world.peer()
+    third.hold(2_900_000)
+    assert not second.cut
+
+
+@pytest.mark.parametrize("disk_full", [False, True])
+def test_who_may_go_on_is_late_only_if_nothing_else_stands_in_its_way(disk_full: bool) -> None:
+    """NB-02: the disk may be in its way when there is room in memory again."""
+    world = World()
+    first, second = world.peer(), world.peer()
+    first.hold(2_900_000)
+    second.hold(200_000)
+    second.disk_full = disk_full
+    first.hold(0)
+    assert not second.held_back
+    world.clock.advance(200_000 / MIN_RATE + LATE_SECONDS + 1)
+    third = world.peer()
+    third.hold(2_900_000)
+    assert (second.cut, third.cut) == (0 if disk_full else 1, 0)
+
+
+def test_when_the_eldest_stops_the_next_one_is_read_in_a_while() -> None:
+    """Held back for ever would be a way to lock everybody out."""
+    world = World()
+    first, second = world.peer(), world.peer()
+    first.hold(2_900_000)
+    second.hold(200_000)
+    assert second.held_back
+    first.disk_full = True
+    world.ledger.paused(first, world.clock.seconds())
+    world.clock.advance(LOOK_SECONDS)
+    assert not second.held_back
+    second.grow(10)
+    assert not second.held_back
+
+
+def test_who_stands_still_is_cut_off_while_others_are_held_back() -> None:
+    """Nobody has to grow for that: the ledger looks by itself."""
+    world = World()
+    still, waiting = world.peer(), world.peer()
+    still.hold(2_999_999)
+    waiting.hold(100)
+    assert waiting.held_back
+    steps = 0
+    while not still.cut:
+        world.clock.advance(LOOK_SECONDS)
+        steps += 1
+        assert steps < 1000
+    assert not waiting.held_back
+    assert not world.clock.getDelayedCalls()
+
+
+def test_addresses_take_turns_when_there_is_room_again() -> None:
+    world = World()
+    eldest = world.peer("elsewhere")
+    eldest.hold(SOFT)
+    many = [world.peer("many") for _ in range(5)]
+    for peer in many:
+        peer.hold(1)
+    one = world.peer("one")
+    one.hold(1)
+    assert all(peer.held_back for peer in [*many, one])
+    eldest.hold(SOFT - READ_OCTETS - 10)  # finished one message: room for two, and it goes on
+    assert [peer.held_back for peer in [*many, one]] == [False, True, True, True, True, False]
+
+
+def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
+    """NB-02: what waits for peers to read it has the same bound."""
+    world = World()
+    deaf, reader = world.peer(), world.peer()
+    deaf.hold(1_000_000, outward=True)
+    reader.hold(1_000_000, outward=True)
+    for _ in range(10):
+        world.clock.advance(LATE_SECONDS / 2)
+        deaf.hold(deaf.octets + 10_000, outward=True)
+        reader.hold(reader.octets - 10_000, outward=True)
+    other = world.peer()
+    other.hold(1_500_000)
+    assert (deaf.cut, reader.cut, other.cut) == (1, 0, 0)
+
+
+def test_who_reads_our_output_steadily_locks_no_sender_out__NB_03() -> None:
+    """NB-03: while it read, all who were held back waited for it, and none of them was late."""
+    world = World()
+    reader, first, second = world.peer(), world.peer(), world.peer()
+    reader.hold(70_000, outward=True)
+    first.hold(2_000_000)
+    second.hold(950_000)
+    first.grow(10_000)
+    assert not first.held_back, "the eldest can always finish"
+    for _ in range(10):
+        world.clock.advance(LOOK_SECONDS)
+        reader.hold(60_000, outward=True)
+        reader.hold(70_000, outward=True)
+        first.grow(20_000)
+    assert (first.held_back, second.held_back) == (False, True)
+    first.hold(0)
+    assert not second.held_back
+    assert [peer.cut for peer in world.peers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_peers_do_the_limit_holds_and_who_moves_gets_through(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World()
+    peers = [world.peer(str(number % 3)) for number in range(8)]
+    finished = dict.fromkeys(range(8), 0)
+    for _ in range(3000):
+        number = chance.randrange(8)
+        peer = peers[number]
+        if peer.cut:
+            assert number < 4, "who moves was cut off"
+            peers[number] = world.peer(str(number % 3))
+            continue
+        if peer.reading:
+            if peer.octets > 400_000:
+                peer.hold(0)
+                finished[number] += 1
+            elif number >= 4:
+                peer.grow(chance.choice((4_096, 65_536, 100_000)))
+            elif chance.random() < 0.1:
+                peer.grow(chance.choice((1, 100_000)))
+        world.clock.advance(chance.choice((0, 0, 0.1, 0.5)))
+        assert world.ledger.held == sum(p.octets for p in peers if not p.cut) <= LIMIT
+    assert all(finished[number] for number in range(4, 8)), finished
+    for peer in peers:
+        if not peer.cut:
+            peer.hold(0)
+    assert world.ledger.held == 0
+    assert not world.clock.getDelayedCalls()
+
+
+class Asked(Peer):
+    """A peer that counts how often all of them are asked for their addresses."""
+
+    asked = 0
+
+    @property
+    def address(self) -> str:
+        Asked.asked += 1
+        return self._address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self._address = address
+
+
+def test_a_crowd_that_holds_all_memory_costs_each_read_next_to_nothing__NB_07() -> None:
+    """NB-07: with 9,000 connections a turn took seconds, since each look was at all of them."""
+    world, crowd = World(), 1000
+    peers = [Asked(world, f"192.0.2.{number % 5}") for number in range(crowd)]
+    world.peers += peers
+    for peer in peers:
+        peer.hold(SOFT // crowd + 100)
+    assert 0 < sum(peer.held_back for peer in peers) < crowd
+    assert Asked.asked <= 3 * crowd
+    for peer in peers:
+        if not peer.held_back:
+            peer.grow(1)
+    assert Asked.asked <= 4 * crowd
+    Asked.asked = 0
+    world.clock.advance(4 * LATE_SECONDS)
+    cut = sum(peer.cut for peer in peers)
+    assert 0 < cut < crowd
+    assert Asked.asked <= 3 * crowd
+
+
+# ── pause reasons and the shared budget ─────────────────────────────────────────────────────────
+
+
+def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():
+    transport, changes = StringTransport(), []
+    control = ReadControl(transport, changes.append)
+    control.pause("a")
+    control.pause("b")
+    control.pause("b")
+    assert transport.producerState == "paused"
+    assert control.reasons == {"a", "b"}
+    control.resume("a")
+    assert control.paused
+    assert transport.producerState == "paused"
+    control.resume("b")
+    control.resume("b")
+    assert not control.paused
+    assert transport.producerState == "producing"
+    assert changes == [True, True, True, False]
+
+
+def test_the_smallest_limits_of_all_servers_hold():
+    budget, clock = OctetBudget(), Clock()
+    budget.bound(1000, 100, 50, clock)
+    budget.bound(2000, 200, 40, clock)
+    budget.bound(3000, 300, 60, clock)
+    assert (budget.limit, budget.held.limit, budget.held.min_rate) == (1000, 100, 40)
+    assert budget.held.clock is clock
+
+
+@pytest.mark.parametrize(
+    ("others", "senders", "own", "paused"),
+    [
+        (0, 1, 100, False),
+        (0, 1, 101, True),
+        (60, 1, 60, False),  # what others have left behind is nobody's share
+        (60, 0, 60, False),
+        (60, 0, 101, True),
+        (50, 2, 50, False),
+        (60, 2, 50, False),
+        (60, 2, 51, True),
+        (90, 10, 10, False),
+        (95, 10, 11, True),
+        (80, 10, 11, False),
+    ],
+)
+def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
+    others: int, senders: int, own: int, paused: bool
+) -> None:
+    """The limit is 100, shared by all of whom something waits; at half of it all are read again."""
+    transport = StringTransport()
+    control = ReadControl(transport)
+    budget = OctetBudget(100, "why")
+    budget.waiting, budget.senders = others, senders
+    budget.add(own, control, own)
+    assert control.reasons == (frozenset({"why"}) if paused else frozenset())
+    budget.remove(others + own - 51)
+    assert control.paused is paused
+    budget.remove(1)
+    assert (control.paused, transport.producerState) == (False, "producing")
+
+
+# ── what sessions keep for their peers has one bound for all of ─────────────────────────────────
+
+
+KEPT_LIMIT = 100 * SMALL_OCTETS
+MUCH = 256 << 20
+
+
+def test_below_the_limit_one_session_may_keep_everything__NB_02():
+    """NB-02."""
+    every = Kept(KEPT_LIMIT)
+    one, other = Keeping(every), Keeping(every)
+    assert one.fits(KEPT_LIMIT)
+    one.add(KEPT_LIMIT)
+    assert not one.fits(1)
+    assert other.fits(SMALL_OCTETS)
+
+
+def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
+    """NB-02."""
+    texts = {"a": "", "b": "\N{GRINNING FACE}"}
+    taken = sum(sys.getsizeof(text) for text in ("a", "", "b", "\N{GRINNING FACE}"))
+    assert table_octets(texts) == taken + 2 * ENTRY_OCTETS
+    assert table_octets({}) == 0
+
+
+def test_among_many_sessions_each_may_keep_a_little__NB_02():
+    """NB-02."""
+    every = Kept(KEPT_LIMIT)
+    crowd = [Keeping(every) for _ in range(1000)]
+    for one in crowd:
+        one.add(KEPT_LIMIT // 1000)
+    crowd[0].add(1000)
+    assert every.octets >= KEPT_LIMIT
+    assert crowd[1].fits(SMALL_OCTETS - KEPT_LIMIT // 1000)
+    assert not crowd[1].fits(SMALL_OCTETS - KEPT_LIMIT // 1000 + 1)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(["add", "take", "remove", "clear"]),
+        st.integers(0, KEPT_LIMIT),
+    ),
+    max_size=200,
+)
+
+
+@given(STEPS)
+def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB_02(steps):
+    """NB-02: whoever asks before it keeps something, and in whatever order they come and go."""
+    every = Kept(KEPT_LIMIT)
+    sessions = [Keeping(every) for _ in range(10)]
+    kept = [[] for _ in sessions]
+    for number, step, octets in steps:
+        session, pieces = sessions[number], kept[number]
+        if step == "add" and session.fits(octets):
+            session.add(octets)
+            pieces.append(octets)
+        elif step == "take":
+            fits = session.fits(octets)
+            assert session.take(octets) is fits
+            pieces += [octets] * fits
+        elif step == "remove" and pieces:
+            session.remove(pieces.pop())
+        elif step == "clear":
+            session.clear()
+            sessions[number] = Keeping(every)
+            pieces.clear()
+        assert [one.octets for one in sessions] == [sum(some) for some in kept]
+        assert every.octets == sum(map(sum, kept))
+        assert every.sessions == sum(one.octets > 0 for one in sessions)
+        assert every.octets <= 2 * KEPT_LIMIT + SMALL_OCTETS * len(sessions)
+
+
+def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_the_limit__NB_02():
+    """NB-02: each came when there were fewer, and took its share: these were nine limits."""
+    every = Kept(MUCH)
+    sessions = []
+    for _ in range(10_000):
+        keeping = Keeping(every)
+        sessions.append(keeping)
+        for step in (1 << 26, 1 << 20, 1 << 16, 1 << 12):
+            while keeping.octets + step <= 1 << 26 and keeping.fits(step):
+                keeping.add(step)
+    assert every.octets <= 2 * MUCH + SMALL_OCTETS * 10_000
+    # Who comes then may keep what is little, and those that are few a share of it all.
+    good = Keeping(every)
+    assert good.fits(SMALL_OCTETS)
+    for keeping in sessions[5:]:
+        keeping.clear()
+    assert good.fits(MUCH // 20)
+
+
+def test_a_session_may_keep_its_share_while_others_keep_too_much__NB_02():
+    """NB-02: while too many do, it is a small one."""
+    every = Kept(1_000_000)
+    hog, good = Keeping(every), Keeping(every)
+    hog.add(1_000_000)
+    assert not hog.fits(1)
+    assert good.fits(500_000) and not good.fits(500_001)
+    good.add(500_000)
+    late = Keeping(every)
+    assert late.fits(1_000_000 // 60) and not late.fits(1_000_000 // 60 + 1)
+    good.clear()
+    hog.remove(1)
+    assert hog.fits(1)
+
+
+def test_what_comes_after_the_end_counts_nowhere__NB_02():
+    """NB-02: an application may let go of something, or take more, long after the connection."""
+    every = Kept(MUCH)
+    keeping = Keeping(every)
+    keeping.add(1000)
+    keeping.clear()
+    keeping.remove(500)
+    keeping.add(2000)
+    keeping.clear()
+    assert (every.octets, every.sessions) == (0, 0)
+
+
+# ── a gateway keeps the memory which it has used ────────────────────────────────────────────────
+
 
 READS = """
 import os, resource, sys, tempfile

@@ -1,14 +1,26 @@
-"""The way of octets to a peer which reads slowly, or not at all."""
+"""The way of octets to a peer, and what waits for its answers (HO-03)."""
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface import directlyProvides
 
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
+from twisted_msgproto.net.prompt import prompt_write
 from twisted_msgproto.net.wires.output import Output
 
 LATE_SECONDS = 5.0
@@ -100,14 +112,6 @@ def test_whatever_is_written_arrives_whole_and_in_order_however_the_peer_reads(s
     assert way.transport.arrived == written
     assert way.output.octets == 0
     assert way.clock.getDelayedCalls() == []
-
-
-def test_a_transport_holds_a_slice_however_much_is_written():
-    way = Way()
-    way.output.write(bytes(4 << 20))
-    while way.transport.buffer:
-        way.transport.take()
-    assert way.transport.largest == SLICE_OCTETS
 
 
 def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
@@ -243,3 +247,233 @@ def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
         other = Way(ledger=ledger)
         ledger.hold(other.output, 2 * SLICE_OCTETS, way.clock.seconds(), outward=True)
         assert (way.stalled, other.stalled) == (not takes, 0)
+
+
+# ── what is written promptly has left when the call returns ─────────────────────────────────────
+
+
+MUCH = bytes(range(256)) * (64 << 10)  # 16 MiB: more than all buffers on the way hold
+
+
+class Server(Protocol):
+    """Hands its connection to the test, and its end."""
+
+    def __init__(self, made: Deferred[Any], lost: Deferred[Any]) -> None:
+        self.made, self.lost = made, lost
+
+    def connectionMade(self) -> None:
+        self.made.callback(self.transport)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.lost.callback(None)
+
+
+class Loopback(TestCase):
+    """A transport of Twisted's and a plain socket at its other end."""
+
+    async def connected(self) -> tuple[Any, socket.socket]:
+        made: Deferred[Any] = Deferred()
+        self.lost: Deferred[Any] = Deferred()
+        factory = Factory()
+        factory.protocol = lambda: Server(made, self.lost)  # type: ignore[assignment,method-assign]
+        port: Any = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        peer = socket.create_connection(("127.0.0.1", port.getHost().port))
+        self.addCleanup(peer.close)
+        transport = await made
+        return transport, peer
+
+    async def test_octets_have_left_when_the_call_returns(self) -> None:
+        transport, peer = await self.connected()
+        prompt_write(transport)(b"ack")
+        # No turn of the reactor lies between.
+        self.assertEqual(peer.recv(100, socket.MSG_DONTWAIT), b"ack")
+        transport.loseConnection()
+        await self.lost
+
+    async def test_what_the_system_does_not_take_follows_in_order(self) -> None:
+        transport, peer = await self.connected()
+        write = prompt_write(transport)
+        write(MUCH)
+        write(b"last")
+
+        def all_of_it() -> bytes:
+            with peer.makefile("rb") as file:
+                return file.read()
+
+        transport.loseConnection()
+        self.assertEqual(await deferToThread(all_of_it), MUCH + b"last")
+        await self.lost
+
+    async def test_nothing_overtakes_what_waits_when_there_is_room_again(self) -> None:
+        transport, peer = await self.connected()
+        write = prompt_write(transport)
+        write(MUCH)
+        # No turn of the reactor lies between: the rest of it waits, and the socket takes more.
+        start = peer.recv(1 << 20)
+        while len(start) < 1 << 20:
+            start += peer.recv(1 << 20)
+        write(b"last")
+        transport.loseConnection()
+
+        def all_of_it() -> bytes:
+            with peer.makefile("rb") as file:
+                return start + file.read()
+
+        self.assertEqual(await deferToThread(all_of_it), MUCH + b"last")
+        await self.lost
+
+    async def test_what_is_written_between_the_wish_to_close_and_the_end_is_sent(self) -> None:
+        """As Twisted's own ``write`` does."""
+        transport, peer = await self.connected()
+        write = prompt_write(transport)
+        transport.loseConnection()
+        write(b"ack")
+
+        def all_of_it() -> bytes:
+            with peer.makefile("rb") as file:
+                return file.read()
+
+        self.assertEqual(await deferToThread(all_of_it), b"ack")
+        await self.lost
+
+    async def test_a_peer_which_is_gone_ends_the_connection_as_ever(self) -> None:
+        transport, peer = await self.connected()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()  # with a reset
+        write = prompt_write(transport)
+        write(b"into the void")
+        write(b"and again")
+        await self.lost
+        write(b"after the end")
+
+    async def test_what_was_asked_to_close_is_not_closed_within_a_write(self) -> None:
+        transport, _ = await self.connected()
+        transport.loseConnection()
+        prompt_write(transport)(b"too late")
+        self.assertFalse(self.lost.called)
+        await self.lost
+
+    async def test_tls_writes_as_it_is_used_to(self) -> None:
+        """It passes for the socket below it, which has nothing to write yet."""
+        transport, _ = await self.connected()
+        directlyProvides(transport, ISSLTransport)
+        self.assertEqual(prompt_write(transport), transport.write)
+        transport.loseConnection()
+        await self.lost
+
+
+# ── tickets ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counting(SynchronousTestCase):
+    def counted(self, deferreds: list[Any]) -> list[int]:
+        """How often each of them fires."""
+        times = [0] * len(deferreds)
+        for number, one in enumerate(deferreds):
+
+            def count(result: Any, number: int = number) -> None:
+                times[number] += 1
+
+            one.addBoth(count)
+        return times
+
+
+class ManyTickets(Counting):
+    def test_each_hears_of_its_own_number(self) -> None:
+        tickets: Tickets[str] = Tickets()
+        one, two = tickets.issue(1), tickets.issue(2)
+        self.assertEqual(two.number, 2)
+        self.assertIn(1, tickets)
+        self.assertTrue(tickets.done(2, "two"))
+        self.assertFalse(tickets.done(2, "again"))
+        self.assertTrue(tickets.fail(1, ConnectionClosed("one")))
+        self.assertFalse(tickets.fail(1, ConnectionClosed("again")))
+        self.assertEqual(self.successResultOf(two), "two")
+        self.failureResultOf(one, ConnectionClosed)
+        self.assertEqual(len(tickets), 0)
+
+    def test_a_cancelled_one_is_withdrawn(self) -> None:
+        withdrawn: list[int] = []
+        tickets: Tickets[None] = Tickets(withdrawn.append)
+        tickets.issue(7).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+        self.assertEqual(withdrawn, [7])
+        self.assertFalse(tickets.done(7, None))
+
+
+class Waiting(Counting):
+    def test_all_hear_the_same_and_each_once(self) -> None:
+        waiters: Waiters[int] = Waiters()
+        waiting = [waiters.wait() for _ in range(3)]
+        again: list[Any] = []
+        waiting[0].addCallback(lambda result: waiting[1].cancel())
+        waiting[0].addCallback(lambda _: again.append(waiters.wait()))
+        waiting[1].addErrback(lambda failure: failure.trap(CancelledError))
+        times = self.counted(waiting)
+        waiters.fire(5)
+        self.assertEqual(times, [1, 1, 1])
+        self.assertNoResult(again[0])
+        waiters.fail(ConnectionClosed("gone"))
+        self.failureResultOf(again[0], ConnectionClosed)
+        self.assertEqual(len(waiters), 0)
+
+    def test_a_cancelled_one_waits_no_more(self) -> None:
+        waiters: Waiters[None] = Waiters()
+        waiting = waiters.wait()
+        waiting.cancel()
+        self.failureResultOf(waiting, CancelledError)
+        self.assertEqual(len(waiters), 0)
+
+
+class Producer:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.told.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.told.append("resume")
+
+    def stopProducing(self) -> None:
+        self.told.append("stop")
+
+
+class Producing(SynchronousTestCase):
+    def test_it_is_told_of_changes_only(self) -> None:
+        control, producer = ProducerControl(), Producer()
+        control.look(True)
+        control.register(producer, True)
+        for full in (False, True, True, False):
+            control.look(full)
+        control.stop()
+        control.stop()
+        control.look(True)
+        self.assertEqual(producer.told, ["pause", "resume", "stop"])
+
+    def test_there_is_one_and_it_pushes(self) -> None:
+        control = ProducerControl()
+        with self.assertRaises(ValueError):
+            control.register(Producer(), False)
+        control.register(Producer(), True)
+        with self.assertRaises(RuntimeError):
+            control.register(Producer(), True)
+        control.unregister()
+        control.register(Producer(), True)
+
+    def test_a_new_producer_is_paused_though_the_one_before_it_was(self) -> None:
+        control, producer = ProducerControl(), Producer()
+        control.register(Producer(), True)
+        control.look(True)
+        control.unregister()
+        control.register(producer, True)
+        control.look(True)
+        self.assertEqual(producer.told, ["pause"])
+
+
+def test_a_connection_has_ten_thousand_tickets_unless_its_protocol_has_fewer() -> None:
+    Tickets[None]().check(10_000)
+    Tickets[None](limit=3).check(3)
+    for tickets, count in ((Tickets[None](), 10_001), (Tickets[None](limit=3), 4)):
+        with pytest.raises(LimitExceeded, match="0 wait for an answer already"):
+            tickets.check(count)

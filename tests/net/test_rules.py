@@ -54,11 +54,6 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert not allowed(text, name="others", user="eve")
 
 
-def test_what_no_rule_fits_is_refused() -> None:
-    assert not rule(allow="publish", name="a").allows(Access(**CLIENT))
-    assert not rule(deny="publish", name="a").allows(Access(**CLIENT))
-
-
 @pytest.mark.parametrize(
     ("pattern", "name", "fits"),
     [

@@ -24,8 +24,8 @@ from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import letters as micromsg2_letters
 from twisted_msgproto.micromsg2.service import Options as MicroMsg2Options
 from twisted_msgproto.micromsg2.service import serve as serve_micromsg2
-from twisted_msgproto.mtl import application as mtl_letters
 from twisted_msgproto.mtl import command as mtl
+from twisted_msgproto.mtl import letters as mtl_letters
 from twisted_msgproto.mtl.service import Options as MtlOptions
 from twisted_msgproto.mtl.service import serve as serve_mtl
 from twisted_msgproto.net import gateway as net_gateway

@@ -8,10 +8,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
-from zope.interface.verify import verifyObject
 
-from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto import IMessageSink, MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
@@ -26,10 +24,6 @@ class Durable(TestCase):
         sink = DurableSink(self.mktemp(), reactor, **options)
         self.addCleanup(sink.close)
         return sink
-
-    def test_all_sinks_keep_the_interface(self):
-        for sink in (self.open(), HeldSink(), SafeSink()):
-            verifyObject(IMessageSink, sink)
 
     def test_queues_outlive_the_process_over_a_writer_of_ours_only(self):
         own = self.open()
@@ -105,56 +99,7 @@ class Calls:
         self.calls.append(call)
 
 
-class FailureFirst(TestCase):
-    def test_between_a_failure_and_its_telling_nothing_is_queued(self):
-        """LJ-13: what stands behind a lost batch is not kept, or its session would have a gap."""
-        told, writer, threads = [], Writer(), Calls()
-        callbacks, calls = writer.callbacks, threads.calls
-        sink = DurableSink.over(writer, threads)
-        first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
-        for waiting in (first, second):
-            waiting.addErrback(lambda failure: told.append(failure.type))
-        callbacks[0](QueueError("the disk"), None)
-        callbacks[1](QueueError("the disk"), None)
-        early = self.failureResultOf(sink.put(batch(b"3")))
-        self.assertIsInstance(early.value, QueueError)
-        self.assertEqual(len(callbacks), 2)
-        calls.pop()()
-        self.assertEqual(told, [QueueError, QueueError])
-        self.assertNoResult(sink.put(batch(b"4")))
-        self.assertEqual(len(callbacks), 3)
-
-    def test_a_failure_becomes_known_before_a_batch_is_submitted_or_after_it(self):
-        """LJ-13: between, the batch would be kept, and what stands in front of it is lost."""
-        callbacks, known = [], []
-
-        class Writer:
-            def submit(self, batch, callback):
-                if callbacks:  # the first batch is failing just now, in another thread
-                    failing = threading.Thread(
-                        target=callbacks[0], args=(QueueError("the disk"), None)
-                    )
-                    failing.start()
-                    threads.append(failing)
-                    looking = threading.Thread(target=look)
-                    looking.start()
-                    looking.join()
-                callbacks.append(callback)
-
-        def look():
-            known.append((sink._submitting.acquire(blocking=False), sink._failures_known))
-
-        threads = []
-        sink = DurableSink.over(Writer(), Calls())
-        first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
-        for thread in threads:
-            thread.join()
-        self.assertEqual((known, sink._failures_known), ([(False, 0)], 1))
-        self.failureResultOf(sink.put(batch(b"3")))
-        self.assertEqual(len(callbacks), 2)
-        self.assertNoResult(first)
-        self.assertNoResult(second)
-
+class Failures(TestCase):
     def test_a_writer_that_fails_while_it_is_called_is_told_like_any_other(self):
         class Failing:
             def submit(self, batch, callback):
@@ -164,13 +109,6 @@ class FailureFirst(TestCase):
         put = DurableSink.over(Failing(), threads).put(batch(b"1"))
         threads.calls.pop()()
         self.assertIsInstance(self.failureResultOf(put).value, QueueError)
-
-    def test_a_batch_that_was_wrong_in_itself_holds_up_nobody(self):
-        writer = Writer()
-        sink = DurableSink.over(writer, Calls())
-        sink.put(batch(b"1"))
-        writer.callbacks[0](TypeError("no body"), None)
-        self.assertNoResult(sink.put(batch(b"2")))
 
 
 class WokenOnce(TestCase):

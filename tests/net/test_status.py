@@ -21,7 +21,6 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.net.test_control import OverUnix
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.lumberjack.service import Options, serve
@@ -266,22 +265,6 @@ class Figures(Served):
                 self.assertTrue(all(one.name.endswith("_total") for one in family.samples))
         self.assertNotIn("unknown", {family.type for family in families.values()})
 
-    async def test_the_control_socket_shows_the_same(self) -> None:
-        await self.serve()
-
-        def ask() -> Any:
-            connection = OverUnix(self.directory)
-            connection.request("GET", "/status.json")
-            answer = connection.getresponse()
-            try:
-                return answer.status, json.loads(answer.read())
-            finally:
-                connection.close()
-
-        status, figures = await deferToThread(ask)
-        self.assertEqual(status, 200)
-        self.assertTrue(figures["healthy"]["ok"])
-
     async def test_the_broker_is_asked_through_the_status_endpoint_too(self) -> None:
         await self.serve(TOKEN)
         token_file = self.mktemp()
@@ -472,11 +455,6 @@ class Access(Served):
         for method, path in operators:
             status, _, _ = await self.get(f"{path}?space=a&name=b&to=c", method, **shown)
             self.assertEqual(status, 200 if path == "/reload" else 404, path)
-
-    async def test_other_methods_change_nothing(self) -> None:
-        await self.serve()
-        for path in ("/status.json", "/metrics", "/events", "/"):
-            self.assertEqual((await self.get(path, "POST"))[0], 405, path)
 
 
 class Rules(SynchronousTestCase):

@@ -1,15 +1,26 @@
-"""Byte streams on real TLS: what ends them, and what does not."""
+"""Byte streams on real TLS: what ends them, what a turn processes, and new keys."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl as standard_ssl
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from twisted.internet import reactor, ssl
-from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import SSL4ClientEndpoint, serverFromString
-from twisted.internet.protocol import Factory, Protocol
+import pytest
+from twisted.internet import reactor as installed
+from twisted.internet import ssl
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.endpoints import (
+    SSL4ClientEndpoint,
+    TCP4ClientEndpoint,
+    TCP4ServerEndpoint,
+    serverFromString,
+)
+from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
 from twisted.internet.task import Clock, deferLater
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
@@ -18,10 +29,15 @@ from tests.tools.certificates import Authority
 from tests.tools.directories import temporary
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
-from twisted_msgproto.net.reloading import ServedEndpoint
+from twisted_msgproto.net import tls
+from twisted_msgproto.net.endpoints import ServedEndpoint
+from twisted_msgproto.net.tls import tls_with
+from twisted_msgproto.net.turns import TurnWatch
+from twisted_msgproto.sabc import SabcServer, SabcServerFactory
 
+reactor: Any = installed
 RECORD_OCTETS = 16 << 10
 
 
@@ -70,10 +86,6 @@ class Ends(TestCase):
         self.assertEqual(len(factory.liveConnections), 0)
         return came
 
-    async def test_a_hook_may_close_the_transport(self) -> None:
-        came = await self.ended(lambda server: server.transport.loseConnection())
-        self.assertEqual(came, b"2A\0\0\0\1", "what was owed is written first")
-
     async def test_what_a_hook_closes_ends_in_the_next_turn(self) -> None:
         clock = Clock()
 
@@ -90,8 +102,8 @@ class Ends(TestCase):
 
     async def test_who_pauses_a_connection_that_ends_does_not_keep_it_from_ending(self) -> None:
         def end(server: Any) -> None:
-            server.wire.close(False)
-            server.wire.pauseProducing()
+            server.link.wire.close(False)
+            server.link.wire.pauseProducing()
 
         await self.ended(end, Clock())
 
@@ -239,8 +251,301 @@ class Gathered(TestCase):
         await deferLater(reactor, 0)
         self.assertNotIn("write", vars(raw))
 
-    async def test_what_is_written_before_an_abort_is_dropped(self) -> None:
-        transport, _ = await self.connected()
-        transport.write(b"no")
-        transport.abortConnection()
+
+# ── records of tls ──────────────────────────────────────────────────────────────────────────────
+
+
+RECORDS, TURN_SECONDS = 16, 0.008
+
+
+RECORD_SECONDS = TURN_SECONDS / RECORDS
+"""Each record is said to take so long; so two pieces and one record more fit into a turn."""
+
+A_TURN = 3 * RECORDS
+"""At most this many records of one octet are processed in a turn then."""
+
+EVENT = b'{"message":"%s"}' % (b"x" * 3000)
+
+
+class Neighbour(Protocol):
+    """A good client of another protocol: one event at a time, as soon as the last is safe."""
+
+    def __init__(self, processed: Callable[[], int]) -> None:
+        self.processed = processed
+        self.waited: list[int] = []
+        self.sequence = 0
+
+    def connectionMade(self) -> None:
+        self.send()
+
+    def send(self) -> None:
+        self.sequence += 1
+        self.came = b""
+        self.sent_at = self.processed()
+        self.transport.write(encode_window(1) + encode_json([self.sequence], [b"{}"]))
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came += data
+        if self.came == encode_ack(self.sequence):
+            self.waited.append(self.processed() - self.sent_at)
+            self.send()
+
+
+class TinyRecords(TestCase):
+    """One octet in each record of TLS: 2,800 of them come with one read."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.processed = 0
+        self.by_turn = [0]
+        self.tick()
+
+    def tick(self) -> None:
+        """Count turns of the reactor."""
+        self.by_turn.append(0)
+        self.ticking = reactor.callLater(0, self.tick)
+
+    def tearDown(self) -> None:
+        self.ticking.cancel()
+
+    def counted(self, server: type[Any]) -> type[Any]:
+        """A server that counts what it is given."""
+        test = self
+
+        class Counted(server):  # type: ignore[misc]  # whichever class it is
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                received = self.dataReceived
+
+                def counted(data: bytes) -> None:
+                    test.processed += 1
+                    test.by_turn[-1] += 1
+                    received(data)
+
+                self.dataReceived = counted
+
+        return Counted
+
+    async def behind_tls(self, factory: Any) -> int:
+        """Serve ``factory``, and say that each record takes a while."""
+        files = Authority(temporary(self)).server()
+        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
+        spent = SimpleNamespace(thread_time=lambda: self.processed * RECORD_SECONDS)
+        self.patch(tls, "time", spent)
+        port: Any = await ServedEndpoint(reactor, where).listen(factory)
+        self.addCleanup(port.stopListening)
+        number: int = port.getHost().port
+        return number
+
+    def encrypted(self, port: int) -> tuple[socket.socket, Callable[[bytes], bytes]]:
+        """A connection, and what encrypts octets for it: each in a record of its own."""
+        context = standard_ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
+        incoming, outgoing = standard_ssl.MemoryBIO(), standard_ssl.MemoryBIO()
+        engine = context.wrap_bio(incoming, outgoing)
+        line = socket.create_connection(("127.0.0.1", port), timeout=60)
+        while True:
+            try:
+                engine.do_handshake()
+                line.sendall(outgoing.read())  # the server waits for these, and not for long
+                break
+            except standard_ssl.SSLWantReadError:
+                line.sendall(outgoing.read())
+                incoming.write(line.recv(1 << 16))
+
+        def records(octets: bytes) -> bytes:
+            for octet in octets:
+                engine.write(bytes([octet]))
+            return outgoing.read()
+
+        def decrypted(count: int) -> bytes:
+            came = b""
+            while len(came) < count:
+                try:
+                    came += engine.read(1 << 16)
+                except standard_ssl.SSLWantReadError:
+                    incoming.write(line.recv(1 << 16))
+            return came
+
+        self.decrypted = decrypted
+        return line, records
+
+    async def test_tiny_tls_records_keep_no_neighbour_waiting__NB_07(self) -> None:
+        """NB-07: between a good client's event and its ack few of them are processed."""
+        hostile = SabcServerFactory(SafeSink(), clock=reactor)
+        hostile.protocol = self.counted(SabcServer)
+        good = LumberjackServerFactory(SafeSink(), clock=reactor)
+        plain: Any = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(good)
+        self.addCleanup(plain.stopListening)
+        port = await self.behind_tls(hostile)
+        line, records = await deferToThread(self.encrypted, port)
+        self.addCleanup(line.close)
+        flood = await deferToThread(records, b"MESSAGE\r\nmsg-id::1\r\n\r\n" + bytes(20_000))
+        connecting = TCP4ClientEndpoint(reactor, "127.0.0.1", plain.getHost().port)
+        maker = Factory.forProtocol(Neighbour)
+        maker.buildProtocol = lambda address: Neighbour(lambda: self.processed)  # type: ignore[method-assign]
+        neighbour: Any = await connecting.connect(maker)
+        await deferToThread(line.sendall, flood)
+        while self.processed < 20_000:
+            await self.turn()
+        neighbour.transport.abortConnection()
+        # The rest of one read, and the next read.
+        self.assertLessEqual(max(self.by_turn), 2 * A_TURN)
+        self.assertGreater(len(neighbour.waited), 100)
+        self.assertLessEqual(max(neighbour.waited), 8 * A_TURN)
+        line.close()
+        while hostile.liveConnections or good.liveConnections:
+            await self.turn()
+
+    async def turn(self) -> None:
+        waiting: Deferred[None] = Deferred()
+        reactor.callLater(0, waiting.callback, None)
+        await waiting
+
+    async def test_what_comes_in_tiny_records_arrives_whole__NB_07(self) -> None:
+        """NB-07: also where the sending side has closed, and the watch sees turns, not records."""
+        sink = SafeSink()
+        factory = LumberjackServerFactory(sink, clock=reactor)
+        factory.protocol = self.counted(LumberjackServer)
+        taken: list[float] = []
+        factory.turnWatch = TurnWatch(
+            -1.0, lambda peer, host, spent: taken.append(spent), lambda: self.processed
+        )
+        port = await self.behind_tls(factory)
+
+        def ship() -> bytes:
+            line, records = self.encrypted(port)
+            with line:
+                line.sendall(records(encode_window(1) + encode_json([1], [EVENT])))
+                came: bytes = self.decrypted(6)
+                return came
+
+        self.assertEqual(await deferToThread(ship), encode_ack(1))
+        self.assertEqual([bytes(row) for batch in sink.batches for row in batch.body], [EVENT])
+        self.assertGreater(max(taken), 1)
+        self.assertLessEqual(max(taken), A_TURN)
+        while factory.liveConnections:
+            await self.turn()
+
+    async def test_what_is_paused_is_delivered_no_further_record__NB_07(self) -> None:
+        """NB-07: the others of the same read wait until it is resumed."""
+
+        class Pausing(Protocol):
+            def connectionMade(self) -> None:
+                test.server = self
+
+            def dataReceived(self, data: bytes) -> None:
+                test.came += data
+                if data == b"|":
+                    self.transport.pauseProducing()
+                    test.paused.callback(None)
+
+            def connectionLost(self, reason: Any = None) -> None:
+                test.lost.callback(None)
+
+        test: Any = self
+        self.came, self.lost, test.paused = b"", Deferred[None](), Deferred()
+        port = await self.behind_tls(Factory.forProtocol(Pausing))
+        line, records = await deferToThread(self.encrypted, port)
+        await deferToThread(line.sendall, records(b"a" * 50 + b"|" + b"b" * 50 + b"|" + b"c"))
+        for expected in (b"a" * 50 + b"|", b"a" * 50 + b"|" + b"b" * 50 + b"|"):
+            await test.paused
+            for _ in range(5):
+                await self.turn()
+            self.assertNotIn(test.server.transport.transport, reactor.getReaders())
+            held = len(self.came)
+            self.assertLessEqual(held, len(expected) + RECORDS)
+            self.assertGreaterEqual(held, len(expected))
+            test.paused = Deferred()
+            test.server.transport.resumeProducing()
+        while len(self.came) < 103:
+            await self.turn()
+        self.assertEqual(self.came, b"a" * 50 + b"|" + b"b" * 50 + b"|" + b"c")
+        line.close()
         await self.lost
+
+
+# ── a peer of tls 1.3 may change its keys at any time ───────────────────────────────────────────
+
+
+KEEPS, ASKS = b"k\n", b"K\n"
+"""Lines for s_client: change my keys, or change mine and have the server change its own."""
+
+
+class Echo(Protocol):
+    """Answers whatever comes."""
+
+    def dataReceived(self, data: bytes) -> None:
+        assert self.transport is not None
+        self.transport.write(b"you said " + data)
+
+
+class Client(ProcessProtocol):
+    """Keeps what s_client prints: what it received, and each message of the handshake."""
+
+    def __init__(self) -> None:
+        self.printed = b""
+        self._wanted: tuple[bytes, int, Deferred[None]] | None = None
+        self.ended: Deferred[None] = Deferred()
+
+    def outReceived(self, data: bytes) -> None:
+        self.printed += data
+        if self._wanted is not None:
+            text, times, seen = self._wanted
+            if self.printed.count(text) >= times:
+                self._wanted = None
+                seen.callback(None)
+
+    errReceived = outReceived
+
+    def prints(self, text: bytes, times: int = 1) -> Deferred[None]:
+        """Wait until this was printed so often."""
+        seen: Deferred[None] = Deferred()
+        self._wanted = text, times, seen
+        self.outReceived(b"")
+        return seen
+
+    def processEnded(self, reason: Any) -> None:
+        self.ended.callback(None)
+
+
+@pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="needs the command openssl: apt-get install openssl"
+)
+class KeyUpdate(TestCase):
+    """A server and ``openssl s_client``."""
+
+    timeout = 60
+
+    @inlineCallbacks
+    def test_a_client_that_changes_its_keys_is_heard_and_answered__NB_11(self) -> Any:
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        files = Authority(directory).server()
+        pem = files.key.read_bytes() + files.cert.read_bytes()
+        options = ssl.PrivateCertificate.loadPEM(pem).options()
+        echo = Factory.forProtocol(Echo)
+        port = reactor.listenTCP(0, tls_with(options, echo), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        client = Client()
+        words = ("openssl", "s_client", "-connect", f"127.0.0.1:{port.getHost().port}")
+        transport = reactor.spawnProcess(
+            client, shutil.which("openssl"), (*words, "-tls1_3", "-brief", "-msg"), env=None
+        )
+        updates = 0
+        for number, (change, ours, theirs) in enumerate(
+            [(b"", 0, 0), (KEEPS, 1, 0), (ASKS, 1, 1), (ASKS, 1, 1), (KEEPS, 1, 0)]
+        ):
+            if change:
+                transport.write(change)
+                yield client.prints(b"KEYUPDATE\n", number)
+            transport.write(b"line %d\n" % number)
+            yield client.prints(b"you said line %d\n" % number)
+            updates += ours + theirs
+            self.assertEqual(client.printed.count(b", KeyUpdate"), updates)
+        self.assertEqual(
+            client.printed.count(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate"), 2
+        )
+        transport.write(b"Q\n")
+        yield client.ended

@@ -6,13 +6,10 @@ Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobah
 from itertools import pairwise
 from random import Random
 
-import pytest
-from OpenSSL.SSL import Error as TLSError
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -26,16 +23,13 @@ from tests.net.test_websocket_cases import (
     received,
     sent,
 )
-from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     OctetWire,
-    WebSocketClientFactory,
     WebSocketServerFactory,
     factories,
-    parse_address,
 )
 
 SPEAKS_TLS = "it speaks TLS, and this endpoint does not"
@@ -68,6 +62,10 @@ class Notes:
         self.seen.append("read")
         if self.on_message is not None:
             self.on_message(self)
+
+    @property
+    def link(self):
+        return self
 
     def oversized(self):
         self.seen.append("oversized")
@@ -461,15 +459,6 @@ class Reading(TestCase):
             self.assertEqual(len(message), 14 if pieces[0] != b"\x82" else 10)
             lose(connection)
 
-    def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
-        both = BothSides()
-        client, peer, _ = both.connect()
-        both.pump(client, peer)
-        client.dataReceived(b"\x8a\x80\0\0\0\0")
-        self.assertEqual(client.state, client.STATE_CLOSING)
-        for side in (client, peer):
-            lose(side)
-
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of octets."""
         self.patch(factories, "FRAMES_MAX", 100)
@@ -490,17 +479,6 @@ class Reading(TestCase):
         connection.dataReceived(b"x" * 1000)
         self.assertEqual(len(connection.data), kept)
         lose(connection)
-
-    def test_an_endless_http_head_is_dropped(self):
-        """UM-20: autobahn alone buffers it until its time-out."""
-        connection, transport, _ = server(upgrade=False)
-        connection.dataReceived(b"GET / HTTP/1.1\r\n")
-        for _ in range(300):
-            if transport.disconnected:
-                break
-            connection.dataReceived(b"X: " + b"y" * 100 + b"\r\n")
-        self.assertTrue(transport.disconnected)
-        self.assertLess(len(connection.data), 20_000)
 
     def test_a_head_may_have_as_many_octets_as_its_limit_and_what_follows_does_not_count(self):
         head = UPGRADE % (b"X: " + b"y" * 200 + b"\r\n")
@@ -586,26 +564,6 @@ class Writing(TestCase):
         self.assertEqual(connection.output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
 
-    def test_a_slow_reader_lives_as_long_as_it_reads(self):
-        """UM-21: 30 s count from the last octets which were read."""
-        connection, transport, clock = server(websocket_ping_seconds=0)
-        producer = connection.output
-        producer.pauseProducing()
-        transport.clear()
-        body = bytes(range(256)) * 2000
-
-        def write(data, write=transport.write):
-            write(data)
-            producer.pauseProducing()
-
-        transport.write = write
-        connection.session.wire.write([body, "end"])
-        while connection.output.octets:
-            clock.advance(29)
-            producer.resumeProducing()
-        self.assertFalse(transport.disconnected)
-        self.assertEqual(frames(transport.value()), [(2, body), (1, b"end")])
-
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
         """A flood of pings costs the memory of one."""
         connection, transport, _ = server()
@@ -650,426 +608,3 @@ class Writing(TestCase):
         connection.session.wire.close()
         self.assertEqual(transport.value(), written)
         lose(connection)
-
-
-class Closing(TestCase):
-    def test_any_code_of_the_rfc_may_be_sent_and_the_reason_is_cut_at_a_character(self):
-        for text, octets in (
-            ("é" * 100, "é".encode() * 61),
-            ("x" * 123, b"x" * 123),
-            ("x" * 124, b"x" * 123),
-            ("x" + "é" * 62, b"x" + "é".encode() * 61),
-            ("\ud800", b"?"),
-        ):
-            connection, transport, _ = server()
-            connection.closeWebSocket(1002, text)
-            self.assertEqual(frames(after_head(transport)), [(8, b"\x03\xea" + octets)])
-            lose(connection)
-
-    def test_a_connection_that_closes_is_not_paused__UM_21(self):
-        connection, transport, _ = server()
-        connection.session.wire.close()
-        connection.session.wire.pauseProducing()
-        self.assertEqual(transport.producerState, "producing")
-        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
-        self.assertTrue(connection.wasClean)
-        lose(connection)
-
-    def test_who_took_something_a_moment_ago_has_its_time_from_then__HO_04(self):
-        for begin, seconds in ((lambda one: one.closeWebSocket(), 5), (lambda one: None, 85)):
-            connection, transport, clock = server(unread_seconds=1000.0)
-            begin(connection)
-            connection.output.pauseProducing()
-            clock.advance(seconds - 2)
-            connection.output.resumeProducing()
-            clock.pump([0.5] * 8)
-            self.assertFalse(transport.disconnected)
-            clock.pump([0.5] * 120)
-            self.assertTrue(transport.disconnected)
-            lose(connection)
-            self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_a_peer_which_does_not_answer_our_close_is_dropped(self):
-        connection, transport, clock = server()
-        connection.closeWebSocket()
-        clock.advance(5.1)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_a_peer_which_still_reads_what_stands_before_our_close_is_not_dropped(self):
-        """HO-04: it can answer only when it has read all of it."""
-        connection, transport, clock = server(websocket_ping_seconds=0)
-        connection.output.pauseProducing()
-        connection.session.wire.write([b"x" * 400_000])
-        connection.session.wire.close()
-        while connection.output.octets:
-            clock.advance(20)
-            connection.output.resumeProducing()
-            if connection.output.octets:
-                connection.output.pauseProducing()
-        self.assertFalse(transport.disconnected)
-        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [2, 8])
-        clock.pump([2] * 6)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_closing_while_paused_reads_the_answer(self):
-        connection, transport, _ = server()
-        connection.session.wire.pauseProducing()
-        connection.session.wire.close()
-        self.assertEqual(transport.producerState, "producing")
-        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
-        self.assertTrue(transport.disconnecting)
-        lose(connection)
-        self.assertEqual(connection.session.seen, ["opened", ("lost", "ConnectionDone")])
-
-    def test_closing_before_the_upgrade_drops_the_connection(self):
-        connection, transport, _ = server(upgrade=False)
-        connection.closeWebSocket()
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_whoever_waits_for_a_connection_hears_why_it_was_lost(self):
-        broken = ProtocolViolation
-        for say, kind, text in (
-            (lambda one: one.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8"), ConnectionDone, "clean"),
-            (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
-            (
-                lambda one: one.closeWebSocket(),
-                ConnectionLost,
-                "without previous WebSocket closing",
-            ),
-            (
-                lambda one: one.onCloseHandshakeTimeout(),
-                ConnectionLost,
-                "closing handshake timeout",
-            ),
-            (lambda one: one.dataReceived(b"\x83\x80\0\0\0\0"), broken, "reserved opcode"),
-            (lambda one: one.dataReceived(client_frame(b"\xff")), broken, "UTF-8"),
-        ):
-            connection, _, _ = server()
-            say(connection)
-            lose(connection)
-            why = connection.session.why
-            self.assertIsInstance(why, kind)
-            self.assertIn(text, str(why))
-
-    def test_whoever_waits_for_an_upgrade_hears_why_there_was_none(self):
-        for say, text in (
-            (lambda one: one.closeWebSocket(), "no WebSocket: closed before the upgrade"),
-            (lambda one: one.closeWebSocket(1000, "mine"), "no WebSocket: mine"),
-            (lambda one: one.factory.abortUpgrades(), "no WebSocket: the server stops"),
-            (
-                lambda one: one.dataReceived(b"x" * 20_000),
-                f"no WebSocket: {LONG_HEAD}",
-            ),
-            (
-                lambda one: one.dataReceived(b"\x16\x03\x01" + bytes(9)),
-                f"no WebSocket: {SPEAKS_TLS}",
-            ),
-        ):
-            connection, _, _ = server(upgrade=False)
-            say(connection)
-            lose(connection)
-            self.assertEqual(str(connection.session.why), text)
-
-    def test_a_server_which_stops_closes_with_1001_and_a_client_with_1000__UM_21(self):
-        both = BothSides()
-        for stops, who, code in ((False, 0, 1000), (False, 1, 1000), (True, 1, 1001)):
-            sides = client, peer, _ = both.connect()
-            both.pump(client, peer)
-            peer.factory.sessions.draining = stops
-            sides[who].session.wire.close()
-            both.pump(client, peer)
-            self.assertEqual(sides[1 - who].remoteCloseCode, code)
-            for side in (client, peer):
-                lose(side)
-
-    def test_only_a_client_waits_for_the_other_side_to_end_the_connection__UM_21(self):
-        connection, transport, clock = server()
-        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
-        clock.advance(29)
-        self.assertEqual((transport.disconnecting, transport.disconnected), (True, False))
-        lose(connection)
-
-    def test_a_second_close_of_the_server_leaves_no_timer_behind__UM_21(self):
-        client, peer, clock = (both := BothSides()).connect()
-        both.pump(client, peer)
-        for _ in range(2):
-            client.dataReceived(b"\x88\x02\x03\xe8")
-        for side in (client, peer):
-            lose(side)
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_who_has_no_upgrade_because_of_tls_hears_that(self):
-        client, peer, _ = BothSides().connect()
-        client.connectionLost(Failure(TLSError([("", "", "unknown ca")])))
-        self.assertEqual(str(client.session.why), "TLS: unknown ca")
-        lose(peer)
-
-    def test_what_comes_after_our_close_is_not_kept__NB_02(self):
-        """A thousand connections that close made a gateway hold 957 MiB, outside every limit."""
-        connection, _, clock = server()
-        fragment = b"\x01" + client_frame(b"w" * 1000)[1:]
-        begun = b"\x80" + client_frame(b"x" * 100_000)[1:]
-        connection.dataReceived(fragment + begun[:60_000])
-        connection.closeWebSocket()
-        connection.dataReceived(begun[60_000:90_000])
-        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
-        connection.dataReceived(begun[90_000:] + client_frame(b"y" * 70_000)[:-1])
-        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
-        self.assertEqual(connection.data, b"")
-        self.assertFalse([seen for seen in connection.session.seen if "x" in seen or "y" in seen])
-        lose(connection)
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
-        """UM-20: WebSocket ping."""
-        connection, transport, clock = server()
-        clock.advance(55.1)
-        self.assertEqual(frames(after_head(transport))[0][0], 9)
-        connection.session.wire.pauseProducing()
-        clock.pump([10] * 12)
-        self.assertFalse(transport.disconnected)
-        connection.session.wire.resumeProducing()
-        clock.pump([10] * 4)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_octets_of_a_large_message_keep_the_connection(self):
-        """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
-        connection, transport, clock = server()
-        message = client_frame(b"x" * 1000)
-        for octet in range(0, 1000, 100):
-            clock.advance(25)
-            connection.dataReceived(message[octet : octet + 100])
-        self.assertFalse(transport.disconnected)
-        clock.pump([10] * 9)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_a_peer_which_takes_what_waits_lives_without_a_pong(self):
-        """HO-04: our ping stands far behind in what it has not read."""
-        connection, transport, clock = server(unread_seconds=1000.0)
-        for _ in range(10):
-            connection.output.pauseProducing()
-            clock.advance(20)
-            connection.output.resumeProducing()
-        self.assertFalse(transport.disconnected)
-        clock.pump([10] * 9)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_pings_and_their_answers_may_take_any_time(self):
-        """UM-20: the next ping waits for the time between two, or for the answer to the last."""
-        for between, patience in ((10, 30), (30, 10), (20, 20)):
-            self.patch(factories, "PONG_SECONDS", patience)
-            connection, transport, clock = server(websocket_ping_seconds=float(between))
-            transport.clear()
-            pings = 0
-            for _ in range(6 * between + 2):
-                clock.advance(0.5)
-                if transport.value():
-                    self.assertEqual(transport.value(), b"\x89\x00")
-                    pings += 1
-                    transport.clear()
-                    connection.dataReceived(b"\x8a\x80" + bytes(4))
-            self.assertEqual(pings, 3)
-            clock.pump([0.5] * (2 * (between + patience - 2)))
-            self.assertFalse(transport.disconnected)
-            clock.pump([0.5] * 6)
-            self.assertTrue(transport.disconnected)
-            lose(connection)
-
-
-class Letting(TestCase):
-    def status(self, headers, **options):
-        connection, transport, _ = server(headers, **options)
-        lose(connection)
-        return transport.value().partition(b"\r\n")[0].split()[1]
-
-    def test_a_foreign_origin_is_refused_with_403(self):
-        """The issue: a browser page from a foreign origin; origins are explicit."""
-        mine = {"origins": ["https://mine.example", "http://localhost:8000"]}
-        self.assertEqual(self.status(b"Origin: https://mine.example\r\n", **mine), b"101")
-        self.assertEqual(self.status(b"Origin: https://mine.example:443\r\n", **mine), b"101")
-        self.assertEqual(self.status(b"Origin: http://localhost:8000\r\n", **mine), b"101")
-        plain = {"origins": ["http://mine.example", "https://[2001:DB8::1]"]}
-        self.assertEqual(self.status(b"Origin: https://[2001:db8::1]\r\n", **plain), b"101")
-        self.assertEqual(self.status(b"Origin: http://mine.example:80\r\n", **plain), b"101")
-        self.assertEqual(self.status(b"", **mine), b"101")
-        for foreign in (
-            b"http://mine.example",
-            b"https://mine.example:8443",
-            b"https://mine.example.evil.example",
-            b"https://not-mine.example",
-            b"null",
-            b"file://",
-        ):
-            self.assertEqual(self.status(b"Origin: " + foreign + b"\r\n", **mine), b"403", foreign)
-
-    def test_without_a_list_no_browser_page_is_let_in(self):
-        self.assertEqual(self.status(b"Origin: http://localhost\r\n"), b"403")
-        self.assertEqual(self.status(b"Origin: http://any\r\n", origins=["*"]), b"101")
-        self.assertEqual(self.status(b"Origin: null\r\n", origins=["null"]), b"101")
-
-    def test_a_refused_origin_is_a_line_with_the_option_that_allows_it__NB_13(self):
-        with capturedLogs() as lines:
-            connection, _, _ = server(b"Origin: http://evil\r\n")
-        told = [formatEvent(line) for line in lines if line["log_level"] is LogLevel.warn]
-        self.assertEqual(len(told), 1)
-        self.assertIn("a web page from http://evil may not connect (--origin allows it)", told[0])
-        self.assertEqual(connection.factory.refused_origins, 1)
-        lose(connection)
-
-    def test_no_page_and_no_old_version_is_served(self):
-        connection, transport, _ = server(upgrade=False)
-        connection.dataReceived(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        self.assertTrue(transport.value().startswith(b"HTTP/1.1 426"))
-        lose(connection)
-        connection, transport, _ = server(upgrade=False)
-        connection.dataReceived((UPGRADE % b"").replace(b"Version: 13", b"Version: 8"))
-        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
-        lose(connection)
-        connection, transport, _ = server(upgrade=False)
-        connection.dataReceived((UPGRADE % b"").replace(b"Sec-WebSocket-Key", b"Key"))
-        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
-        lose(connection)
-
-    def test_compression_is_never_agreed(self):
-        """It would cost 100 KiB a connection."""
-        _, transport, _ = server(b"Sec-WebSocket-Extensions: permessage-deflate\r\n")
-        self.assertNotIn(b"deflate", transport.value())
-
-    def test_the_first_known_sub_protocol_is_chosen(self):
-        _, transport, _ = server(b"Sec-WebSocket-Protocol: other, umq\r\n", protocols=["umq"])
-        self.assertIn(b"Sec-WebSocket-Protocol: umq\r\n", transport.value())
-        _, transport, _ = server(b"Sec-WebSocket-Protocol: other\r\n", protocols=["umq"])
-        self.assertNotIn(b"Sec-WebSocket-Protocol", transport.value())
-
-    def test_a_connection_counts_before_its_upgrade(self):
-        """UM-20: for all, and for its address."""
-        for limits in ({"connections": 1}, {"connections_per_address": 1}):
-            connection, _, clock = server(upgrade=False, **limits)
-            address = connection.transport.getPeer()
-            self.assertIsNone(connection.factory.buildProtocol(address))
-            clock.advance(10.1)
-            lose(connection)
-            self.assertEqual(connection.session.seen[0][0], "never")
-            self.assertIsNotNone(connection.factory.buildProtocol(address))
-
-    def test_a_server_which_stops_lets_nobody_upgrade(self):
-        connection, transport, _ = server(upgrade=False)
-        connection.factory.sessions.drain()
-        connection.dataReceived(UPGRADE % b"")
-        self.assertTrue(transport.value().startswith(b"HTTP/1.1 503"))
-        lose(connection)
-        connection, transport, _ = server(upgrade=False)
-        connection.factory.abortUpgrades()
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-
-class BothSides(TestCase):
-    """Our client against our server, over a pipe of our own."""
-
-    def connect(self, url="ws://[::1]:5048/path?query"):
-        clock = Clock()
-        clients = Clients(clock=clock)
-        factory = WebSocketClientFactory(
-            clients, clients.buildProtocol, clients.limits, url, protocols=["umq"]
-        )
-        client = factory.buildProtocol(None)
-        client.makeConnection(StringTransport(lenient=True))
-        sessions = Sessions(clock=clock)
-        server_factory = WebSocketServerFactory(
-            sessions, sessions.buildProtocol, sessions.limits, protocols=["umq"]
-        )
-        peer = server_factory.buildProtocol(None)
-        peer.makeConnection(StringTransport(lenient=True))
-        return client, peer, clock
-
-    def pump(self, client, peer):
-        while True:
-            ours, theirs = client.transport.value(), peer.transport.value()
-            if not ours and not theirs:
-                return
-            client.transport.clear()
-            peer.transport.clear()
-            if ours:
-                peer.dataReceived(ours)
-            if theirs:
-                client.dataReceived(theirs)
-
-    def test_both_sides_talk_and_close_cleanly(self):
-        client, peer, clock = self.connect()
-        self.assertIn(b"Host: [::1]:5048\r\n", client.transport.value())
-        self.assertIn(b"GET /path?query HTTP/1.1", client.transport.value())
-        self.pump(client, peer)
-        client.session.wire.write(["q" * 70000, b""])
-        peer.session.wire.write([b"r"])
-        self.pump(client, peer)
-        self.assertEqual(peer.session.messages(), ["q" * 70000, b""])
-        self.assertEqual(client.session.messages(), [b"r"])
-        client.session.wire.close()
-        self.pump(client, peer)
-        lose(peer)
-        lose(client)
-        self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
-        self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_a_server_which_never_drops_the_connection_is_dropped(self):
-        client, peer, clock = self.connect()
-        self.pump(client, peer)
-        client.session.wire.close()
-        self.pump(client, peer)
-        clock.advance(5.1)
-        self.assertTrue(client.transport.disconnected)
-        lose(client)
-        lose(peer)
-
-
-@pytest.mark.parametrize(
-    "text, address",
-    [
-        ("ws://host", (False, "host", 80, "/")),
-        ("wss://host/p?q=1", (True, "host", 443, "/p?q=1")),
-        ("ws://[::1]:5048/", (False, "::1", 5048, "/")),
-    ],
-)
-def test_addresses_are_parsed(text, address):
-    assert parse_address(text) == address
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "host:1",
-        "http://host",
-        "ws://",
-        "ws://host:0",
-        "ws://host:x",
-        "ws://h:99999",
-        "ws://h/#f",
-        "ws://u:p@h/",
-        "ws://h/a b",
-        "ws://h/\r\nX: y",
-        "ws://[::1",
-        "ws://h/é",
-    ],
-)
-def test_what_is_no_address_is_one_line(text):
-    with pytest.raises(ConfigurationError):
-        parse_address(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "host", "http://", "http://h/path", "http://h:x", "*.x", "http://h?q", "http://h#f"],
-)
-def test_what_is_no_origin_is_one_line(text):
-    with pytest.raises(ConfigurationError):
-        server(upgrade=False, origins=[text])

@@ -6,18 +6,25 @@ damage stands in ``test_recovery.py``.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import (
+    FRAME_HEADER_OCTETS,
+    FRAME_MARKER,
+    HEAD_OCTETS,
+    encode,
+    frame_header,
+    frames_of,
+)
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity
 
 DIRECTORY = "/queue"
 SEGMENT = f"{DIRECTORY}/{0:020d}.segment"
@@ -49,8 +56,7 @@ def a_batch(first: int, count: int) -> MessageBatch:
 def a_queue() -> SimulatedDisk:
     """Four groups in one segment, read by one consumer, closed in peace."""
     disk = SimulatedDisk()
-    identity = Identity("0123456789abcdef" * 2, b"12345678")
-    log = SegmentLog(DIRECTORY, disk=disk, make_identity=lambda: identity)
+    log = SegmentLog(DIRECTORY, disk=disk)
     for count in COUNTS:
         log.append([encode([a_batch(log.end, count)])])
     QueueReader(DIRECTORY, disk=disk).register("spark")
@@ -64,7 +70,14 @@ def read(disk: SimulatedDisk) -> tuple[list[dict[str, Any]], list[tuple[int, int
     return rows, reader.damaged()
 
 
-DISK = a_queue()
+SAMPLE = a_queue()
+
+
+def a_copy() -> SimulatedDisk:
+    return copy.deepcopy(SAMPLE, {id(SAMPLE.mutex): SAMPLE.mutex})
+
+
+DISK = a_copy()
 ROWS, _ = read(DISK)
 WHOLE = DISK.octets_of(SEGMENT)
 
@@ -108,7 +121,7 @@ def test_a_spoiled_octet_costs_a_reader_one_group_and_it_says_which(wrong: str |
         DISK.spoil(SEGMENT, WHOLE[:at] + bytes([new]) + WHOLE[at + 1 :])  # type: ignore[list-item]
         left = what_is_left(*read(DISK))
         lost = sorted(set(range(ENDS[-1])) - left)
-        if at < EMPTY_SEGMENT_OCTETS:
+        if at < HEAD_OCTETS:
             assert not lost, at
         else:
             group = next(number for number, end in enumerate(PLACES) if at < end)
@@ -154,8 +167,8 @@ def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:
 
 def spoiled_files() -> Iterator[tuple[str, bytes, bytes]]:
     """Every other file of the queue with each octet spoiled, and cut at each place."""
-    for path in a_queue().paths():
-        octets = a_queue().octets_of(path)
+    for path in SAMPLE.paths():
+        octets = SAMPLE.octets_of(path)
         if path == SEGMENT or path.endswith("/lock"):
             continue
         for at, octet in enumerate(octets):
@@ -169,7 +182,7 @@ def test_spoiled_small_files_are_refused_or_do_not_matter() -> None:
     names = set()
     for path, _, wrong in spoiled_files():
         names.add(path.rpartition("/")[2])
-        disk = a_queue()
+        disk = a_copy()
         disk.spoil(path, wrong)
         try:
             rows, damaged = read(disk)
@@ -188,5 +201,94 @@ def test_spoiled_small_files_are_refused_or_do_not_matter() -> None:
         again = QueueReader(DIRECTORY, disk=disk)
         kept = [row for batch in again.read(0, ENDS[-1]) for row in batch.to_pylist()]
         assert [{**row, "gateway": ""} for row in kept] == [{**row, "gateway": ""} for row in ROWS]
-        assert (again.queue_id, again.damaged()) == ("0123456789abcdef" * 2, [])
+        assert (again.queue_id, again.damaged()) == (ROWS[0]["gateway"], [])
     assert names >= {"end", "identity", "spark"}
+
+
+# -- what is found behind damage ------------------------------------------------------------------
+
+
+def written(*bodies: bytes) -> SimulatedDisk:
+    """A queue of one message a frame, in one segment."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for body in bodies:
+        log.append([encode([MessageBatch("p", "k", 1, count=1, body=[body])])])
+    return disk
+
+
+def without_markers(disk: SimulatedDisk, *numbers: int) -> None:
+    """Make the headers of some frames illegible."""
+    octets = bytearray(disk.octets_of(SEGMENT))
+    frames = frames_of(bytes(octets))
+    for number in numbers:
+        octets[frames[number].position] ^= 1
+    disk.spoil(SEGMENT, bytes(octets))
+
+
+def bodies_of(disk: SimulatedDisk) -> tuple[list[bytes], list[tuple[int, int]]]:
+    reader = QueueReader(DIRECTORY, disk=disk)
+    rows = [row for batch in reader.read(0, reader.end()) for row in batch.to_pylist()]
+    return [row["body"] for row in rows], reader.damaged()
+
+
+def test_what_looks_like_a_frame_in_a_body_is_no_frame() -> None:
+    """Not this queue's own frames, whose offsets are used up, and not those of another seed."""
+    disk = written(b"first", b"second")
+    whole = disk.octets_of(SEGMENT)
+    payload = whole[frames_of(whole)[0].position + FRAME_HEADER_OCTETS :][:64]
+    forged = frame_header(b"a guess!", payload, 3, 1000, 24) + payload
+    disk.crash()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for body in (whole[-len(whole) // 8 * 8 :], forged, b"last"):
+        log.append([encode([MessageBatch("p", "k", 1, count=1, body=[body])])])
+    without_markers(disk, 2, 3)
+    assert bodies_of(disk) == ([b"first", b"second", b"last"], [(2, 4)])
+
+
+@pytest.mark.parametrize("octets", range(0, 48, 8))
+def test_a_frame_is_found_behind_damage_larger_than_what_is_read_at_a_time(octets: int) -> None:
+    """Wherever its header lies across that, and however many markers are in what is damaged."""
+    large = FRAME_MARKER * (1 << 18) + bytes(octets)
+    disk = written(large, b"last")
+    without_markers(disk, 0)
+    assert bodies_of(disk) == ([b"last"], [(0, 1)])
+
+
+class Counting(SimulatedDisk):
+    """Counts the octets that are read of segments."""
+
+    octets = 0
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        if path.endswith(".segment"):
+            read = file.read
+
+            def counted(position: int, octets: int) -> bytes:
+                found = read(position, octets)
+                self.octets += len(found)
+                return found
+
+            file.read = counted  # type: ignore[method-assign]
+        return file
+
+
+def test_what_a_peer_sends_makes_no_search_slow_and_no_place_costs_what_is_before_it() -> None:
+    """A body full of markers is looked through once; rows in the midst are found by halving."""
+    disk = Counting()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(1200):
+        body = FRAME_MARKER * (1 << 18) if number == 0 else b"%d" % number + bytes(14_000)
+        log.append([encode([MessageBatch("p", "k", 1, count=1, body=[body])])])
+    size = len(disk.octets_of(SEGMENT))
+    reader = QueueReader(DIRECTORY, disk=disk)
+    for at in (1, 400, 1199):
+        disk.octets = 0
+        (batch,) = reader.read(at, at + 1)
+        assert batch.column("body")[0].as_py().rstrip(b"\0") == b"%d" % at
+        assert disk.octets < size / 2
+    without_markers(disk, 0)
+    disk.octets = 0
+    (batch,) = QueueReader(DIRECTORY, disk=disk).read(0, 2)
+    assert disk.octets < size

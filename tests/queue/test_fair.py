@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.queue.fair import (
-    FIRST_OCTET_SECONDS,
-    GROUP_OCTETS_MIN,
-    GROUP_SECONDS,
-    IDLE_SESSIONS_MAX,
-    QUANTUM_OCTETS,
-    FairQueue,
-    GroupCost,
-)
+from tests.doubles import octets_of
+from twisted_msgproto.queue.fair import FairQueue, GroupCost
+
+QUANTUM_OCTETS = 64 << 10
+
 
 MOST = 8 << 20
 
@@ -91,54 +87,40 @@ def test_who_pretends_to_be_idle_gets_no_more_than_its_share() -> None:
 
 def test_sessions_that_come_and_go_are_forgotten__NB_11() -> None:
     """100,000 short connections made a gateway hold 118 MiB for ever."""
-    queue = FairQueue[int]()
-    for number in range(10 * IDLE_SESSIONS_MAX):
-        queue.add(f"short {number}", number, 1, 100)
-        assert queue.take(100, 1000) == [number]
-        assert len(queue._sessions) <= IDLE_SESSIONS_MAX
-        assert len(queue._old) + len(queue._new) <= IDLE_SESSIONS_MAX
-    # Beside a sender in bulk they are forgotten when their turn comes.
-    queue.add("bulk", -1, 1, 50_000)
-    for number in range(10 * IDLE_SESSIONS_MAX):
+
+    def alone() -> FairQueue[int]:
+        queue = FairQueue[int]()
+        for number in range(2000):
+            queue.add(f"short {number}", number, 1, 100)
+            assert queue.take(100, 1000) == [number]
+        return queue
+
+    def beside_bulk() -> FairQueue[int]:
+        """They are forgotten when their turn comes."""
+        queue = alone()
         queue.add("bulk", -1, 1, 50_000)
-        queue.add(f"short {number}", number, 1, 100)
-        taken = queue.take(100, 50_100)
-        assert number in taken or -1 in taken
-    assert len(queue._sessions) <= IDLE_SESSIONS_MAX
+        for number in range(2000):
+            queue.add("bulk", -1, 1, 50_000)
+            queue.add(f"short {number}", number, 1, 100)
+            taken = queue.take(100, 50_100)
+            assert number in taken or -1 in taken
+        while queue.take(1000, MOST):
+            pass
+        return queue
+
+    for sessions in (alone, beside_bulk):
+        assert octets_of(sessions) < 100_000
 
 
 def test_more_sessions_than_are_remembered_may_wait__NB_11() -> None:
-    """None of their entries is lost, and at the end they are forgotten."""
+    """None of their entries is lost."""
     queue = FairQueue[int]()
-    for number in range(2 * IDLE_SESSIONS_MAX):
+    for number in range(200):
         queue.add(f"short {number}", number, 1, 100)
     taken = []
     while group := queue.take(10, MOST):
         taken += group
-    assert taken == list(range(2 * IDLE_SESSIONS_MAX))
-    assert len(queue._sessions) <= IDLE_SESSIONS_MAX
-
-
-def test_sessions_share_octets_and_not_entries() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for _ in range(64):
-        queue.add("large", "large", 1, QUANTUM_OCTETS)
-    for _ in range(6400):
-        queue.add("small", "small", 1, QUANTUM_OCTETS // 100)
-    taken = queue.take(1 << 30, 32 * QUANTUM_OCTETS)
-    assert 15 <= taken.count("large") <= 17
-    assert 1500 <= taken.count("small") <= 1700
-
-
-def test_an_entry_larger_than_a_quantum_waits_while_others_have_their_turns() -> None:
-    queue: FairQueue[str] = FairQueue()
-    queue.add("other", "first", 1, QUANTUM_OCTETS)
-    queue.add("huge", "huge", 1, 20 * QUANTUM_OCTETS)
-    for number in range(30):
-        queue.add("other", f"{number}", 1, QUANTUM_OCTETS)
-    taken = queue.take(1 << 30, 1 << 40)
-    assert 15 <= taken.index("huge") <= 21
-    assert len(taken) == 32
+    assert taken == list(range(200))
 
 
 @given(
@@ -195,10 +177,8 @@ def test_groups_fit_the_disk(sync: float, rate: float) -> None:
         cost.learn(octets, sync + octets / rate)
     assert cost.sync_seconds == pytest.approx(sync, rel=0.01)
     assert cost.octet_seconds == pytest.approx(1 / rate, rel=0.01)
-    fitting = rate * max(GROUP_SECONDS - sync, 3 * sync)
-    assert cost.octets_max(MOST) == pytest.approx(
-        min(max(fitting, GROUP_OCTETS_MIN), MOST), rel=0.01
-    )
+    fitting = rate * max(0.020 - sync, 3 * sync)
+    assert cost.octets_max(MOST) == pytest.approx(min(max(fitting, (256 << 10)), MOST), rel=0.01)
     assert cost.octets_max(1000) == 1000
 
 
@@ -211,7 +191,7 @@ def test_no_noise_makes_a_bound_that_cannot_be(groups: list[tuple[int, float]]) 
         cost.learn(octets, seconds)
         assert cost.sync_seconds >= 0
         assert cost.octet_seconds > 0 or seconds == 0
-        assert GROUP_OCTETS_MIN <= cost.octets_max(MOST) <= MOST
+        assert (256 << 10) <= cost.octets_max(MOST) <= MOST
 
 
 def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
@@ -224,7 +204,7 @@ def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
         cost.learn(octets, 0.001 + octets / 20e6)
     assert cost.octet_seconds == pytest.approx(1 / 20e6, rel=0.1)
     assert cost.octets_max(MOST) < 500_000
-    assert GroupCost().octets_max(MOST) == pytest.approx(0.019 / FIRST_OCTET_SECONDS, rel=0.01)
+    assert GroupCost().octets_max(MOST) == pytest.approx(0.019 / 1e-8, rel=0.01)
 
 
 def test_a_group_without_octets_says_what_a_sync_costs__NB_07() -> None:

@@ -11,7 +11,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from tests.tools.queues import put
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "queue-format.md"

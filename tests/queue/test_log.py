@@ -1,7 +1,8 @@
-"""The append side without its thread: segments, room, broken disks."""
+"""The append side without its thread: segments, room, broken disks, and which segments go."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -12,14 +13,9 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
-from tests.tools.queues import frame, ids, rows
+from tests.tools.queues import HEAD_OCTETS, frame, ids, rows, segment_name
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.format import (
-    EMPTY_SEGMENT_OCTETS,
-    Identity,
-    segment_name,
-)
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
@@ -88,28 +84,6 @@ def test_a_new_segment_s_name_is_synced_before_its_first_group_counts() -> None:
     ]
 
 
-def test_segments_end_at_their_size_and_offsets_run_on() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=3 * FRAME)
-    for number in range(10):
-        log.append([frame(number)])
-    assert log.segments > 3
-    assert segments(disk)[0] == 0
-    assert log.octets == sum(
-        len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
-    )
-    assert found(disk) == list(range(10))
-
-
-def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0, octets=10 * FRAME)])
-    log.append([frame(1)])
-    assert segments(disk) == [0, 1]
-    assert found(disk) == [0, 1]
-
-
 def test_a_log_goes_on_where_it_was_closed() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -157,7 +131,7 @@ def test_an_error_while_opening_is_one_line_and_gives_the_lock_back() -> None:
 
 
 def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
-    def interrupted() -> Identity:
+    def interrupted() -> Any:
         raise KeyboardInterrupt
 
     disk = SimulatedDisk()
@@ -187,7 +161,7 @@ def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int)
     assert segments(disk) == [0]  # it goes on where it was
 
 
-@pytest.mark.parametrize("room", [0, 1, EMPTY_SEGMENT_OCTETS - 1, EMPTY_SEGMENT_OCTETS, 100])
+@pytest.mark.parametrize("room", [0, 1, HEAD_OCTETS - 1, HEAD_OCTETS, 100])
 def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None:
     disk = SimulatedDisk()
     log = a_log(disk, segment_bytes=FRAME)
@@ -241,8 +215,8 @@ def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> 
     assert segments(disk) == [0]
 
 
-@pytest.mark.parametrize("end", [SegmentLog.close, lambda log: log._disk.crash()])
-def test_what_fitted_of_a_group_without_room_is_not_kept(end: Callable[[SegmentLog], None]) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_fitted_of_a_group_without_room_is_not_kept(killed: bool) -> None:
     """A group may have several frames; those which fitted were told as failed, not as durable."""
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -250,7 +224,7 @@ def test_what_fitted_of_a_group_without_room_is_not_kept(end: Callable[[SegmentL
     disk.capacity = disk.used() + 3 * FRAME
     with pytest.raises(QueueFull):
         log.append([frame(number) for number in range(1, 9)])
-    end(log)
+    disk.crash() if killed else log.close()
     disk.capacity = None
     again = a_log(disk)
     assert again.end == 1
@@ -551,17 +525,6 @@ def test_a_disk_without_room_for_a_second_file_keeps_a_segment_that_is_there() -
     assert found(disk) == [0]
 
 
-def test_an_end_that_cannot_be_published_is_published_with_the_next_group() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk)
-    disk.fail_next("write", errno.EIO, "/end")
-    assert log.append([frame(0)]) == 1
-    assert log.publish_failures == 1
-    assert QueueReader(DIRECTORY, disk=disk).end() == 0
-    log.append([frame(1)])
-    assert found(disk) == [0, 1]
-
-
 def test_an_end_that_could_not_be_published_is_published_when_nothing_is_appended() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -592,15 +555,6 @@ def test_directories_are_for_their_owner_alone(tmp_path: Path) -> None:
             assert mode == (0o700 if name in directories else 0o600), name
 
 
-def test_a_directory_which_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
-    directory = tmp_path / "q"
-    directory.mkdir(mode=0o755)
-    for _ in range(2):
-        SegmentLog(directory).close()
-        assert directory.stat().st_mode & 0o777 == 0o700
-        directory.chmod(0o755)
-
-
 def test_a_directory_of_other_things_keeps_its_mode(tmp_path: Path) -> None:
     """``--queue /tmp`` is a slip; it must not lock everybody out."""
     directory = tmp_path / "shared"
@@ -621,3 +575,188 @@ def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
     name = segment_name(1)
     steps = [step for step in disk.journal if step[0] != "stat"]
     assert steps == [("write", name), ("sync", name), ("write", "end")]
+
+
+# -- which segments go, and when -----------------------------------------------------------------
+
+
+def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk)
+    before = log.octets
+    commit(disk, "spark", 7)
+    commit(disk, "slow", 4)
+    assert log.trim() == 4
+    assert (log.begin, log.segments, log.trimmed_segments) == (4, 6, 4)
+    assert log.octets < before
+    assert found(disk) == list(range(4, 10))
+    commit(disk, "slow", 10)
+    assert log.trim() == 3
+    assert log.begin == 7
+
+
+def test_without_a_broker_no_segment_of_its_queues_goes() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 5).close()
+    disk.make_directory(f"{DIRECTORY}/broker")
+    disk.open(f"{DIRECTORY}/broker/names", write=True).write(0, [b"queue "])
+    log = a_log(disk)
+    commit(disk, "spark", 5)
+    assert log.trim() == log.trim(ending=True) == 0
+    assert log.withheld
+    assert found(disk) == list(range(5))
+
+
+def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest() -> None:
+    log = a_long_log(SimulatedDisk(), 5)
+    assert log.remove_below(2) == 2
+    assert log.firsts == [2, 3, 4]
+    assert log.remove_below(2) == 0
+    assert log.remove_below(100) == 2
+    assert (log.firsts, log.begin, log.trimmed_segments) == ([4], 4, 4)
+
+
+def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 3)
+    assert log.trim() == 2
+    assert log.trim() == 0
+    log.close()
+    again = a_log(disk)
+    assert (again.begin, again.end) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("write", errno.ENOSPC), ("sync", errno.ENOSPC), ("write", errno.EIO), ("sync", errno.EIO)],
+)
+def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, number: int) -> None:
+    """The newest head alone says whose row came before; without room it stays as it was."""
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 2)
+    disk.fail_next("sync", errno.EIO, segment_name(2))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(2)])
+    commit(disk, "spark", 2)
+    # Without room there is neither a new file for the head nor the old one's octets.
+    disk.fail_next(operation, number, segment_name(2), times=2 if number == errno.ENOSPC else 1)
+    if number == errno.ENOSPC:
+        assert log.trim() == 1
+    else:
+        with pytest.raises(OSError, match="Input/output error"):
+            log.trim()
+    assert segments(disk)[-2:] == [1, 2]
+    assert log.trim() == 1
+    assert segments(disk) == [2]
+    log.append([frame(2)])
+    assert found(disk) == [2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_whose_sync_failed_is_written_again__NB_12(seed: int) -> None:
+    """The next sync of the same file succeeds without it."""
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 2)
+    commit(disk, "spark", 2)
+    disk.fail_next("sync", errno.EIO, segment_name(2))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim(ending=True)
+    assert log.append([frame(2)]) == 3
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert (log.end, log.damaged, log.recovery.lines) == (3, [], [])
+    assert found(disk)[-1] == 2
+
+
+def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk)
+    commit(disk, "spark", 10)
+    disk.spoil(f"{DIRECTORY}/consumers/spark", b"offset 00000000000000000009 que")
+    assert QueueReader(DIRECTORY, disk=disk).consumers() == {"spark": 0}
+    assert log.trim() == 0
+
+
+# -- max_bytes ----------------------------------------------------------------------------------
+
+
+def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
+    """max-bytes: back-pressure; what a consumer has not committed is never deleted."""
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=10 * FRAME)
+    with pytest.raises(QueueFull, match="no consumer is registered"):
+        for number in range(100):
+            log.append([frame(number)])
+    end = log.end
+    assert end >= 6
+    assert log.octets <= 10 * FRAME
+    commit(disk, "fast", end)
+    commit(disk, "slow", 1)
+    with pytest.raises(QueueFull, match="waiting for 'slow'"):
+        log.append([frame(end)])
+    assert found(disk) == list(range(end))
+    commit(disk, "slow", end // 2)
+    log.append([frame(end)])
+    assert log.begin > 0
+    assert found(disk) == list(range(log.begin, end + 1))
+
+
+def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:
+    disk = SimulatedDisk()
+    a_log(disk).close()
+    commit(disk, "gone", 0)
+    QueueReader(DIRECTORY, disk=disk).forget("gone")
+    disk.lose_power(random.Random(1))
+    assert QueueReader(DIRECTORY, disk=disk).consumers() == {}
+
+
+def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=4 * FRAME)
+    log.append([frame(0, octets=2 * FRAME)])
+    commit(disk, "spark", 1)
+    log.append([frame(1, octets=2 * FRAME)])
+    assert segments(disk) == [1]
+    assert found(disk) == [1]
+
+
+def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
+    """Or it could never be written at all."""
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=2 * FRAME)
+    log.append([frame(0, octets=10 * FRAME)])
+    assert found(disk) == [0]
+    with pytest.raises(QueueFull):
+        log.append([frame(1)])
+
+
+def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> None:
+    """That segment's head is durable, so nothing has to be written before an older one goes."""
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=1)
+    log.append([frame(0)])
+    log.append([frame(1)])
+    log.close()
+    commit(disk, "spark", 1)
+    log = a_log(disk)
+    disk.capacity = disk.used()
+    with pytest.raises(QueueFull):
+        log.append([frame(2)])
+    assert log.trim() == 1
+    disk.capacity = None
+    log.append([frame(2)])
+    assert found(disk) == [1, 2]
+    assert segments(disk) == [1]
+    log.close()
+
+
+def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
+    log = a_log(SimulatedDisk(), segment_bytes=1)
+    log.append([frame(0)])
+    log.append([frame(1)])
+    for max_bytes, fits in ((log.octets, True), (log.octets - 1, False)):
+        other = a_log(SimulatedDisk(), segment_bytes=1, max_bytes=max_bytes)
+        other.append([frame(0)])
+        with contextlib.nullcontext() if fits else pytest.raises(QueueFull):
+            other.append([frame(1)])

@@ -1,24 +1,34 @@
-"""Reading beside a writer: ranges, the published end, trimming, damage, consumers."""
+"""Reading beside a writer: ranges, the published end, trimming, damage, consumers, a plan."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 import random
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
-from tests.tools.queues import batch, frame, ids, put, rows
+from tests.tools.descriptors import no_file_stays_open
+from tests.tools.queues import (
+    HEAD_OCTETS,
+    batch,
+    frame,
+    ids,
+    published,
+    put,
+    rows,
+    sealed,
+    segment_name,
+)
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
-from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue import consumers as consumers_room
-from twisted_msgproto.queue.columns import Encoded
-from twisted_msgproto.queue.disk import File, OSDisk
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, OFFSET_MAX, Published, seal
+from twisted_msgproto.queue import Landed, QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/queue"
 
@@ -32,6 +42,10 @@ def a_queue(disk: SimulatedDisk, counts: list[int], **options: int) -> SegmentLo
 
 def a_reader(disk: SimulatedDisk) -> QueueReader:
     return QueueReader(DIRECTORY, disk=disk)
+
+
+def path_of(name: str | int) -> str:
+    return f"{DIRECTORY}/{segment_name(name) if isinstance(name, int) else name}"
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
@@ -87,20 +101,6 @@ def test_what_was_written_but_not_published_is_not_there() -> None:
         list(reader.read(0, 4))
 
 
-def test_what_was_trimmed_is_refused_and_says_where_the_queue_begins() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [1] * 4, segment_bytes=1)
-    reader = a_reader(disk)
-    reader.commit("spark", 2)
-    log.trim()
-    assert reader.begin() == 2
-    with pytest.raises(
-        QueueMismatch, match=r"offset 1 of the queue .* was trimmed; it begins at 2"
-    ):
-        list(reader.read(1, 4))
-    assert ids(rows(DIRECTORY, 2, 4, disk=disk)) == [2, 3]
-
-
 def test_trimming_while_a_range_is_read_ends_the_reading_cleanly() -> None:
     """Safe against concurrent trim: what is open stays readable, what is gone is said to be."""
     disk = SimulatedDisk()
@@ -141,17 +141,6 @@ def test_without_segments_everything_was_trimmed() -> None:
         list(reader.read(0, 3))
 
 
-def test_a_reader_says_how_often_messages_were_lost() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [3]).close()
-    published = a_reader(disk).published()
-    assert published is not None
-    further = dataclasses.replace(published, offset=published.offset + 5)
-    disk.spoil(f"{DIRECTORY}/end", further.packed())
-    log = SegmentLog(DIRECTORY, disk=disk)
-    assert a_reader(disk).losses == log.losses == 1
-
-
 @pytest.mark.parametrize("missing", [True, False])
 def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
     """A gateway may have been killed before it published its first one."""
@@ -180,7 +169,7 @@ def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2, 2, 2])
     octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    first = octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS)
+    first = octets.find(b"\x93MPF", HEAD_OCTETS)
     second = octets.find(b"\x93MPF", first + 1)
     for at in (second + 5, second + 60):
         spoiled(disk, at)
@@ -191,18 +180,6 @@ def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
         assert reader.damaged() == [(2, 4)]
         spoiled(disk, at)
     assert log.end == 6
-
-
-def test_a_message_of_which_one_bit_is_another_is_not_delivered() -> None:
-    """Arrow reads it all the same; what was asked for and is missing is told."""
-    disk = SimulatedDisk()
-    a_queue(disk, [2, 2, 2])
-    spoiled(disk, disk.octets_of(f"{DIRECTORY}/{0:020d}.segment").index(b"body 2"))
-    reader = a_reader(disk)
-    found = reader.read(0, 3)
-    assert [row["offset"] for one in found for row in one.to_pylist()] == [0, 1]
-    assert list(found.damaged) == [(2, 3)]
-    assert reader.damaged() == [(2, 4)]  # no other message of that frame can be read either
 
 
 def test_records_that_are_missing_at_a_segment_s_end_are_awaited() -> None:
@@ -221,22 +198,11 @@ def test_records_that_are_missing_at_a_segment_s_end_are_awaited() -> None:
     assert list(found.damaged) == [(4, 6)]
 
 
-def test_a_read_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, closed = SimulatedDisk(), list[str]()
-    a_queue(disk, [1] * 3, segment_bytes=1)
-    reader = a_reader(disk)
-    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
-    disk.journal.clear()
-    assert [one.num_rows for one in reader.read(0, 3)] == [3]
-    opened = [name for operation, name in disk.journal if operation == "open"]
-    assert sorted(path.rpartition("/")[2] for path in closed) == sorted(opened)
-    assert len([name for name in opened if name.endswith(".segment")]) == 3
-
-
 def test_a_record_which_makes_no_sense_is_passed_over() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1])
-    log.append([Encoded(1, [bytes(16)], 16, 16, crc32(bytes(16)))])
+    nonsense = {"pieces": [bytes(16)], "octets": 16, "runs": 16, "crc": crc32(bytes(16))}
+    log.append([dataclasses.replace(frame(1), **nonsense)])
     log.append([frame(2)])
     reader = a_reader(disk)
     found = [row["offset"] for one in reader.read(0, 3) for row in one.to_pylist()]
@@ -248,7 +214,7 @@ def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() ->
     disk = SimulatedDisk()
     a_queue(disk, [1, 5, 1])
     octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    spoiled(disk, octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS + 6))
+    spoiled(disk, octets.find(b"\x93MPF", HEAD_OCTETS + 6))
     reader = a_reader(disk)
     assert [one.num_rows for one in reader.read(2, 4)] == []
     assert reader.damaged() == [(2, 4)]
@@ -261,23 +227,10 @@ def test_what_the_writer_noted_is_known_to_every_reader() -> None:
     SegmentLog(DIRECTORY, disk=disk).close()
     assert a_reader(disk).damaged() == [(0, 2)]
     disk.spoil(f"{DIRECTORY}/damaged", disk.octets_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
-    reader = a_reader(disk)
-    assert reader.damaged() == [(0, 2)]
-    assert (reader._damaged_from(1), reader._damaged_from(2)) == ([(0, 2)], [])
+    assert a_reader(disk).damaged() == [(0, 2)]
 
 
 # -- a queue which is none ------------------------------------------------------------------------
-
-
-def test_without_a_queue_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(QueueError, match="no queue in"):
-        QueueReader(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(QueueError, match="no queue in"):
-        QueueReader(tmp_path / "empty")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(QueueError, match="cannot read the queue"):
-        QueueReader(tmp_path / "file")
 
 
 def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
@@ -291,11 +244,11 @@ def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
 def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
     gateway, damaged = tmp_path / "gateway", tmp_path / "damaged"
     several = tmp_path / "several"
-    for place in (gateway / "queue", damaged, several / "0", several / "1"):
-        QueueWriter(place).close()
+    for made in (gateway / "queue", damaged, several / "0", several / "1"):
+        QueueWriter(made).close()
     (damaged / "identity").write_text("?")
     (tmp_path / "empty").mkdir()
-    for given, words in {
+    for place, words in {
         tmp_path / "none": "there is no such directory",
         tmp_path / "empty": "nothing has written there yet",
         gateway: f"there is one in {gateway / 'queue'}",
@@ -304,8 +257,11 @@ def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
         "http://localhost:8480": "no queue in http://localhost:8480: a directory, grpc://HOST:PORT",
     }.items():
         with pytest.raises(QueueError, match=r"^no queue in ") as caught:
-            QueueReader(given)
+            QueueReader(place)
         assert words in str(caught.value)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QueueError, match="cannot read the queue"):
+        QueueReader(tmp_path / "file")
 
 
 def test_a_new_queue_begins_and_ends_at_zero() -> None:
@@ -324,7 +280,7 @@ def test_an_end_which_is_just_being_written_is_read_again() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3])
     good = disk.octets_of(f"{DIRECTORY}/end")
-    disk.spoil(f"{DIRECTORY}/end", Published(9, 0, 0, 0).packed()[:20] + good[20:])
+    disk.spoil(f"{DIRECTORY}/end", published(9, 0, 0)[:20] + good[20:])
     reader = a_reader(disk)
     read_file = SimulatedFile.read
     reads = []
@@ -394,15 +350,6 @@ def test_a_consumer_begins_behind_what_goes_while_it_is_registered(
     assert reader.consumers() == {"fast": 4, "new": 3}
 
 
-def test_a_registered_consumer_holds_what_it_needs() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [1] * 4, segment_bytes=1)
-    reader = a_reader(disk)
-    reader.register("slow")
-    reader.commit("fast", 4)
-    assert log.trim() == 0
-
-
 def test_a_commit_is_durable_when_it_returns() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])
@@ -422,23 +369,6 @@ def test_a_consumer_s_name_never_becomes_another_path(name: str) -> None:
         a_reader(disk).commit(name, 3)
 
 
-@pytest.mark.parametrize("offset", [-1, 2**63])
-def test_a_commit_of_no_offset_is_refused(offset: int) -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    with pytest.raises(QueueError):
-        a_reader(disk).commit("spark", offset)
-    with pytest.raises(QueueError, match="no offset"):
-        consumers_room.write(disk, DIRECTORY, "spark", "q", offset)
-
-
-def test_a_commit_beyond_the_end_is_refused() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    with pytest.raises(QueueMismatch, match=r"commits offset 6 of the queue .* which ends at 5"):
-        a_reader(disk).commit("spark", 6)
-
-
 def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1] * 4, segment_bytes=1)
@@ -446,7 +376,9 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     reader.register("spark")
     disk.capacity = disk.used()
     reader.commit("spark", 4)
+    disk.lose_power(random.Random(1))
     assert reader.consumers() == {"spark": 4}
+    log = SegmentLog(DIRECTORY, disk=disk)
     assert log.trim() == 3
     with pytest.raises(OSError, match="No space left"):
         for number in range(100):
@@ -455,41 +387,6 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     disk.fail_next("rename", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         reader.commit("spark", 3)
-
-
-def test_on_a_full_disk_a_commit_is_written_over_the_old_one_synced_and_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-
-    class Disk(OSDisk):
-        """Has no room for a second file."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._sync = synced.append
-
-        def open(self, path: str, *, write: bool = False) -> File:
-            if write and path.endswith(".new"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            return super().open(path, write=write)
-
-    disk, directory = Disk(), str(tmp_path)
-    disk.make_directory(str(tmp_path / consumers_room.DIRECTORY))
-    queue_id = "5" * 32
-    consumers_room.write(OSDisk(), directory, "spark", queue_id, 3)
-    before = set(os.listdir("/dev/fd"))
-    consumers_room.write(disk, directory, "spark", queue_id, 7)
-    assert len(synced) == 1
-    assert set(os.listdir("/dev/fd")) == before
-    assert consumers_room.read(disk, directory, "spark", queue_id) == 7
-
-
-def test_the_last_offset_that_a_table_can_have_may_be_committed() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    consumers_room.write(disk, DIRECTORY, "spark", "5" * 32, OFFSET_MAX)
-    assert consumers_room.read(disk, DIRECTORY, "spark", "5" * 32) == OFFSET_MAX
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -520,23 +417,8 @@ def test_a_consumer_of_another_queue_has_committed_nothing() -> None:
     a_queue(disk, [5])
     path = f"{DIRECTORY}/consumers/spark"
     a_reader(disk).commit("spark", 3)
-    disk.spoil(path, seal(f"offset {3:020d} queue {'f' * 32}"))
+    disk.spoil(path, sealed(f"offset {3:020d} queue {'f' * 32}"))
     assert a_reader(disk).consumers() == {"spark": 0}
-
-
-def test_consumers_come_and_go() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    reader = a_reader(disk)
-    reader.commit("a", 1)
-    reader.commit("b", 2)
-    disk.spoil(f"{DIRECTORY}/consumers/b", disk.octets_of(f"{DIRECTORY}/consumers/b"))
-    disk._change(f"{DIRECTORY}/consumers", [(".b.new", disk._content(f"{DIRECTORY}/end"))])
-    assert reader.consumers() == {"a": 1, "b": 2}
-    consumers_room.remove(disk, DIRECTORY, "a")
-    assert reader.consumers() == {"b": 2}
-    with pytest.raises(QueueError, match="no consumer 'a'"):
-        consumers_room.remove(disk, DIRECTORY, "a")
 
 
 def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
@@ -549,12 +431,6 @@ def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
     assert reader.consumers() == {"a": 1}
 
 
-def test_a_queue_without_the_directory_of_consumers_has_none() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    assert consumers_room.read_all(disk, "/elsewhere", "q") == {}
-
-
 def test_a_reader_follows_a_living_writer(tmp_path: Path) -> None:
     writer = QueueWriter(tmp_path / "q", segment_bytes=2000)
     reader = QueueReader(tmp_path / "q")
@@ -563,3 +439,264 @@ def test_a_reader_follows_a_living_writer(tmp_path: Path) -> None:
         assert reader.end() == number + 5
         assert ids(rows(tmp_path / "q", number, number + 5)) == list(range(number, number + 5))
     writer.close()
+
+
+def test_consumers_come_and_go() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    reader = a_reader(disk)
+    reader.commit("a", 1)
+    reader.commit("b", 2)
+    disk.open(f"{DIRECTORY}/consumers/.b.new", write=True).write(0, [b"half a line"])
+    assert reader.consumers() == {"a": 1, "b": 2}
+    reader.forget("a")
+    assert reader.consumers() == {"b": 2}
+    with pytest.raises(QueueError, match="no consumer 'a'"):
+        reader.forget("a")
+
+
+@pytest.mark.parametrize("offset", [-1, 6, 2**63])
+def test_a_commit_beyond_the_queue_is_refused(offset: int) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    with pytest.raises(QueueError):
+        a_reader(disk).commit("spark", offset)
+    assert a_reader(disk).consumers() == {}
+
+
+def test_a_commit_over_the_old_one_leaves_no_file_open(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path)
+    put(writer, batch(0, 9))
+    disk = BrokenDisk()
+    reader = QueueReader(tmp_path, disk=disk)
+    reader.register("spark")
+    disk.fail("write", errno=errno.ENOSPC, name=".spark.new")
+    with no_file_stays_open():
+        reader.commit("spark", 7)
+    assert reader.consumers() == {"spark": 7}
+    writer.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=9))
+def test_ranges_of_damage_are_merged_and_in_order(noted: list[tuple[int, int]]) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [1])
+    ranges = [(lo, lo + size) for lo, size in noted]
+    lines = [sealed(f"damaged {lo} {hi} two words") for lo, hi in ranges]
+    disk.open(path_of("damaged"), write=True).write(0, [b"".join(lines)])
+    merged = a_reader(disk).damaged()
+    offsets = sorted({offset for lo, hi in ranges for offset in range(lo, hi)})
+    assert [offset for lo, hi in merged for offset in range(lo, hi)] == offsets
+    assert all(first[1] < second[0] for first, second in pairwise(merged))
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_head_that_is_damaged_proves_nothing__NB_12(spoilt: bool) -> None:
+    """A table that stands there would be told that this is another queue."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [3, 3], segment_bytes=1)
+    reader = a_reader(disk)
+    place = reader.place(3)
+    reader.commit("spark", 3)
+    log.trim()
+    if spoilt:
+        spoiled(disk, HEAD_OCTETS - 1, first=3)
+    assert reader.place(3) == dataclasses.replace(place, witness=0 if spoilt else place.witness)
+    reader.check(place)
+
+
+def test_a_reader_says_how_often_messages_were_lost() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3]).close()
+    disk.spoil(path_of("end"), published(8, 0, len(disk.octets_of(path_of(0)))))
+    log = SegmentLog(DIRECTORY, disk=disk)
+    assert a_reader(disk).losses == log.losses == 1
+
+
+# -- what a plan asks: offsets, times, octets, consumers, at one time -----------------------------
+
+BEGAN = 1_700_000_000_000_000
+"""When the first message of a test's batch was received; the n-th comes n µs later."""
+
+
+def test_an_empty_queue_has_nothing_that_waits() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [])
+    described = a_reader(disk).describe(Landed(0))
+    assert described.queue_id == log.queue_id
+    assert (described.begin, described.end, described.landed) == (0, 0, Landed(0))
+    assert (described.oldest, described.waiting_octets) == (None, 0)
+    assert described.octets == HEAD_OCTETS == log.octets
+    assert (described.damaged, described.consumers, described.moved) == ((), {}, {})
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_what_waits_is_what_stands_at_or_above_the_place(segment_bytes: int) -> None:
+    disk = SimulatedDisk()
+    counts = (2, 1, 3, 2)
+    log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=segment_bytes)
+    octets = []
+    for count in counts:
+        before = log.octets
+        log.append([frame(log.end, count)])
+        octets.append(log.octets - before)
+    reader = a_reader(disk)
+    firsts = {0: 0, 2: 1, 3: 2, 6: 3}
+    for _ in range(2):  # also when it remembers where it looked before
+        for offset in range(9):
+            described = reader.describe(reader.place(offset))
+            assert described.octets == log.octets
+            began = max((first for first in firsts if first <= offset), default=0)
+            if offset == 8:
+                assert (described.oldest, described.waiting_octets) == (None, 0)
+                continue
+            # The test's frames are of one batch each: one time for all of a frame.
+            assert described.oldest == BEGAN + began
+            waiting = sum(octets[firsts[began] :])
+            assert waiting - HEAD_OCTETS * 4 <= described.waiting_octets <= waiting
+        assert reader.describe().oldest == BEGAN
+    commit = reader.register("spark")
+    assert commit == 0
+
+
+def test_times_of_consumers_are_when_their_offsets_changed() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [3], segment_bytes=1)
+    reader = a_reader(disk)
+    disk.now = 1000
+    reader.register("spark")
+    disk.now = 2000
+    reader.commit("spark", 0)
+    reader.commit("other", 2)
+    described = reader.describe()
+    assert described.consumers == {"spark": 0, "other": 2}
+    assert described.moved == {"spark": 1000, "other": 2000}
+    disk.now = 3000
+    reader.commit("spark", 3)
+    assert reader.describe().moved == {"spark": 3000, "other": 2000}
+    log.close()
+
+
+def test_a_consumer_which_is_forgotten_meanwhile_has_no_time() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3], segment_bytes=1)
+    reader = a_reader(disk)
+    reader.register("spark")
+    modified = disk.modified
+
+    def forgotten(name: str) -> int:
+        reader.forget("spark")
+        return modified(name)
+
+    disk.modified = forgotten  # type: ignore[method-assign]
+    described = reader.describe()
+    assert (described.consumers, described.moved) == ({"spark": 0}, {})
+
+
+def test_a_description_belongs_together_while_the_queue_is_trimmed_and_grows() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2, 2], segment_bytes=1)
+    reader = a_reader(disk)
+    names, opened = disk.names, disk.open
+    trimmed: list[int] = []
+
+    def trim_first(name: str) -> list[str]:
+        if name == DIRECTORY and not trimmed:
+            trimmed.append(log.end)
+            log.append([frame(log.end)])
+            reader.commit("spark", log.end)
+            log.trim(ending=True)
+        return names(name)
+
+    disk.names = trim_first  # type: ignore[method-assign]
+    described = reader.describe()
+    assert (described.begin, described.end) == (5, 5)
+
+    log.append([frame(5), frame(6)])
+    log.append([frame(7)])
+    trimmed.append(0)
+
+    def trim_then(name: str, *, write: bool = False) -> object:
+        if name == path_of(5) and len(trimmed) == 2:
+            trimmed.append(1)
+            reader.commit("spark", 8)
+            log.trim()
+        return opened(name, write=write)
+
+    disk.open = trim_then  # type: ignore[assignment, method-assign]
+    described = QueueReader(DIRECTORY, disk=disk).describe()
+    assert (described.begin, described.end) == (7, 8)
+
+
+def test_an_end_which_fits_no_segment_is_told() -> None:
+    """After a power cut `end` may be older than what was trimmed; the gateway mends it."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2, 2], segment_bytes=1)
+    a_reader(disk).commit("spark", 2)
+    log.trim()
+    disk.spoil(path_of("end"), published(1, 0, 200))
+    with pytest.raises(QueueCorrupt, match="do not fit; the gateway mends it when it starts"):
+        a_reader(disk).describe()
+
+
+def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> None:
+    """A loss of power may leave one: until the gateway starts, its messages are not published."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2], segment_bytes=1)
+    older = disk.octets_of(path_of("end"))
+    log.append([frame(2)])
+    log.append([frame(3)])
+    disk.spoil(path_of("end"), older)
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end) == (0, 2)
+
+
+def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2], segment_bytes=1).close()
+    disk.spoil(path_of("end"), published(2, 0, len(disk.octets_of(path_of(0)))))
+    disk.remove(path_of(0))
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end, described.octets) == (2, 2, 0)
+    assert (described.landed.offset, described.landed.witness) == (2, 0)
+
+
+def test_another_queue_in_the_place_of_this_one_is_refused() -> None:
+    """TB-07, without a server: everything in it would look damaged."""
+    disk, other = SimulatedDisk(), SimulatedDisk()
+    a_queue(disk, [2], segment_bytes=1)
+    log = a_queue(other, [2], segment_bytes=1)
+    reader = a_reader(disk)
+    disk.spoil(path_of("identity"), other.octets_of(path_of("identity")))
+    for call in (
+        reader.describe,
+        lambda: reader.place(1),
+        lambda: reader.check(Landed(1)),
+        lambda: list(reader.read(0, 2)),
+        lambda: list(reader.read(0, 2, landed=Landed(0))),
+    ):
+        with pytest.raises(QueueMismatch, match=f"holds the queue {log.queue_id} now"):
+            call()
+
+
+def test_what_waits_behind_damage_is_told_of_the_next_row_that_is_whole() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2, 2], segment_bytes=1)
+    octets = bytearray(disk.octets_of(path_of(2)))
+    octets[HEAD_OCTETS + 10] ^= 1
+    disk.spoil(path_of(2), bytes(octets))
+    assert a_reader(disk).describe(Landed(2)).oldest == BEGAN + 4
+    disk.remove(path_of(4))
+    disk.spoil(path_of("end"), published(4, 2, len(octets)))
+    described = a_reader(disk).describe(Landed(2))
+    assert (described.oldest, described.waiting_octets) == (None, 0)
+
+
+def test_rows_which_are_written_and_not_published_do_not_wait() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2], segment_bytes=1)
+    octets = disk.octets_of(path_of(0))
+    disk.spoil(path_of(0), octets[: HEAD_OCTETS + 8])
+    disk.spoil(path_of("end"), published(2, 0, len(octets)))
+    described = a_reader(disk).describe()
+    assert (described.end, described.oldest, described.waiting_octets) == (2, None, 0)

@@ -9,17 +9,21 @@ from dataclasses import replace
 
 import pytest
 
+from tests.queue.test_recovery import DIRECTORY, FIRST, frames, goes_on, reopened
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import frame, ids, rows
+from tests.tools.queues import FRAME_HEADER_OCTETS, frame, sealed
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
-from twisted_msgproto.queue import QueueReader, SegmentLog, consumers, damage, quarantine
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS, Segment
-from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.proven import proven
+from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, quarantine
 
-DIRECTORY = "/queue"
-FIRST = f"{DIRECTORY}/{0:020d}.segment"
 END = f"{DIRECTORY}/end"
+UNFINISHED_KEPT = 8
+
+
+def committed(disk: SimulatedDisk, name: str, offset: int, queue_id: str = "") -> None:
+    """Put the file of a consumer there, as it was before the power was lost."""
+    queue_id = queue_id or QueueReader(DIRECTORY, disk=disk).queue_id
+    line = sealed(f"offset {offset:020d} queue {queue_id}")
+    disk.open(f"{DIRECTORY}/consumers/{name}", write=True).write(0, [line])
 
 
 def an_old_end(disk: SimulatedDisk) -> tuple[int, int]:
@@ -31,9 +35,7 @@ def an_old_end(disk: SimulatedDisk) -> tuple[int, int]:
     log.append([frame(3, 3)])
     log.close()
     disk.spoil(END, published)
-    segment = Segment(disk.open(FIRST), log.identity.frame_seed, 0)
-    *_, last = segment.walk(EMPTY_SEGMENT_OCTETS, 0)
-    return last.position, last.end_position
+    return frames(disk)[-1]
 
 
 def overwritten(disk: SimulatedDisk, position: int, octets: bytes) -> bytes:
@@ -51,29 +53,12 @@ def a_spoilt_header(disk: SimulatedDisk) -> tuple[int, bytes]:
 
 
 def copies(disk: SimulatedDisk) -> dict[str, bytes]:
-    aside = f"{DIRECTORY}/{quarantine.DIRECTORY}/"
+    aside = f"{DIRECTORY}/quarantine/"
     return {
         path.removeprefix(aside): disk.octets_of(path)
         for path in disk.paths()
         if path.startswith(aside)
     }
-
-
-def reopened(disk: SimulatedDisk) -> SegmentLog:
-    return SegmentLog(DIRECTORY, disk=disk)
-
-
-def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> None:
-    """New offsets follow, all but ``lost`` is there, and the next start has nothing to tell."""
-    end = log.end
-    assert log.append([frame(end, 2)]) == end + 2
-    assert QueueReader(DIRECTORY, disk=disk).damaged() == list(lost)
-    log.close()
-    again = reopened(disk)
-    assert (again.recovery.lines, again.end, again.damaged) == ([], end + 2, list(lost))
-    here = [n for n in range(end + 2) if not any(lo <= n < hi for lo, hi in lost)]
-    assert ids(rows(DIRECTORY, disk=disk)) == here
-    again.close()
 
 
 # -- readers before the gateway has started ------------------------------------------------------
@@ -107,7 +92,7 @@ def test_what_a_consumer_has_committed_is_no_older_copy_either__NB_12() -> None:
     reader = QueueReader(DIRECTORY, disk=disk)
     with pytest.raises(QueueMismatch, match="rewind"):
         reader.check(Landed(6))
-    consumers.write(disk, DIRECTORY, "spark", reader.queue_id, 6)
+    committed(disk, "spark", 6)
     with pytest.raises(QueueAway, match="mends that when it starts"):
         reader.check(Landed(6))
 
@@ -146,10 +131,9 @@ def test_behind_a_flipped_bit_an_unfinished_record_is_still_cut__NB_12() -> None
 def test_what_a_consumer_has_committed_was_published__NB_12() -> None:
     disk = SimulatedDisk()
     start, tail = a_spoilt_header(disk)
-    queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
     # It committed before the power was lost, and its file is synced.
-    consumers.write(disk, DIRECTORY, "spark", queue_id, 6)
-    consumers.write(disk, DIRECTORY, "slow", queue_id, 2)
+    committed(disk, "spark", 6)
+    committed(disk, "slow", 2)
     log = reopened(disk)
     assert (log.end, log.losses, log.recovery.truncated_octets) == (6, 0, 0)
     assert log.recovery.quarantined == [(3, 6)]
@@ -161,8 +145,7 @@ def test_a_commit_above_records_that_are_gone_is_a_loss__NB_12() -> None:
     for left in (0, 7, FRAME_HEADER_OCTETS + 5):
         disk = SimulatedDisk()
         start, _ = an_old_end(disk)
-        queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
-        consumers.write(disk, DIRECTORY, "spark", queue_id, 5)
+        committed(disk, "spark", 5)
         disk.spoil(FIRST, disk.octets_of(FIRST)[: start + left])
         log = reopened(disk)
         assert (log.end, log.losses, log.recovery.quarantined) == (5, 1, [(3, 5)])
@@ -189,7 +172,7 @@ def test_what_a_start_of_the_writer_has_found_was_published__NB_12() -> None:
 def test_when_all_segments_are_gone_offsets_go_on_behind_the_proof__NB_12() -> None:
     disk = SimulatedDisk()
     an_old_end(disk)
-    consumers.write(disk, DIRECTORY, "spark", QueueReader(DIRECTORY, disk=disk).queue_id, 6)
+    committed(disk, "spark", 6)
     disk.remove(FIRST)
     log = reopened(disk)
     assert (log.begin, log.end, log.losses) == (6, 6, 1)
@@ -198,19 +181,17 @@ def test_when_all_segments_are_gone_offsets_go_on_behind_the_proof__NB_12() -> N
 def test_known_damage_proves_what_lies_below_it() -> None:
     disk = SimulatedDisk()
     an_old_end(disk)
-    queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
-    assert proven(disk, DIRECTORY, queue_id).offset == 0
-    damage.write(disk, DIRECTORY, {(3, 9): "checksum", (1, 2): "checksum"})
-    assert proven(disk, DIRECTORY, queue_id).offset == 9
+    lines = sealed("damaged 1 2 checksum") + sealed("damaged 3 9 checksum")
+    disk.open(f"{DIRECTORY}/damaged", write=True).write(0, [lines])
+    assert reopened(disk).end == 9
 
 
 def test_files_of_consumers_that_say_nothing_prove_nothing() -> None:
     """Another queue's and a damaged one: the queue opens."""
     disk = SimulatedDisk()
     a_spoilt_header(disk)
-    queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
-    consumers.write(disk, DIRECTORY, "other", "f" * 32, 6)
-    consumers.write(disk, DIRECTORY, "spoilt", queue_id, 6)
+    committed(disk, "other", 6, "f" * 32)
+    committed(disk, "spoilt", 6)
     disk.spoil(f"{DIRECTORY}/consumers/spoilt", b"offset 6")
     assert reopened(disk).end == 3
 
@@ -255,7 +236,7 @@ def test_an_unfinished_record_is_kept_aside_before_it_is_cut__NB_12(length: int)
 def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
     disk = SimulatedDisk()
     places = []
-    for number in range(quarantine.UNFINISHED_KEPT + 3):
+    for number in range(UNFINISHED_KEPT + 3):
         log = reopened(disk)
         log.append([frame(number)])
         log.close()
@@ -263,33 +244,8 @@ def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
         places.append(len(whole))
         disk.spoil(FIRST, whole + b"torn %d" % number)
     reopened(disk).close()
-    newest = places[-quarantine.UNFINISHED_KEPT :]
+    newest = places[-UNFINISHED_KEPT:]
     assert set(copies(disk)) == {f"{0:020d}-{place}.unfinished" for place in newest}
-
-
-def test_of_many_copies_those_of_the_last_places_are_kept_wherever_they_are() -> None:
-    """Places of several digits, in several segments, in any order; copies of damage all stay."""
-    disk = SimulatedDisk()
-    places = [(first, at) for first in (0, 7, 2000) for at in (112, 520, 1000, 9999, 10_000)]
-    damaged = f"{0:020d}-64"
-    with_names = disk.names
-    disk.names = lambda path: sorted(with_names(path), reverse=True)  # type: ignore[method-assign]
-    disk.make_directory(DIRECTORY)
-    file = disk.open(FIRST, write=True)
-    file.write(0, [bytes(20_000)])
-    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 64, 8, bytes(8))
-    for number, (first, at) in enumerate(places, 1):
-        segment = Segment(file, 0, first)
-        quarantine.keep(disk, DIRECTORY, segment, at, 8, bytes(8), suffix=quarantine.UNFINISHED)
-        newest = places[max(number - quarantine.UNFINISHED_KEPT, 0) : number]
-        names = {f"{one:020d}-{place}.unfinished" for one, place in newest}
-        assert set(copies(disk)) == {damaged, *names}
-    # The queue is replaced by an older copy of it, beside its quarantine.
-    segment = Segment(file, 0, 0)
-    quarantine.keep(disk, DIRECTORY, segment, 700, 8, bytes(8), suffix=quarantine.UNFINISHED)
-    kept = set(copies(disk)) - {damaged}
-    assert f"{0:020d}-700.unfinished" in kept
-    assert len(kept) == quarantine.UNFINISHED_KEPT
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import logging
 import os
@@ -10,8 +11,9 @@ import random
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,18 +23,23 @@ import pytest
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.packing import packed_frames
 from tests.tools.processes import environment
-from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
-from twisted_msgproto.core.errors import QueueClosed, QueueLocked
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue import writer as writer_room
-from twisted_msgproto.queue.consumers import Watch
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
-from twisted_msgproto.queue.writer import (
-    IDLE_S,
-    ROW_OCTETS,
-    SILENT_CHECK_S,
+from tests.tools.queues import (
+    FRAME_HEADER_OCTETS,
+    HEAD_OCTETS,
+    PATIENCE_SECONDS,
+    Results,
+    batch,
+    frame,
+    ids,
+    put,
+    rows,
 )
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.errors import QueueClosed, QueueLocked
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue import log as log_room
+from twisted_msgproto.queue import writer as writer_room
+from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/queue"
 
@@ -117,27 +124,6 @@ def test_batches_become_durable_in_their_order_and_are_called_back_in_it(tmp_pat
     assert ids(rows(tmp_path / "q")) == list(range(3000))
 
 
-def test_batches_of_many_threads_keep_each_thread_s_order(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q", group_messages=50)
-    results = Results()
-
-    def submit(start: int) -> None:
-        for number in range(start, start + 200):
-            results.submit(writer, batch(number))
-
-    threads = [threading.Thread(target=submit, args=(1000 * n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results.wait(800) == [None] * 800
-    writer.close()
-    found = ids(rows(tmp_path / "q"))
-    for n in range(4):
-        mine = [number for number in found if number // 1000 == n]
-        assert mine == list(range(1000 * n, 1000 * n + 200))
-
-
 def test_a_callback_comes_only_after_the_sync() -> None:
     """Acknowledged = synced."""
     with a_busy_writer() as (disk, writer, results):
@@ -206,7 +192,7 @@ def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
     ("limits", "groups"),
     [
         ({"group_messages": 10}, [1, 10, 10, 10]),
-        ({"group_octets": 10 * (10 + ROW_OCTETS)}, [1, 10, 10, 10]),
+        ({"group_octets": 10 * (10 + writer_room.ROW_OCTETS)}, [1, 10, 10, 10]),
         ({"group_messages": 1}, [1] * 31),
         ({}, [1, 30]),
     ],
@@ -233,13 +219,6 @@ def test_a_group_is_bounded_in_messages_and_octets(
         assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
 
 
-def test_a_batch_larger_than_a_group_is_one_group(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q", group_messages=10, group_octets=100)
-    assert put(writer, batch(0), batch(1, 1000), batch(1001)) == [None] * 3
-    writer.close()
-    assert ids(rows(tmp_path / "q")) == list(range(1002))
-
-
 @pytest.mark.parametrize(
     ("options", "last", "groups"),
     [({"group_messages": 10}, 1, 1), ({"group_octets": 20_000}, 1000, 2)],
@@ -258,7 +237,10 @@ def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
 
     def next_wait() -> float:
         """Return how long the thread means to wait when it waits next."""
-        while (seconds := waits.get(timeout=PATIENCE_SECONDS)) in (None, SILENT_CHECK_S):
+        while (seconds := waits.get(timeout=PATIENCE_SECONDS)) in (
+            None,
+            writer_room.SILENT_CHECK_S,
+        ):
             pass  # another thread's
         return seconds
 
@@ -270,23 +252,17 @@ def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
     results = Results()
     for number in range(9):
         results.submit(writer, batch(number))
-        while (seconds := next_wait()) == IDLE_S:
+        while (seconds := next_wait()) == writer_room.IDLE_S:
             assert results.given == {}
-        assert seconds > IDLE_S
+        assert seconds > writer_room.IDLE_S
     assert results.given == {}
     results.submit(writer, batch(9, last))
-    assert next_wait() == IDLE_S
+    assert next_wait() == writer_room.IDLE_S
     assert results.wait(10) == [None] * 10
     assert writer.statistics()["groups"] == groups
     results.submit(writer, batch(9 + last))
     assert writer.close()
     assert results.wait(11) == [None] * 11
-
-
-def test_a_commit_delay_ends_by_itself() -> None:
-    disk = SimulatedDisk()
-    with a_writer(disk, commit_delay=0.01) as writer:
-        assert put(writer, batch(0)) == [None]
 
 
 def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
@@ -430,7 +406,6 @@ def test_a_fault_of_whoever_takes_reports_stops_at_itself(
     with a_writer(disk, report=faulty) as writer:
         disk.fail_next("write", errno.EIO, ".segment")
         put(writer, batch(0))
-        wait_until(lambda: writer._idle)
         assert put(writer, batch(1)) == [None]
     assert "the reporter's own fault" in caplog.text
 
@@ -492,7 +467,7 @@ def test_closing_gives_up_what_a_slow_disk_did_not_come_to_in_the_time_given(
         disk.gated = False
         disk.gate.release()
         assert [type(error) for error in results.wait(3)] == [type(None), QueueClosed, QueueClosed]
-        wait_until(lambda: not writer._thread.is_alive())
+        writer.close()
     with a_writer(disk) as again:
         assert again.end == 1
 
@@ -524,30 +499,29 @@ def test_a_writer_without_room_on_the_disk_trims_what_was_consumed_meanwhile() -
 
 
 def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue never fails silently in its thread."""
-    with a_busy_writer() as (disk, writer, results):
+
+    def broken(log: SegmentLog, group: Any) -> int:
+        raise ZeroDivisionError("a fault of ours")
+
+    with a_busy_writer() as (disk, writer, results), monkeypatch.context() as patched:
         results.submit(writer, batch(1))
         results.submit(writer, packed(10_000, 100))
-
-        def broken(group: Any) -> int:
-            raise ZeroDivisionError("a fault of ours")
-
-        append = writer._log.append
-        writer._log.append = broken  # type: ignore[method-assign]
+        patched.setattr(SegmentLog, "append", broken)
         disk.gated = False
         disk.gate.release()
         results.wait(3)
         assert results.given[0] is None
         assert isinstance(results.given[1], ZeroDivisionError)
         assert results.given[10_000] is not None
-        wait_until(lambda: not writer._thread.is_alive())
+        assert writer.refusal == "the queue's writer failed: a fault of ours"
         with pytest.raises(QueueClosed) as caught:
             writer.submit(batch(1), lambda error, first: None)
+        assert str(caught.value) == f"the queue {DIRECTORY} is closed: a fault of ours"
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert not writer.close()
-        writer._log.append = append  # type: ignore[method-assign]
     assert "a fault of ours" in caplog.text
     with a_writer(disk) as again:
         assert again.end == 1
@@ -596,7 +570,7 @@ def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) ->
         for thread in threads:
             thread.join()
         writer.close(0.05)
-        wait_until(lambda: not writer._thread.is_alive())
+        writer.close()
     results.wait(len(accepted))
     assert sorted(results.given) == sorted(accepted)
     disk.mend()
@@ -640,16 +614,6 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 
 
 @pytest.mark.usefixtures("short_idle")
-def test_an_idle_writer_publishes_what_could_not_be_published_at_once() -> None:
-    """What was acknowledged could be read only after the next message, or the next start."""
-    disk = SimulatedDisk()
-    with a_writer(disk) as writer:
-        disk.fail_next("write", errno.EIO, "/end", times=3)
-        assert put(writer, batch(0)) == [None]
-        wait_until(lambda: QueueReader(DIRECTORY, disk=disk).end() == 1)
-
-
-@pytest.mark.usefixtures("short_idle")
 def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
     disk = SimulatedDisk()
     told: list[str] = []
@@ -670,7 +634,7 @@ def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
         patch.setattr(SegmentLog, "trim", trim)
         with a_writer(disk, report=told.append) as writer:
             wait_until(lambda: writer.statistics()["disk_errors"] == 2)
-            wait_until(lambda: len(told) == 2)
+            wait_until(lambda: len(told) >= 2)
             assert put(writer, batch(0)) == [None]
     assert ["checking" in told[0], "trimming" in told[1]] == [True, True]
 
@@ -688,44 +652,6 @@ def test_a_busy_writer_trims_too() -> None:
             QueueReader(DIRECTORY, disk=disk).commit("spark", number)
 
 
-@pytest.mark.usefixtures("short_idle")
-def test_a_consumer_which_does_not_move_is_named_once_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """TB-12: nobody said who keeps the disk full."""
-    monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
-    disk = SimulatedDisk()
-    told: list[str] = []
-    with a_writer(disk, report=told.append) as writer:
-        put(writer, batch(0))
-        reader = QueueReader(DIRECTORY, disk=disk)
-        reader.register("dead")
-        reader.commit("live", 1)
-        writer._watch = Watch(patience=0.0)
-        wait_until(lambda: len(told) == 1)
-        assert put(writer, batch(1)) == [None]
-        assert "the consumer 'dead' has not moved for 0.0 h" in told[0]
-        assert f"msgproto queue consumers {DIRECTORY} --forget dead" in told[0]
-        wait_until(lambda: writer.statistics()["consumers_standing_still"] == 2)
-        reader.forget("dead")
-        reader.commit("live", 2)
-        wait_until(lambda: writer.statistics()["consumers_standing_still"] == 0)
-    assert [line.split("'")[1] for line in told] == ["dead", "live"]
-
-
-def test_only_who_is_behind_and_does_not_move_stands_still() -> None:
-    watch = Watch(patience=10.0)
-    assert watch.look({"a": 0, "b": 5}, 5, 0.0) == []
-    assert watch.look({"a": 0, "b": 5}, 5, 9.0) == []
-    assert watch.look({"a": 0, "b": 5}, 6, 10.0) == ["a"]  # b has had nothing to do
-    assert watch.still == {"a": 10.0}
-    assert watch.look({"a": 0, "b": 5}, 6, 19.0) == []
-    assert watch.look({"a": 1, "b": 5}, 6, 20.0) == ["b"]
-    assert watch.still == {"b": 10.0}
-    assert watch.look({"a": 1}, 6, 29.0) == []
-    assert watch.look({"a": 1}, 6, 30.0) == ["a"]
-
-
 def test_what_the_start_has_found_is_told_before_anything_else() -> None:
     """Damage is reported once, by its range, and what was cut away too; a whole queue says
     nothing.
@@ -738,7 +664,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
         damaged = writer.queue_id
     path = f"{DIRECTORY}/{0:020d}.segment"
     octets = bytearray(disk.octets_of(path))
-    octets[EMPTY_SEGMENT_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
+    octets[HEAD_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
     disk.spoil(path, bytes(octets) + b"torn")
     assert told == []
     with a_writer(disk, report=told.append) as writer:
@@ -754,7 +680,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
 
 FORKING = """
 import os, sys
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueWriter
 
 batch = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
@@ -797,3 +723,180 @@ def test_a_program_that_forgets_its_writer_ends_all_the_same(tmp_path: Path) -> 
         timeout=PATIENCE_SECONDS,
         check=True,
     )
+
+
+def test_what_is_submitted_in_the_writers_own_thread_is_written_too(tmp_path: Path) -> None:
+    writer, firsts = QueueWriter(tmp_path / "q"), SimpleQueue[Any]()
+
+    def again(error: BaseException | None, first: int | None) -> None:
+        firsts.put((error, first))
+        writer.submit(batch(2), lambda *answer: firsts.put(answer))
+
+    writer.submit(batch(1), again)
+    assert [firsts.get(timeout=PATIENCE_SECONDS) for _ in range(2)] == [(None, 0), (None, 1)]
+    writer.close()
+
+
+def open_below(directory: Path) -> list[str]:
+    """The files below a directory that this process has open."""
+    found = []
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(os.readlink(number))
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
+    directory = tmp_path.resolve() / "q"
+    told = SimpleQueue[Any]()
+    writer = QueueWriter(directory, segment_bytes=1)
+    broker = writer.broker()
+    broker.restored()
+    for number in range(3):
+        writer.submit(batch(number), lambda *answer: told.put(answer))
+        told.get(timeout=PATIENCE_SECONDS)
+    reader = QueueReader(directory)
+    assert sum(table.num_rows for table in reader.read(0, reader.end())) == 3
+    assert open_below(directory)
+    broker.close()
+    writer.close()
+    writer = QueueWriter(directory)
+    broker = writer.broker()
+    broker.close()
+    writer.close()
+    assert reader.place(2).offset == 2
+    min(directory.glob("*.segment")).unlink()  # as after a trim
+    assert reader.place(1).offset == 1
+    assert open_below(directory) == []
+
+
+def test_callbacks_get_the_first_offset_of_their_batch(tmp_path: Path) -> None:
+    """Batches of a group with a wrong one between them, packed ones and empty ones too."""
+    writer = QueueWriter(tmp_path, commit_delay=0.05)
+    wrong = dataclasses.replace(batch(5, 2), body=[b"one"])
+    batches = [batch(0, 3), wrong, MessageBatch("mtl", "content", 5), batch(3, 600), batch(603)]
+    told = Results()
+    for number, one in enumerate(batches):
+        told.submit(writer, one, number)
+    told.wait(5)
+    empty = told.firsts.pop(2)  # of another session, which has its own turn
+    assert empty in (0, 3, 603, 604)
+    assert told.firsts == {0: 0, 1: None, 3: 3, 4: 603}
+    writer.close()
+    writer = QueueWriter(tmp_path)
+    told = Results()
+    told.submit(writer, batch(604))
+    told.wait(1)
+    assert told.firsts == {604: 604}
+    writer.close()
+
+
+# -- figures and times: the writer's clock moves only when it is told to -------------------------
+
+
+class Clock:
+    """Is the writer's clock while the test lasts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.asked: Callable[[], None] = lambda: None
+        fake = types.SimpleNamespace(monotonic=self._monotonic, perf_counter=lambda: self.now)
+        monkeypatch.setattr(writer_room, "time", fake)
+
+    def _monotonic(self) -> float:
+        self.asked()
+        return self.now
+
+
+def test_a_writer_loads_what_encodes_before_its_first_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would take a tenth of a second while somebody waits for an ack."""
+    encoded: list[tuple[threading.Thread, list[MessageBatch]]] = []
+
+    def noted(batches: list[MessageBatch], whole: Any = writer_room.encode) -> Any:
+        encoded.append((threading.current_thread(), batches))
+        return whole(batches)
+
+    monkeypatch.setattr(writer_room, "encode", noted)
+    writer = QueueWriter(tmp_path)
+    ((thread, (one,)),) = encoded
+    assert thread is threading.current_thread()
+    assert one.count and one.fields and one.body and one.message_id
+    writer.close()
+
+
+@pytest.mark.parametrize("what", ["an older segment", "a consumer"])
+def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """RD-50, RD-58: what is checked while nothing waits is not noted as damaged by a read error."""
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    for number in range(3):
+        log.append([frame(number)])
+    log.close()
+    QueueReader(tmp_path).commit("spark", 0)
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+    monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
+    disk, told = BrokenDisk(), list[str]()
+    writer = QueueWriter(tmp_path, check_octets=0, disk=disk, report=told.append)
+    path = f"{1:020d}.segment" if what == "an older segment" else "consumers/spark"
+    disk.fail("read", times=None, name=path)
+    try:
+        wait_until(lambda: writer.unreadable is not None)
+        before = writer.statistics()["disk_errors"]
+        wait_until(lambda: writer.statistics()["disk_errors"] > before + 20)
+        assert [line for line in told if path in line] == told[-1:]
+        assert path in str(writer.unreadable)
+        disk.heal()
+        wait_until(lambda: writer.unreadable is None)
+        assert len(told) == 2
+        assert writer.damaged == []
+    finally:
+        writer.close()
+
+
+def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    for keys, values in (
+        ("`max-bytes`", f"{log_room.MAX_BYTES / 2**30:g} GiB"),
+        ("`segment-bytes`", f"{log_room.SEGMENT_BYTES / 2**20:g} MiB"),
+        (
+            "`group-octets`, `group-messages`",
+            f"{writer_room.GROUP_OCTETS / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",
+        ),
+    ):
+        assert f"| {keys} | {values} |" in page
+
+
+def test_a_consumer_which_is_behind_and_does_not_move_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TB-12: nobody said who keeps the disk full.  Consumers are looked at once a minute."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.0)  # each group is followed by a trim
+    disk, told = SimulatedDisk(), list[str]()
+    steps: list[tuple[dict[str, int], float, list[str], int]] = [
+        # what is committed, seconds that pass then, who is named, how many stand still
+        ({"dead": 0, "live": 1, "done": 1}, 60, [], 0),
+        ({"live": 2, "done": 3}, 3540, [], 0),
+        ({"live": 3, "done": 5}, 59, [], 0),
+        ({"live": 4, "done": 7}, 1, ["dead"], 1),  # an hour, and a minute since the last look
+        ({"live": 5, "done": 9}, 3600, [], 1),  # it is named once
+        ({"dead": 1, "done": 11}, 3600, ["live"], 1),
+        ({"dead": 2, "live": 6, "done": 13}, 3600, [], 0),
+    ]
+    with a_writer(disk, report=told.append) as writer:
+        put(writer, batch(0))
+        reader = QueueReader(DIRECTORY, disk=disk)
+        for number, (committed, seconds, named, still) in enumerate(steps, 1):
+            for name, offset in committed.items():
+                reader.commit(name, offset)
+            before = len(told)
+            clock.now += seconds
+            for message in (number, 100 + number):  # the first one's look is over then
+                assert put(writer, batch(message)) == [None]
+            assert [line.split("'")[1] for line in told[before:]] == named, number
+            assert writer.statistics()["consumers_standing_still"] == still, number
+    assert "has not moved for 1.0 h; what it needs is kept" in told[0]
+    assert f"msgproto queue consumers {DIRECTORY} --forget dead" in told[0]

@@ -1,10 +1,15 @@
-"""Requests and their answers: hooks, Deferreds, errors, and the server asking too."""
+"""Requests, answers, bodies in parts; with a sink what is answered means safe."""
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
 
 from tests.tools.sinks import SafeSink
-from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
 
-from .pairs import Case, Echo
+from .pairs import PEER, Case, Echo, HeldCase, Transport
+from .sides import CONNECT, msg
 
 
 class Answers(Case):
@@ -141,29 +146,6 @@ class Answers(Case):
 class Push(Case):
     """The server's side speaks first."""
 
-    def test_the_application_sends_to_a_client_by_its_id(self):
-        """SA-16: to the newest of its sessions."""
-
-        class Listening(SabcClient):
-            def requestReceived(self, message):
-                return b"got " + message.body
-
-        self.client_class = Listening
-        self.pair()
-        pushed = self.factory.push("me", b"news")
-        self.pump()
-        self.assertEqual(self.successResultOf(pushed).body, b"got news")
-        first = self.server
-        second, client = self.accept(), self.join()
-        self.pump(second, client)
-        self.assertEqual(self.factory.sessionsOf("me"), [first, second])
-        self.factory.push("me", b"more", timeout=5).addErrback(lambda failure: None)
-        self.assertEqual(first.transport.value(), b"")
-        self.assertIn(b"more", second.transport.value())
-        self.lose(second)
-        self.lose(client)
-        self.failureResultOf(self.factory.push("nobody"), ConnectionClosed)
-
     def test_a_client_puts_what_comes_into_its_own_sink(self):
         """SA-16."""
         self.pair()
@@ -172,3 +154,246 @@ class Push(Case):
         self.pump()
         self.assertEqual(self.successResultOf(pushed).body, b"")
         self.assertEqual(self.client.factory.sink.messages[0].body, b"news")
+
+
+class Streams(Case):
+    server_class = Echo
+
+    def test_a_large_body_is_sent_in_parts_and_arrives_whole(self):
+        """SA-18, SA-19."""
+        self.pair()
+        body = bytes(range(256)) * 800
+        asked = self.client.request(body)
+        self.assertGreater(self.client.transport.value().count(b"msg-more::yes"), 2)
+        self.pump()
+        self.assertEqual(self.successResultOf(asked).body, body)
+
+    def test_a_body_which_comes_piece_by_piece(self):
+        """SA-18."""
+        self.pair(part_octets=10)
+
+        def pieces():
+            for number in range(40):
+                yield b"%d " % number
+
+        asked = self.client.request(pieces(), headers={"x": "y"})
+        self.assertNoResult(asked)
+        for _ in range(4):
+            self.clock.advance(0)
+        self.pump()
+        expected = b"".join(b"%d " % number for number in range(40))
+        self.assertEqual(self.successResultOf(asked).body, expected)
+        self.assertEqual(self.server.notes[-1].fields, {"x": "y"})
+        sent = self.client.sendOnly([b"a", b"b"])
+        self.successResultOf(sent)
+        self.pump()
+        self.assertEqual(self.server.notes[-1].body, b"ab")
+
+    def test_a_streamed_body_waits_for_a_slow_reader(self):
+        """SA-18: no more is taken from the source than the peer reads."""
+        self.pair()
+        taken = []
+
+        def pieces():
+            for number in range(100):
+                taken.append(number)
+                yield b"x" * 1000
+
+        self.client.transport.producer.pauseProducing()
+        asked = self.client.request(pieces())
+        self.assertEqual(taken, [])
+        self.client.transport.producer.resumeProducing()
+        self.assertEqual(len(taken), 16)
+        self.client.transport.producer.pauseProducing()
+        self.clock.advance(0)
+        self.assertEqual(len(taken), 16)
+        self.client.transport.producer.resumeProducing()
+        self.client.transport.producer.resumeProducing()
+        while self.clock.getDelayedCalls()[0].getTime() <= self.clock.seconds():
+            self.clock.advance(0)
+        self.pump()
+        self.assertEqual(len(self.successResultOf(asked).body), 100_000)
+
+    def test_a_source_which_fails_ends_its_message_alone(self):
+        """SA-18, SA-20."""
+        self.pair(part_octets=4)
+
+        def pieces():
+            yield b"a" * 100_000
+            raise OSError("disk")
+
+        for verb in (self.client.request, self.client.sendOnly):
+            self.failureResultOf(verb(pieces()), OSError)
+        self.failureResultOf(self.client.request([5]), TypeError)
+        asked = self.client.request(b"next")
+        self.pump()
+        self.assertEqual(self.successResultOf(asked).body, b"next")
+        self.assertEqual(self.server.machine.counters.discarded_frames, 2)
+
+    def test_a_streamed_request_can_be_cancelled(self):
+        """SA-18, SA-20."""
+        self.pair()
+
+        def endless():
+            while True:
+                yield b"x" * 10_000
+
+        asked = self.client.request(endless())
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.client.sendError(1)  # with lengths a frame ends where the next one begins
+        self.pump()
+        self.assertEqual(self.server.machine.counters.discarded_frames, 1)
+        self.assertEqual(self.client.machine.outstanding, 0)
+        asked = self.client.request([b"later"])
+        self.clock.advance(0)
+        self.pump()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(self.client.machine.outstanding, 0)
+
+    def test_a_streamed_request_times_out(self):
+        """SA-27."""
+        self.pair()
+        self.client.transport.producer.pauseProducing()
+        asked = self.client.request([b"x"], timeout=5)
+        self.clock.advance(5)
+        self.failureResultOf(asked, TimedOut)
+        self.client.transport.producer.resumeProducing()
+
+    def test_streams_end_with_the_session(self):
+        """SA-18."""
+        self.pair()
+
+        def endless():
+            while True:
+                yield b"x"
+
+        room = self.client.room
+        asked, sent = self.client.request(endless()), self.client.sendOnly(endless())
+        self.assertEqual(self.client.room, room - 1)  # SA-27
+        self.lose(self.client)
+        self.failureResultOf(asked, ConnectionClosed)
+        self.failureResultOf(sent, ConnectionClosed)
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def masked(octets):
+    """A message as a browser sends it, with a mask of zeros."""
+    size = bytes([0x80 | len(octets)]) if len(octets) < 126 else b"\xfe" + len(octets).to_bytes(2)
+    return b"\x81" + size + bytes(4) + octets
+
+
+class Safety(HeldCase):
+    server_class = Echo
+
+    def test_an_answer_means_safe(self):
+        """SA-16: with a sink the hook and the answer come after it."""
+        self.pair()
+        asked = self.client.request(b"Hola", headers={"x": "y"})
+        self.client.sendOnly(b"quiet")
+        self.pump()
+        self.assertEqual(self.server.notes, ["established"])
+        first, second = self.sink.batches
+        self.assertEqual((first.kind, second.kind), ("request", "send-only"))
+        self.assertEqual(
+            (first.message_id, first.body, first.fields), (["1"], [b"Hola"], [{"x": "y"}])
+        )
+        self.assertEqual((first.client_id, first.octets, first.truncated), ("me", 4, None))
+        self.sink.safe()
+        self.pump()
+        self.assertEqual(self.successResultOf(asked).body, b"Hola")
+        self.assertEqual(len(self.server.notes), 3)
+
+    def test_a_subclass_may_store_batches_itself(self):
+        """SA-16: what its hook returns decides when a request is acknowledged, and whether."""
+        batches, stored = [], []
+
+        class Storing(SabcServer):
+            def batchReceived(self, batch):
+                batches.append(batch)
+                stored.append(Deferred())
+                return stored[-1]
+
+        self.pair(server_class=Storing)
+        asked = self.client.request(b"x")
+        self.pump()
+        lost = self.client.request(b"y")
+        self.pump()
+        self.assertEqual([batch.body for batch in batches], [[b"x"], [b"y"]])
+        self.assertEqual(self.sink.batches, [])
+        stored[0].callback(None)
+        self.pump()
+        self.successResultOf(asked)
+        self.assertNoResult(lost)
+        stored[1].errback(OSError("elsewhere"))
+        self.pump()
+        self.failureResultOf(lost, Refused)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+
+    def test_disconnect_waits_for_the_sink(self):
+        """SA-12: what was sent before is stored and answered before the end."""
+        self.pair()
+        asked = self.client.request(b"x")
+        self.client.sendOnly(b"y")
+        left = self.client.disconnect()
+        self.pump()
+        self.assertNoResult(left)
+        self.sink.safe(1)
+        self.pump()
+        self.successResultOf(asked)
+        self.assertNoResult(left)
+        self.sink.safe(1)
+        self.pump()
+        self.successResultOf(left)
+        self.assertEqual(self.server.notes[-1], "lost")
+
+    def test_messages_before_disconnecting_are_kept(self):
+        """SA-13: what came, came."""
+        self.pair()
+        self.client.request(b"x").addErrback(lambda failure: None)
+        self.client.sendOnly(b"y")
+        self.client.loseSession()
+        self.pump()
+        self.assertEqual(len(self.sink.messages), 2)
+        self.sink.safe()
+        self.assertEqual([getattr(note, "body", note) for note in self.server.notes[-1:]], [b"y"])
+
+    def test_reading_of_a_websocket_session_pauses_while_too_much_waits__SA_25(self):
+        """SA-25: messages behind the pause wait, although their octets are here already."""
+        self.serve(unsafe_octets=1000)
+        connection = self.factory.webSocketFactory().buildProtocol(PEER)
+        transport = Transport(peerAddress=PEER)
+        connection.makeConnection(transport)
+        connection.dataReceived(UPGRADE)
+        connection.dataReceived(masked(b"CONNECT\r\nclient-id::me\r\n\r\n\0"))
+        for number in range(6):
+            head = b"MESSAGE\r\nsession-id::secret-1\r\nmsg-id::%d\r\n\r\n" % number
+            connection.dataReceived(masked(head + b"x" * 600 + b"\r\n\r\n\0"))
+        self.assertEqual(transport.producerState, "paused")
+        self.assertLess(len(self.sink.messages), 6)
+        for _ in range(6):
+            self.sink.safe()
+        self.assertEqual([message.message_id for message in self.sink.messages], list("012345"))
+        self.assertEqual(transport.producerState, "producing")
+        connection.connectionLost(Failure(ConnectionDone()))
+
+    def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
+        """SA-22, HO-01: acknowledged means whole."""
+        for refuse in (False, True):
+            self.server = self.serve(message_octets=300, refuse=refuse)
+            self.server.dataReceived(CONNECT)  # a client which does not ask how much it takes
+            session = f"secret-{1 + refuse}"
+            self.server.dataReceived(msg(b"x" * 400, session=session, msg_id="1"))
+            cut = [batch.truncated for batch in self.sink.batches]
+            self.assertEqual(cut, [[True]])
+            self.sink.safe()
+            answer = self.server.transport.value()
+            self.assertIn(b"error-code::413" if refuse else b"truncated::yes", answer)
+            counted = "refused_frames" if refuse else "truncated_messages"
+            self.assertEqual(self.factory.counters[counted], 1)

@@ -14,9 +14,8 @@ from twisted.internet.defer import Deferred
 
 from twisted_msgproto.sabc import SabcServer
 
-from .pairs import Case, HeldCase
-from .sides import NOW, NUDGE, SESSION, limits, msg, names, open_server, part
-from .vectors import CONNECT, frame
+from .pairs import Case
+from .sides import CONNECT, NOW, NUDGE, SESSION, frame, limits, msg, names, open_server, part
 
 READ = 1 << 16
 BODY = b"x" * 900_000
@@ -191,46 +190,7 @@ def test_a_message_that_was_cut_counts_as_what_is_kept_of_it__NB_02() -> None:
     assert 900 < event.octets + event.weight < 1300
 
 
-class Slow(HeldCase):
-    def test_senders_of_headers_wait_for_the_sink_and_a_good_one_is_served__NB_02(self):
-        """NB-02, NB-01, NB-03: they are not read above their share of ``process-octets``."""
-        good, client = self.pair(process_octets=200_000)
-        crowd = [self.accept() for _ in range(3)]
-        for number, server in enumerate(crowd, 2):
-            server.dataReceived(CONNECT)
-            for id in range(100):
-                if server.transport.producerState == "producing":
-                    session = f"secret-{number}"
-                    octets = msg(session=session, msg_id=f"{id}", send_only="yes", **named(0))
-                    server.dataReceived(octets)
-        states = [server.transport.producerState for server in crowd]
-        self.assertEqual(states, ["paused"] * 3)
-        answer = client.request(b"Hola")
-        self.pump()
-        self.assertEqual(good.transport.producerState, "producing")
-        for _ in range(len(self.sink.waiting)):
-            self.sink.safe()
-        self.pump()
-        self.assertEqual(self.successResultOf(answer).body, b"")
-
-
 class AmongOthers(Case):
-    def test_those_with_headers_without_end_are_cut_off_and_a_good_one_is_served__NB_02(self):
-        """NB-02, FAULTS: by what all of them take, not by the octets they have sent."""
-        _, client = self.pair(process_held_octets=1 << 20)
-        crowd = [self.accept() for _ in range(4)]
-        for number, server in enumerate(crowd, 2):
-            server.dataReceived(CONNECT)
-            for start in range(0, 5800, 29):
-                if server.transport.connected and not server.transport.aborted:
-                    headers = named(start, WIDE[:2])
-                    session = f"secret-{number}"
-                    server.dataReceived(part(b"", session=session, msg_id="1", **headers))
-        self.assertEqual([server.transport.aborted for server in crowd], [True] * 4)
-        answer = client.request(b"Hola")
-        self.pump()
-        self.assertEqual(self.successResultOf(answer).body, b"")
-
     def test_requests_that_are_owed_answers_are_refused_and_a_good_one_is_served__NB_02(self):
         """NB-02: a hook may take long; ids, headers and, of coroutines, bodies are kept so long."""
         waiting: Deferred[None] = Deferred()

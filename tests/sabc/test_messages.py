@@ -1,31 +1,36 @@
-"""Requests, answers, errors: what they mean, what may not be (``SA-06``, ``SA-14`` … ``SA-17``)."""
+"""Requests, answers, errors: what they mean, what may not be, one by one or many at once."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.doubles import due, unanswered
-from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc import Client, ErrorReceived, Server
 
-from . import vectors
+from . import sides
 from .sides import (
     NOW,
+    SESSION,
+    SMALL,
     client_in,
     codes,
+    crlf,
+    cut,
     errors,
     flat,
+    frame,
     limits,
     msg,
     names,
     open_client,
     open_server,
+    part,
     requests,
     sent,
     server_in,
     state_of,
 )
-from .vectors import SESSION, crlf, frame
 
 # ── Requests, answers, errors ───────────────────────────────────────────────────────────────────
 
@@ -33,7 +38,7 @@ from .vectors import SESSION, crlf, frame
 def test_a_request_is_answered() -> None:
     # SA-14, SA-16: the examples of the source
     server = open_server()
-    events = server.receive(vectors.HOLA + vectors.HELLO, NOW)
+    events = server.receive(sides.HOLA + sides.HELLO, NOW)
     assert flat(events) == [
         ("request", "000001", {}, b"Hola", False),
         ("request", "123123", {}, b"Hello", False),
@@ -41,9 +46,9 @@ def test_a_request_is_answered() -> None:
     assert len(events) == 1
     assert server.unanswered == 2
     server.answer("000001", b"Mundo!!!")
-    assert server.outputs() == vectors.MUNDO
+    assert server.outputs() == sides.MUNDO
     server.answer("123123", b"OK")
-    assert server.outputs() == vectors.OK
+    assert server.outputs() == sides.OK
     assert server.unanswered == 0
 
 
@@ -68,7 +73,7 @@ def test_an_acknowledgement_is_an_empty_answer() -> None:
 def test_send_only_wants_no_answer() -> None:
     # SA-17
     server = open_server()
-    events = server.receive(vectors.SEND_ONLY, NOW)
+    events = server.receive(sides.SEND_ONLY, NOW)
     assert flat(events) == [("send-only", "888999", {}, b"OK", False)]
     assert server.unanswered == 0
     with pytest.raises(ValueError, match="waits for no answer"):
@@ -77,7 +82,7 @@ def test_send_only_wants_no_answer() -> None:
     assert flat(events) == [("request", "1", {}, b"", False)]
     client = open_client()
     client.send_only(b"OK")
-    assert client.outputs() == vectors.SEND_ONLY.replace(b"888999", b"1")
+    assert client.outputs() == sides.SEND_ONLY.replace(b"888999", b"1")
     assert client.outstanding == 0
 
 
@@ -113,7 +118,7 @@ def test_free_headers_pass_through() -> None:
 def test_an_application_sends_no_reserved_header(name: str) -> None:
     # SA-06
     server, client = open_server(), open_client()
-    server.receive(vectors.HOLA, NOW)
+    server.receive(sides.HOLA, NOW)
     for verb in (
         lambda: client.request(b"", 1, NOW, headers={name: "x"}),
         lambda: client.send_only(b"", headers={name: "x"}),
@@ -187,7 +192,7 @@ def test_a_frame_that_makes_no_sense_costs_that_frame(name: str) -> None:
     # SA-06, SA-14, SA-17
     octets, ref = SEMANTIC[name]
     server = open_server()
-    events = server.receive(octets + vectors.HOLA, NOW)
+    events = server.receive(octets + sides.HOLA, NOW)
     assert names([events[0]]) == ["FrameRefused"]
     assert requests(events) == [("000001", b"Hola", False)]
     ((code, named, text),) = errors(server)
@@ -220,13 +225,13 @@ def test_an_error_takes_any_header() -> None:
 def test_an_id_is_used_once_while_it_waits() -> None:
     # SA-15
     server = open_server()
-    events = server.receive(vectors.HOLA + msg(b"again", msg_id="000001"), NOW)
+    events = server.receive(sides.HOLA + msg(b"again", msg_id="000001"), NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server) == [("400", "000001", b"this msg-id waits for its answer")]
     server.receive(msg(b"again", msg_id="000001", send_only="yes"), NOW)
     assert codes(server) == ["400"]
     server.answer("000001", b"")
-    assert requests(server.receive(vectors.HOLA, NOW)) == [("000001", b"Hola", False)]
+    assert requests(server.receive(sides.HOLA, NOW)) == [("000001", b"Hola", False)]
 
 
 def test_the_id_spaces_of_the_two_sides_are_two() -> None:
@@ -297,7 +302,7 @@ def test_an_error_text_cannot_end_its_frame_early() -> None:
 def test_answers_after_the_end_are_nobodys() -> None:
     # SA-13
     server = open_server()
-    server.receive(vectors.HOLA, NOW)
+    server.receive(sides.HOLA, NOW)
     server.stop()
     server.outputs()
     server.answer("000001", b"x")
@@ -308,7 +313,7 @@ def test_answers_after_the_end_are_nobodys() -> None:
 
 def test_acknowledging_nothing_or_twice() -> None:
     server = open_server()
-    server.receive(vectors.HOLA, NOW)
+    server.receive(sides.HOLA, NOW)
     server.acknowledge([])
     server.acknowledge(["000001"])
     with pytest.raises(ValueError, match="waits for no answer"):
@@ -364,18 +369,162 @@ def test_who_waits_when_the_connection_is_lost() -> None:
     assert due(client, NOW)[1] is None
 
 
-def test_a_snapshot_shows_no_secret() -> None:
-    # SA-10
-    server = open_server(expires=NOW + 5)
-    server.receive(vectors.HOLA, NOW)
-    assert server.snapshot() == {
-        "state": "OPEN",
-        "framing": "mark",
-        "expires": NOW + 5,
-        "unanswered": 1,
-        "outstanding": 0,
-        "unfinished": 0,
-    }
-    assert open_client(lengths=True).snapshot()["framing"] == "length"
-    assert open_client(framed=True).snapshot()["framing"] == "websocket"
-    assert server.counters.as_dict()["requests"] == 1
+# ── However it is split ─────────────────────────────────────────────────────────────────────────
+
+
+def test_frames_of_a_closed_connection_are_nothing() -> None:
+    server = open_server(framed=True)
+    server.stop()
+    assert server.receive([sides.HOLA], NOW) == []
+
+
+def request_frame(id: str, body: bytes, lengths: bool, final: bool = True, **h: str) -> bytes:
+    named = {"session-id": SESSION, "msg-id": id} | {k.replace("_", "-"): v for k, v in h.items()}
+    return frame("MESSAGE", named, body, final=final, lengths=lengths)
+
+
+ODD = {
+    "plain": lambda n: request_frame(n, b"x" * 7, n.startswith("L")),
+    "empty": lambda n: request_frame(n, b"", n.startswith("L")),
+    "end mark within": lambda n: request_frame(n, b"a\r\n\r\n\0b", n.startswith("L")),
+    "blank line within": lambda n: request_frame(n, b"a\r\n\r\nb", n.startswith("L")),
+    "nul first": lambda n: request_frame(n, b"\0a", n.startswith("L")),
+    "length line within": lambda n: request_frame(n, b"\r\ncontent-length::3", n.startswith("L")),
+    "same id": lambda n: request_frame("same" + n[0], b"y", n.startswith("L")),
+    "free header": lambda n: request_frame(n, b"y", n.startswith("L"), a="b"),
+    "send-only": lambda n: request_frame(n, b"y", n.startswith("L"), send_only="yes"),
+    "part": lambda n: request_frame(n, b"y", n.startswith("L"), False, msg_more="yes"),
+    "no end": lambda n: request_frame(n, b"y", n.startswith("L"), False),
+    "other session": lambda n: request_frame(n, b"y", n.startswith("L"), session_id="x"),
+    "separator in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::::"
+    ),
+    "line end in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\n"
+    ),
+    "cr in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\r"
+    ),
+    "no utf-8": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\xff"
+    ),
+    "leading zero": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"length::", b"length::0"
+    ),
+    "a long id": lambda n: request_frame(n + "i" * 1100, b"y", n[0] == "L"),
+    "above the limit": lambda n: request_frame(n, b"y" * 700, n[0] == "L"),
+    "other command": lambda n: sides.FORBIDDEN,
+}
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_many_at_once_are_read_as_one_by_one(odd: str, at: int, lengths: bool) -> None:
+    # SA-10, SA-15, SA-16, SA-22, SA-26, SA-27: whatever stands among plain requests
+    prefix = "L" if lengths else "M"
+    names = ["plain"] * 4
+    names[at:at] = [odd, odd] if odd == "same id" else [odd]
+    octets = b"".join(ODD[name](f"{prefix}{n}") for n, name in enumerate(names))
+
+    def run(chunks: list[bytes]) -> tuple[list[object], bytes]:
+        bound = limits(message_octets=600, outstanding_requests=5, part_octets=600)
+        server = open_server(limits=bound, lengths=lengths)
+        events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
+        return flat(events), server.outputs()
+
+    whole = run([octets])
+    assert run([octets[i : i + 1] for i in range(len(octets))]) == whole
+    for place in range(0, len(octets), 11):
+        assert run(cut(octets, place)) == whole
+
+
+def test_many_at_once_keep_the_bounds() -> None:
+    # SA-27, SA-11
+    octets = b"".join(msg(b"x", msg_id=str(n)) for n in range(6))
+    server = open_server(limits=limits(outstanding_requests=4))
+    assert len(requests(server.receive(octets, NOW))) == 4
+    assert codes(server) == ["429", "429"]
+    server = open_server(expires=NOW + 1)
+    assert isinstance(server.receive(octets, NOW + 1)[-1], Fault)
+    assert server.unanswered == 0
+    server = open_server(limits=limits(header_block_octets=511))
+    assert isinstance(server.receive(octets, NOW)[-1], Fault)
+    server = open_server(lenient=True)
+    assert len(requests(server.receive(octets, NOW))) == 6
+
+
+def test_what_is_left_of_the_branches() -> None:
+    # SA-05, SA-12, SA-16, SA-18, SA-22: the ways which no story above takes
+    client = open_client()
+    assert isinstance(client.receive(b"HELLO\r\n", NOW)[-1], Fault)
+    assert client.fault is not None
+    # DISCONNECT with a message that is being skipped, and one that answers
+    server = open_server()
+    id = server.request(b"?", "w", NOW)
+    server.receive(part(b"a", msg_id="1", error_code="x"), NOW)
+    server.receive(part(b"a", ref_msg_id=id), NOW)
+    server.receive(sides.HOLA + sides.DISCONNECT, NOW)
+    server.outputs()
+    assert flat(server.receive(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"
+    # only cut messages to acknowledge
+    server = open_server(limits=SMALL)
+    server.receive(msg(b"x" * 290, msg_id="1"), NOW)
+    server.acknowledge(["1"])
+    (answer,) = sent(server)
+    assert ("truncated", "yes") in answer.headers
+    # a connection lost while a message is being written
+    client = open_client()
+    outgoing, other = client.open_message("w", NOW), client.open_message(None, NOW)
+    outgoing.write(b"abc")
+    client.stop()
+    client.outputs()
+    outgoing.write(b"def")
+    outgoing.finish()
+    other.abort()
+    assert client.outputs() == b""
+
+
+def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
+    """SA-22"""
+    client = open_client(limits=SMALL)
+    ids = [client.request(b"y", b"x", NOW) for _ in range(5)]
+    long, short = b"x" * 400, b"x"
+    bodies = [short, long, short, long, short]
+    octets = b"".join(msg(body, ref_msg_id=id) for id, body in zip(ids, bodies, strict=True))
+    (event,) = client.receive(octets, NOW)
+    assert event.truncated == [False, True, False, True, False]
+
+
+def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:
+    for owed, seconds in ((1, 30.0), (0, 4.0)):
+        client = open_client()
+        for _ in range(owed):
+            client.request(b"y", b"x", NOW)
+        client.disconnect(NOW + 1)
+        assert client.deadline == NOW + 1 + seconds
+
+
+def test_many_answers_leave_together() -> None:
+    # SA-16, SA-18, SA-21, SA-22: but for those which need more than one plain frame
+    for lengths in (False, True):
+        server = open_server(lengths=lengths, limits=limits(message_octets=300, part_octets=250))
+        client = open_client(lengths=lengths)
+        bodies = [b"a", b"", b"\0", b"x" * 400, b"b", b"cut"]
+        ids = [client.request(b"y" * (290 if body == b"cut" else 1), body, NOW) for body in bodies]
+        server.receive(client.outputs(), NOW)
+        left = server.answer_all(ids, bodies)
+        assert left == [ids[n] for n in ((1, 3, 5) if lengths else (1, 2, 3, 5))]
+        for id in left:
+            body = bodies[ids.index(id)]
+            if lengths or body != b"\0":
+                server.answer(id, body)
+        events = flat(client.receive(server.outputs(), NOW))
+        cut = events.pop()  # HO-01
+        assert cut[:4] == ("RequestFailed", cut[1], b"cut", "truncated")
+        assert client.counters.responses == len(events) + 1
+        assert all(row[2] == row[4] for row in events)
+        assert len(events) == (5 if lengths else 4)
+        assert server.answer_all([], []) == []
+        server.stop()
+        assert server.answer_all(["1"], [b""]) == []

@@ -12,14 +12,18 @@ from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc import ErrorReceived
 
-from . import vectors
+from . import sides
 from .sides import (
     NOW,
     NUDGE,
+    SESSION,
     SMALL,
     codes,
+    crlf,
+    cut,
     errors,
     flat,
+    frame,
     limits,
     msg,
     names,
@@ -30,7 +34,6 @@ from .sides import (
     sent,
     talk,
 )
-from .vectors import SESSION, crlf, cut, frame
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -38,13 +41,13 @@ from .vectors import SESSION, crlf, cut, frame
 def test_the_parts_of_the_example_become_one_message() -> None:
     # SA-18, SA-19
     server = open_server()
-    events = server.receive(vectors.PART_1 + vectors.PART_2 + vectors.PART_3, NOW)
-    assert requests(events) == [("123456", vectors.WHOLE_BODY, False)]
+    events = server.receive(sides.PART_1 + sides.PART_2 + sides.PART_3, NOW)
+    assert requests(events) == [("123456", sides.WHOLE_BODY, False)]
     server = open_server(framed=True)
     found = []
-    for octets in (vectors.PART_1, vectors.PART_2, vectors.PART_3):
+    for octets in (sides.PART_1, sides.PART_2, sides.PART_3):
         found += server.receive([octets], NOW)
-    assert requests(found) == [("123456", vectors.WHOLE_BODY, False)]
+    assert requests(found) == [("123456", sides.WHOLE_BODY, False)]
 
 
 def test_messages_interleave() -> None:
@@ -134,13 +137,13 @@ def test_unfinished_messages_are_bounded() -> None:
 def test_refused_messages_which_go_on_are_bounded_too() -> None:
     # SA-27
     server = open_server(limits=limits(unfinished_messages=2))
-    octets = b"".join(part(b"a", msg_id=str(n)) for n in range(6)) + vectors.HOLA
+    octets = b"".join(part(b"a", msg_id=str(n)) for n in range(6)) + sides.HOLA
     events = server.receive(octets, NOW)
     assert isinstance(events[-1], Fault)
     assert events[-1].reason == "unfinished-messages"
     assert codes(server) == ["429"] * 4
     server = open_server(limits=limits(unfinished_messages=1))
-    octets = part(b"a", ref_msg_id="1") + part(b"a", ref_msg_id="2") + vectors.HOLA
+    octets = part(b"a", ref_msg_id="1") + part(b"a", ref_msg_id="2") + sides.HOLA
     assert isinstance(server.receive(octets, NOW)[-1], Fault)
 
 
@@ -159,7 +162,7 @@ def test_a_refused_part_spoils_its_message() -> None:
     assert codes(server) == ["400"]
     events = server.receive(part(b"a", msg_id="2", error_code="x") + msg(b"b", msg_id="2"), NOW)
     assert requests(events) == []
-    events = server.receive(part(b"no id") + vectors.HOLA, NOW)
+    events = server.receive(part(b"no id") + sides.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
 
 
@@ -209,15 +212,15 @@ def test_a_frame_that_stops_coming_is_given_up() -> None:
 
 def test_the_worked_example_is_cut_at_its_limit() -> None:
     # SA-22: the invariant, not the picture
-    stream = vectors.PART_1 + vectors.PART_2 + vectors.PART_3
+    stream = sides.PART_1 + sides.PART_2 + sides.PART_3
     whole = None
     for chunks in ([stream], [stream[i : i + 1] for i in range(len(stream))], cut(stream, 170)):
         server = open_server(limits=SMALL)
         events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
         ((id, body, truncated),) = requests(events)
         assert (id, truncated) == ("123456", True)
-        assert vectors.WHOLE_BODY.startswith(body)
-        assert len(stream) > 300 >= len(vectors.PART_1) + len(body)
+        assert sides.WHOLE_BODY.startswith(body)
+        assert len(stream) > 300 >= len(sides.PART_1) + len(body)
         assert whole in (None, body)
         whole = body
         server.answer(id, b"half")
@@ -342,7 +345,7 @@ def test_parts_add_up_to_twice_the_limit() -> None:
 def test_an_option_refuses_what_is_too_large() -> None:
     # SA-22
     server = open_server(limits=SMALL, refuse_oversize=True)
-    events = server.receive(msg(b"x" * 280, msg_id="1") + vectors.HOLA, NOW)
+    events = server.receive(msg(b"x" * 280, msg_id="1") + sides.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("413", "1")
     assert server.unanswered == 1
@@ -414,7 +417,7 @@ def test_failing_a_cut_request_says_so() -> None:
 def test_a_cut_request_too_many_is_refused() -> None:
     # SA-22, SA-27
     server = open_server(limits=limits(message_octets=300, outstanding_requests=1))
-    events = server.receive(vectors.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
+    events = server.receive(sides.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("429", "2")
 
@@ -510,20 +513,6 @@ def test_a_message_in_pieces_is_never_more_than_the_peer_takes(framing: str) -> 
         assert flat(talk(client, server, framed)) == [
             ("request", outgoing.id, {"a": "b"}, taken, False)
         ]
-
-
-def test_a_large_body_goes_out_in_parts() -> None:
-    # SA-18
-    client = open_client(limits=limits(part_octets=100))
-    client.request(b"x" * 250, "w", NOW, headers={"a": "b"})
-    frames = [r for r in sent(client)]
-    assert [len(f.body) for f in frames] == [100, 150] or [len(f.body) for f in frames] == [
-        100,
-        100,
-        50,
-    ]
-    assert [f.final for f in frames] == [False] * (len(frames) - 1) + [True]
-    assert [("a", "b") in f.headers for f in frames] == [True] + [False] * (len(frames) - 1)
 
 
 @pytest.mark.parametrize("framing", ["length", "websocket", "mark"])

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -88,80 +83,6 @@ def test_a_line_which_the_server_does_not_take_whole_is_no_success(
     assert landed == [(b"good", False)]
 
 
-def test_a_server_which_ignores_disconnect_does_not_keep_send(launch: Launcher) -> None:
-    # HO-05: everything is acknowledged, so nothing is waited for but the end
-    heard = bytearray()
-
-    def serve(listening: socket.socket) -> None:
-        connection, _ = listening.accept()
-        with connection:
-            answered = 0
-            while octets := connection.recv(65536):
-                heard.extend(octets)
-                if not answered and heard.count(b"\0"):
-                    connection.sendall(b"CONNECTED\r\nsession-id::s\r\n\r\n\0")
-                    answered = 1
-                for id in re.findall(rb"\r\nmsg-id::(\d+)\r\n", bytes(heard))[answered - 1 :]:
-                    head = b"MESSAGE\r\nsession-id::s\r\nref-msg-id::" + id
-                    connection.sendall(head + b"\r\n\r\n\0")
-                    answered += 1
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        serving = threading.Thread(target=serve, args=(listening,))
-        serving.start()
-        where = f"tcp:127.0.0.1:{listening.getsockname()[1]}"
-        sent = launch.run("send", "sabc", where, "--count", "3", "--json")
-        serving.join()
-    assert sent.returncode == 0, sent.stderr
-    assert '"sent": 3, "acknowledged": 3' in sent.stdout
-    assert b"DISCONNECT\r\n" in heard
-    assert heard.endswith(b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0")
-
-
-def test_logging_in(launch: Launcher, tmp_path: Path) -> None:
-    # SA-07, SA-08
-    server, tcp, _ = serve(launch, "--auth", "memory:bob:secret", "--limit", "login-delay=0.05")
-    for text, ok in (("secret\n", True), ("mistaken\n", False)):
-        (tmp_path / "password").write_text(text)
-        ended = launch.run(
-            *("send", "sabc", tcp, "--count", "3", "--user", "bob"),
-            *("--password-file", str(tmp_path / "password")),
-        )
-        assert (ended.returncode == 0) is ok, ended.stderr
-    assert "Access Forbidden" in ended.stderr
-    server.end()
-    assert "secret" not in server.output
-    assert "mistaken" not in server.output
-
-
-def test_recv_prints_what_the_server_sends(launch: Launcher) -> None:
-    # SA-16
-    program = (
-        "from twisted.internet import reactor, defer\n"
-        "from twisted_msgproto.sabc import SabcServer, SabcServerFactory\n"
-        "class Greeting(SabcServer):\n"
-        "    def sessionEstablished(self):\n"
-        "        self.sendOnly(b'hello ' + self.clientId.encode(), headers={'x': 'y'})\n"
-        "        self.request(b'and a question')\n"
-        "factory = SabcServerFactory()\n"
-        "factory.protocol = Greeting\n"
-        "port = reactor.listenTCP(0, factory, interface='127.0.0.1')\n"
-        "print(f'port {port.getHost().port} ready', flush=True)\n"
-        "reactor.run()\n"
-    )
-    server = launch.command([sys.executable, "-c", program])
-    port = server.line(r"port (\d+) ready")[1]
-    got = launch.run(
-        "recv", "sabc", f"tcp:127.0.0.1:{port}", "--count", "2", "--json", "--user", "me"
-    )
-    assert got.returncode == 0, got.stderr
-    first, second = got.stdout.splitlines()
-    assert '"kind": "send-only"' in first
-    assert '"body": "hello me"' in first
-    assert '"fields": {"x": "y"}' in first
-    assert '"kind": "request"' in second
-
-
 def typed_session() -> list[tuple[str, bytes]]:
     """The documents' session as ("typed" | "answered", text) in turn."""
     (text,) = re.findall(r"^```text\n(> CONNECT.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -175,37 +96,21 @@ def typed_session() -> list[tuple[str, bytes]]:
     return turns
 
 
-@pytest.mark.parametrize("tool", ["socket", "nc"])
-def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
-    # SA-01, SA-02, SA-06, SA-28: typed with a plain TCP tool, line ends as a terminal sends them
-    if tool == "nc" and shutil.which("nc") is None:
-        pytest.skip("no nc on this machine")
+def test_the_session_of_the_documents(launch: Launcher) -> None:
+    # SA-01, SA-02, SA-06, SA-28: typed, line ends as a terminal sends them
     _, tcp, _ = serve(launch, "--lenient")
     host, port = tcp.removeprefix("tcp:").split(":")
     turns = typed_session()
     assert [kind for kind, _ in turns] == ["typed", "answered"] * 3
     session = b""
-    process = None
-    if tool == "nc":
-        process = subprocess.Popen(
-            ["nc", host, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        write, output = process.stdin.write, process.stdout.fileno()
-        read = lambda: os.read(output, 4096)  # noqa: E731
-    else:
-        connection = socket.create_connection((host, int(port)), timeout=30)
-        write, read = connection.sendall, lambda: connection.recv(4096)
-    try:
-        came = b""
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
         for kind, text in turns:
             if kind == "typed":
-                write(text.replace(b"SESSION", session))
-                came = b""
+                connection.sendall(text.replace(b"SESSION", session))
                 continue
+            came = b""
             while not came.endswith(b"\0"):
-                octets = read()
+                octets = connection.recv(4096)
                 assert octets, came
                 came += octets
             if not session:
@@ -213,17 +118,7 @@ def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
                 assert len(session) >= 22  # SA-09: 128 bits and more
             shown = came.replace(b"\r\n", b"\n").replace(session, b"SESSION") + b"\n"
             assert shown == text
-        if process is not None and process.stdin is not None:
-            process.stdin.close()  # some nc stay until nobody can type any more
-        assert read() == b""
-    finally:
-        if process is not None:
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-        else:
-            connection.close()
+        assert connection.recv(4096) == b""
 
 
 @pytest.mark.parametrize(
@@ -254,13 +149,6 @@ def test_where_it_listens_by_default() -> None:
     assert endpoints("-e", "tcp:1") == (["tcp:1"], [])
     assert endpoints("--websocket", "tcp:2") == ([], ["tcp:2"])
     assert endpoints("-e", "tcp:1", "-e", "tcp:2", "--websocket", "tcp:3")[0] == ["tcp:1", "tcp:2"]
-
-
-@pytest.mark.parametrize("words", [["--destination", "x"], ["--compress", "3"]])
-def test_options_which_sabc_has_not_are_refused(launch: Launcher, words: list[str]) -> None:
-    ended = launch.run("send", "sabc", "tcp:127.0.0.1:9", "--count", "1", *words)
-    assert ended.returncode == 2
-    assert ended.stderr == f"msgproto send: send sabc has no {words[0]}\n"
 
 
 # ── Calls from the shell ────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from twisted.logger import globalLogBeginner
 
 from tests.sim.adapters import BUGS, WORLDS
-from tests.sim.broker import BrokerWorld
-from tests.sim.broker_bugs import BROKER_BUGS
+from tests.sim.broker import BROKER_BUGS, BrokerWorld
 from tests.sim.world import Violation, World
 
 

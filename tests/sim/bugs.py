@@ -14,11 +14,9 @@ from unittest import mock
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from tests.sim.clock import ProcessClock
-from tests.sim.consumer import Consumer
+from tests.sim.clock import End, ProcessClock
 from tests.sim.disk import SimulatedFile
-from tests.sim.gateway import DIRECTORY
-from tests.sim.pipe import End
+from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.gathered import Gathered
 from twisted_msgproto.core.window import ReceiveWindow
@@ -36,7 +34,6 @@ Bug = Callable[[], AbstractContextManager[object]]
 
 
 def ack_before_sync() -> AbstractContextManager[object]:
-    """The sink says safe as soon as the batch is in memory."""
     put = DurableSink.put
 
     def early(self: DurableSink, batch: Any) -> Any:
@@ -52,7 +49,6 @@ def no_sync() -> AbstractContextManager[object]:
 
 
 def swallowed_no_room() -> AbstractContextManager[object]:
-    """A full disk is taken for success."""
     append = SegmentLog.append
 
     def swallowing(self: SegmentLog, group: Any) -> int:
@@ -65,7 +61,6 @@ def swallowed_no_room() -> AbstractContextManager[object]:
 
 
 def swallowed_io_error() -> AbstractContextManager[object]:
-    """A disk which breaks is taken for success."""
     append = SegmentLog.append
 
     def swallowing(self: SegmentLog, group: Any) -> int:
@@ -78,8 +73,6 @@ def swallowed_io_error() -> AbstractContextManager[object]:
 
 
 def no_idempotent_batch() -> AbstractContextManager[object]:
-    """A batch which comes again is appended again."""
-
     def write(self: Consumer, batch: int, rows: list[Any]) -> None:
         self.table.setdefault(batch, []).extend(rows)
 
@@ -146,7 +139,6 @@ def reads_on() -> AbstractContextManager[object]:
 
 
 def octets_stay_counted() -> AbstractContextManager[object]:
-    """What failed is never taken off the budget."""
     finished = Delivery._finished
 
     def keeping(self: Delivery, result: Any, *counted: Any) -> None:
@@ -238,7 +230,6 @@ SHARED_BUGS: dict[str, Bug] = {
 
 
 def window_plus_one() -> AbstractContextManager[object]:
-    """The writer sends one event more than its window."""
     init = lumberjack_writer.Writer.__init__
 
     def wider(self: Any, *arguments: Any, **named: Any) -> None:
@@ -249,7 +240,6 @@ def window_plus_one() -> AbstractContextManager[object]:
 
 
 def ack_off_by_one() -> AbstractContextManager[object]:
-    """The reader acknowledges the number after the last one."""
     encode = lumberjack_machine.encode_ack
     return mock.patch.object(
         lumberjack_machine,
@@ -273,14 +263,12 @@ def ack_is_a_count() -> AbstractContextManager[object]:
 
 
 def no_idle_ack() -> AbstractContextManager[object]:
-    """A window which stays short is never acknowledged."""
     return mock.patch.object(
         lumberjack_machine.Reader, "_look_at_silence", lambda self, now, events: None
     )
 
 
 def shared_buffer() -> AbstractContextManager[object]:
-    """All connections read into one buffer."""
     shared: dict[str, Gathered] = {}
     init = lumberjack_wire.Decoder.__init__
 
@@ -310,7 +298,6 @@ def shared_buffer() -> AbstractContextManager[object]:
 
 
 def no_resend() -> AbstractContextManager[object]:
-    """What was unacknowledged on a lost connection is forgotten."""
     return mock.patch.object(lumberjack_writer.Writer, "lost", lambda self, now: [])
 
 

@@ -170,7 +170,6 @@ class SimulatedDisk:
         return path in self._unreadable
 
     def can_read(self) -> None:
-        """Everything can be read again."""
         self._unreadable.clear()
 
     @contextmanager
@@ -181,7 +180,6 @@ class SimulatedDisk:
         self._unreadable = unreadable
 
     def mend(self) -> None:
-        """Room again, and no fault is to come."""
         self.capacity = None
         self._faults.clear()
         self.can_read()
@@ -203,7 +201,6 @@ class SimulatedDisk:
         return max(0, self.capacity - self.used())
 
     def used(self) -> int:
-        """Octets in all files."""
         return sum(
             len(content.octets) for names in self._names.values() for content in names.values()
         )
@@ -238,7 +235,6 @@ class SimulatedDisk:
         return bytes(self._content(path).octets)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of this name."""
         directory, name = split(path)
         return path in self._names or name in self._names.get(directory, {})
 
@@ -249,7 +245,6 @@ class SimulatedDisk:
         content.unsynced.clear()
 
     def paths(self) -> list[str]:
-        """All files."""
         return sorted(
             os.path.join(directory, name)
             for directory, names in self._names.items()
@@ -411,3 +406,53 @@ class CutDisk(SimulatedDisk):
                     raise Cut
                 self.left -= 1
         super().note(operation, path)
+
+
+# ── A table's disk on a :class:`~tests.sim.disk.SimulatedDisk`: it forgets what was  ──
+
+
+class SimulatedTableDisk:
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+
+    def names(self, path: str) -> list[str]:
+        return self._disk.names(path)
+
+    def read(self, path: str) -> bytes:
+        file = self._disk.open(path)
+        return file.read(0, file.size())
+
+    def last(self, path: str, octets: int) -> bytes:
+        return self.read(path)[-octets:]
+
+    def size(self, path: str) -> int:
+        return self._disk.open(path).size()
+
+    def modified(self, path: str) -> float:
+        return self._disk.modified(path) / 1e6
+
+    def write(self, path: str, octets: bytes) -> None:
+        if self._disk.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        file = self._disk.open(path, write=True)
+        written = 0
+        while written < len(octets):
+            written += file.write(written, [octets[written:]])
+
+    def sync(self, path: str) -> None:
+        self._disk.open(path).sync()
+
+    def sync_directory(self, path: str) -> None:
+        self._disk.sync_directory(path)
+
+    def link(self, old: str, new: str) -> None:
+        self._disk.link(old, new)
+
+    def rename(self, old: str, new: str) -> None:
+        self._disk.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._disk.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        self._disk.make_directory(path)

@@ -6,6 +6,7 @@ clock instead.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.sink import DurableSink
+from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
@@ -56,7 +58,6 @@ class Turns:
         self._wrote: deque[set[str]] = deque([set()], maxlen=3)
 
     def submitted(self, batch: MessageBatch, octets: int) -> None:
-        """A batch comes into the queue."""
         session = str(batch.session)
         self._wrote[-1].add(session)
         if session not in self._known:
@@ -65,7 +66,6 @@ class Turns:
                 self._new.append(batch)
 
     def taken(self, batches: list[MessageBatch]) -> None:
-        """A group is taken."""
         if (len(set().union(*self._wrote)) + 1) * QUANTUM_OCTETS <= GROUP_OCTETS:
             taken = set(map(id, batches))
             if any(id(batch) not in taken for batch in self._new):
@@ -96,12 +96,16 @@ class SimulatedWriter:
         self._waiting: FairQueue[Entry] = FairQueue()
         self._turns = Turns(unfair)
         self._busy = False
+        self._failing: OSError | None = None  # what has failed and was not told yet
 
     def broker(self, **options: Any) -> BrokerState:
         """As the real one: what brokers keep is on the simulated disk, too."""
         return BrokerState(self._log, report=lambda line: None, **options)
 
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
+        if self._failing is not None:  # a session has no gaps
+            callback(self._failing, None)
+            return
         entry, octets = (batch, callback), self._weigh(batch)
         self._turns.submitted(batch, octets)
         self._waiting.add(batch.session, entry, batch.count, octets)
@@ -125,8 +129,9 @@ class SimulatedWriter:
             if self._log.disk.is_unreadable(failure.filename):  # it is tried again
                 self._clock.callLater(RETRY_SECONDS, self._commit, group)
                 return
-            # What was submitted behind it goes with it: a session has no gaps.
-            error = failure
+            # As a sink of a user's may.  What was submitted behind it goes with it.
+            self._failing = error = failure
+            self._clock.callLater(0.0, self._told)
             behind = self._waiting.clear()
             self._turns.taken([batch for batch, _ in behind])
             group += behind
@@ -137,10 +142,11 @@ class SimulatedWriter:
         self._busy = False
         self._look()
 
+    def _told(self) -> None:
+        self._failing = None
+
 
 class GatewayProcess:
-    """One life of the gateway, from its start to its crash."""
-
     def __init__(
         self,
         clock: Any,
@@ -169,11 +175,96 @@ class GatewayProcess:
             raise
 
     def end(self) -> Deferred[Any]:
-        """The process ends in order."""
         keeping = self.sink.keeping
         drained: Deferred[Any] = self.factory.drain()
         return drained if keeping is None else drained.addCallback(lambda _: keeping.close())
 
     def kill(self) -> None:
-        """The process ends at once: nothing of it ever runs again."""
         self.clock.kill()
+
+
+# ── A Spark-like consumer: intent log, write, commit, and crashes between any two of ──
+
+NAME = "spark"
+
+COLUMNS = ["offset", "session", "message_id", "body", "attachments"]
+"""What a world looks at; the other columns have tests of their own, and take their time."""
+
+
+def rows_of(reader: QueueReader, start: int, end: int) -> list[dict[str, Any]]:
+    """The rows start ≤ offset < end, as far as a world looks at them."""
+    return [row for batch in reader.read(start, end) for row in batch.select(COLUMNS).to_pylist()]
+
+
+class Consumer:
+    """Micro-batches: what a batch holds is written down before it is written to the table.
+
+    ``table`` maps a batch to its rows, as a sink does which replaces a batch that comes again.
+    ``committed`` is what the last commit said; the queue may trim up to there.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.intents: dict[int, tuple[int, int]] = {}
+        self.table: dict[int, list[dict[str, Any]]] = {}
+        self.finished = -1  # the last batch whose commit is in the log
+        self.registered = False
+        self.stopped = False
+
+    @property
+    def landed(self) -> int:
+        return self.intents[self.finished][1] if self.finished >= 0 else 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in sorted(self.table) for row in self.table[batch]]
+
+    def run(self) -> None:
+        """One micro-batch; comes back by itself."""
+        world = self._world
+        if self.stopped:
+            return
+        world.clock.callLater(world.options["trigger"], self.run)
+        if world.queue_exists() and (
+            not self.registered or self.finished + 1 in self.intents or self._news()
+        ):
+            # What it cannot tell the queue on a full disk it tells it the next time.
+            with contextlib.suppress(OSError):
+                self.batch()
+
+    def batch(self) -> None:
+        world = self._world
+        reader = QueueReader(DIRECTORY, disk=world.disk)
+        if not self.registered:
+            reader.register(NAME)
+            self.registered = True
+        batch = self.finished + 1
+        if batch not in self.intents:
+            start = self.landed
+            end = min(reader.end(), start + world.options["batch"])
+            if end <= start:
+                return
+            self.intents[batch] = (start, end)
+        if self._crashes():
+            return
+        self.write(batch, self.read(reader, *self.intents[batch]))
+        if self._crashes():
+            return
+        self.finished = batch
+        if not self._crashes():  # commit() of a batch may never come; the next one covers it
+            reader.commit(NAME, self.landed)
+
+    def _news(self) -> bool:
+        """Whether there is something to read: asked first, for most of the time there is not."""
+        end: int = self._world.gateway.log.end
+        return end > self.landed
+
+    def read(self, reader: QueueReader, start: int, end: int) -> list[dict[str, Any]]:
+        return rows_of(reader, start, end)
+
+    def write(self, batch: int, rows: list[dict[str, Any]]) -> None:
+        """Put a batch into the table; a batch which comes again changes nothing."""
+        self.table[batch] = rows
+
+    def _crashes(self) -> bool:
+        world = self._world
+        return bool(world.source.random() < world.faults["consumer_crash"])

@@ -15,8 +15,6 @@ from twisted_msgproto.lumberjack.wire import encode_compressed, encode_json, enc
 
 
 class ShipperClient:
-    """Our own writer: reconnects, resends, pipelines."""
-
     def __init__(self, world: World, bodies: list[bytes]) -> None:
         source = world.source
         self._world = world
@@ -155,8 +153,6 @@ class ForeignClient:
 
 
 class Lumberjack:
-    """The adapter."""
-
     name = "lumberjack"
 
     def __init__(self) -> None:

@@ -156,7 +156,6 @@ class OurClient:
 
     @property
     def repeats(self) -> int:
-        """How often one message may come again on one connection."""
         return 3  # a sendMany of three is sent again as a whole
 
 
@@ -276,8 +275,6 @@ class ForeignClient:
 
 
 class Taking(MicroMsg2Client):
-    """A connection of a consumer."""
-
     def makeMachine(self) -> Any:
         return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
 
@@ -351,8 +348,6 @@ class ConsumingClient:
 
 
 class Together:
-    """A sender, and the consumers of what it sends."""
-
     def __init__(self, sender: Any, consumers: list[ConsumingClient]) -> None:
         self._all = [*consumers, sender]
         self.window, self.repeats = sender.window, sender.repeats
@@ -371,8 +366,6 @@ class Together:
 
 
 class MicroMsg2:
-    """The adapter."""
-
     name = "micromsg2"
     consumers = (0, 0, 1, 2)
     """A world has one of these numbers of consumers."""
@@ -426,11 +419,9 @@ class MicroMsg2:
         return self.client
 
     def acknowledged(self, body: bytes) -> None:
-        """This is in the queue now, and outlives the gateway there."""
         self._acknowledged.add(body)
 
     def handed_on(self) -> bool:
-        """Whether all that was acknowledged has come to a consumer."""
         return not self._consumers or self._acknowledged <= self._world.handed_on
 
     def duplicates_max(self, world: World) -> int:
@@ -453,7 +444,6 @@ def ack_off_by_one() -> AbstractContextManager[object]:
 
 
 def ack_what_arrived() -> AbstractContextManager[object]:
-    """The server acknowledges what has arrived, safe or not."""
     receive = session.Session.receive
 
     def early(self: Any, octets: bytes, now: float) -> Any:
@@ -474,8 +464,6 @@ def no_idle_ack() -> AbstractContextManager[object]:
 
 
 def repeats_delivered() -> AbstractContextManager[object]:
-    """A repeated message is taken for a new one."""
-
     def new(self: Any, sequence: int) -> bool:
         return False
 
@@ -483,7 +471,6 @@ def repeats_delivered() -> AbstractContextManager[object]:
 
 
 def window_plus_one() -> AbstractContextManager[object]:
-    """The sender has one message more in flight than agreed."""
     init = SendWindow.__init__
 
     def wider(self: Any, limit: int) -> None:

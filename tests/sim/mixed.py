@@ -11,9 +11,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.sim.accounts import count_each_octet
 from tests.sim.clock import ProcessClock
-from tests.sim.world import Adapter, Client, Way, World, in_order
+from tests.sim.world import Adapter, Client, Way, World, count_each_octet, in_order
 from twisted_msgproto.net.backpressure import OctetBudget
 
 CLIENTS = 3
@@ -34,7 +33,6 @@ class Part:
         return getattr(self._world, name)
 
     def endpoint(self, clock: ProcessClock) -> Way:
-        """What this part's client connects through."""
         return Way(self, clock)  # type: ignore[arg-type]
 
     def listening_factory(self) -> Any:
@@ -43,15 +41,12 @@ class Part:
 
 
 class Together:
-    """The servers of a gateway, with the face of one factory."""
-
     def __init__(self, factories: list[Any], budget: OctetBudget) -> None:
         self._factories = factories
         self.budget = budget
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the world looks at."""
         return {"faults": sum(factory.counters["faults"] for factory in self._factories)}
 
     @property
@@ -63,8 +58,6 @@ class Together:
 
 
 class Crowd:
-    """The clients, with the face of one."""
-
     def __init__(self, clients: list[Client]) -> None:
         self._clients = clients
 

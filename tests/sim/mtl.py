@@ -28,8 +28,6 @@ RECONNECT_SECONDS = 0.1
 
 
 class Link:
-    """One connection between a DEALER and a ROUTER."""
-
     def __init__(self, world: World, dealer: SimulatedDealer, router: SimulatedRouter) -> None:
         self._world = world
         serial = len(world.pipes) + 1
@@ -218,8 +216,6 @@ class SimulatedDealer(Reading):
 
 
 class SimulatedSockets:
-    """What :class:`twisted_msgproto.mtl.zeromq.sockets.Sockets` is."""
-
     def __init__(self, world: World, clock: ProcessClock) -> None:
         self._world = world
         self._clock = clock
@@ -243,7 +239,6 @@ class SimulatedSockets:
 
 
 def listening(world: World) -> dict[str, SimulatedRouter]:
-    """Who listens where in this world."""
     found: dict[str, SimulatedRouter] = world.__dict__.setdefault("listening", {})
     return found
 
@@ -265,7 +260,6 @@ class WritingClient:
         self._stays = world.source.random() < 0.5
 
     def start(self) -> None:
-        """A client from its first socket on."""
         self._again = self._writer = None
         clock = self._world.client_clock
         self._client = MtlClient(
@@ -327,8 +321,6 @@ class WritingClient:
 
 
 class Mtl:
-    """The adapter."""
-
     name = "mtl"
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
@@ -371,7 +363,6 @@ def confirm_before_safe() -> AbstractContextManager[object]:
 
 
 def not_safe_is_confirmed() -> AbstractContextManager[object]:
-    """A disk which breaks is no reason to reject."""
     return mock.patch.object(Server, "not_safe", Server.made_safe)
 
 
@@ -410,7 +401,6 @@ def nothing_is_sent_again() -> AbstractContextManager[object]:
 
 
 def window_and_one() -> AbstractContextManager[object]:
-    """One more is in flight than the window allows."""
     made = ClientFlow.__init__
 
     def wider(self: ClientFlow, **options: Any) -> None:

@@ -104,8 +104,6 @@ class AskingClient:
 
 
 class Sabc:
-    """The adapter."""
-
     name = "sabc"
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
@@ -146,14 +144,12 @@ def answer_before_safe() -> AbstractContextManager[object]:
 
 
 def not_stored_is_answered() -> AbstractContextManager[object]:
-    """A disk which breaks is no reason to refuse a request."""
     return mock.patch.object(
         SabcSession, "_notSafe", lambda self, place, failure: self._safe(place)
     )
 
 
 def parts_of_others() -> AbstractContextManager[object]:
-    """The parts of a message are joined the wrong way round."""
     deliver = Side._deliver
 
     def reversed_parts(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.broker import BrokerWorld
-from tests.sim.broker_bugs import BROKER_BUGS
+from tests.sim.broker import BROKER_BUGS, BrokerWorld
 from tests.sim.world import Violation
 
 WORLDS = 0.4

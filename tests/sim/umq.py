@@ -113,13 +113,10 @@ class CallingClient:
 
 
 def attached(body: bytes, client: CallingClient) -> list[bytes]:
-    """The attachments which belong to an event."""
     return [body[::-1] + b"%d" % number for number in range(client.attach)]
 
 
 class Umq:
-    """The adapter."""
-
     name = "umq"
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
@@ -151,8 +148,6 @@ def answer_before_safe() -> AbstractContextManager[object]:
 
 
 def not_stored_is_accepted() -> AbstractContextManager[object]:
-    """A disk which breaks is no reason to refuse a call."""
-
     def accepting(self: UmqSession, calls: Any, failure: Failure) -> None:
         self._safe(calls)
 
@@ -171,7 +166,6 @@ def goes_on_after_not_stored() -> AbstractContextManager[object]:
 
 
 def attachments_of_the_newest() -> AbstractContextManager[object]:
-    """An attachment goes to the newest announcement."""
     from twisted_msgproto.umq.machine.attachments import Incoming
 
     fill = Incoming.fill

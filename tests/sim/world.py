@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -30,14 +30,13 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import LogLevel, globalLogPublisher
 from zope.interface import implementer
 
-from tests.sim.accounts import check_accounts
-from tests.sim.clock import HeapClock, ProcessClock
-from tests.sim.consumer import Consumer, rows_of
+from tests.sim.clock import HeapClock, Pipe, ProcessClock
 from tests.sim.disk import SimulatedDisk
-from tests.sim.gateway import DIRECTORY, GatewayProcess
-from tests.sim.pipe import Pipe
+from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net.ledger import Ledger
+from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.queue import QueueReader
 
 UNREAD_SECONDS = 4.0
@@ -78,8 +77,6 @@ class Client(Protocol):
 
 
 class Adapter(Protocol):
-    """One protocol in the world."""
-
     name: str
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
@@ -192,7 +189,6 @@ class World:
     # ── what adapters use ───────────────────────────────────────────────────────────────────────
 
     def endpoint(self, clock: ProcessClock) -> Way:
-        """What a client connects through."""
         return Way(self, clock)
 
     def listening_factory(self) -> Any:
@@ -204,7 +200,6 @@ class World:
         return int(batch.octets) if self._crowd == 1 else int(batch.count) * WEIGHT_OCTETS
 
     def acknowledged(self, body: bytes) -> None:
-        """A client says that this event was acknowledged."""
         if body in self.acks:
             raise Violation(f"{body!r} was acknowledged twice")
         self.acks.add(body)
@@ -212,13 +207,11 @@ class World:
             self._on_acknowledged(body)
 
     def handed_over(self, body: bytes) -> None:
-        """A subscriber got this event from the gateway."""
         if body not in self.sent:
             raise Violation(f"{body!r} was never sent")
         self.handed_on.add(body)
 
     def queue_exists(self) -> bool:
-        """Whether a queue can be read."""
         return self.gateway is not None
 
     # ── the run ─────────────────────────────────────────────────────────────────────────────────
@@ -389,7 +382,6 @@ class World:
             raise Violation(f"{connection._delivery.unsafe_octets} octets wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
-        """What the table has, and what the queue holds beyond it."""
         with self.disk.seen_whole():
             return self._durable()
 
@@ -428,3 +420,34 @@ class World:
         for session, numbers in sessions.items():
             if not holds(numbers):
                 raise Violation(f"session {session} is out of order: {numbers}")
+
+
+# ── The ledger of memory in the simulated world: what it says is what connections ho ──
+
+
+def count_each_octet(ledger: Ledger) -> None:
+    """Let the ledger count what it would leave out: the events of the world are small."""
+    ledger.uncounted = 0
+
+
+def check_accounts(
+    ledger: Ledger, connections: Iterable[Any], wrong: Callable[[str], None]
+) -> None:
+    """Call ``wrong`` with a line if the ledger and the connections differ.
+
+    Each connection that can be used has an account of what it holds, nobody who is gone has one,
+    and the sum of all accounts is what the process is said to hold.
+    """
+    accounts = ledger._accounts
+    entered: dict[Any, int] = {holder: account.octets for holder, account in accounts.items()}
+    if ledger.held != sum(entered.values()):
+        wrong(f"the ledger says {ledger.held} octets, its accounts {sum(entered.values())}")
+    for connection in connections:
+        octets = entered.pop(connection, 0)
+        if not getattr(connection, "_ended", True):
+            held = connection.machine.held + connection.wire.held
+            if octets != (held if held > ledger.uncounted else 0):
+                wrong(f"{connection.session} holds {held} octets, the ledger says {octets}")
+    for holder, octets in entered.items():
+        if not isinstance(holder, Output) or holder.octets != octets:
+            wrong(f"the ledger says {octets} octets of {holder}, which is gone")

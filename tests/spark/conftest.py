@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
 import queue
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.spark import register
 
 
 def messages(first: int, count: int, **changes: Any) -> MessageBatch:
@@ -67,6 +71,63 @@ def damage_record(queue: Path, body: bytes) -> None:
             segment.write_bytes(octets)
             return
     raise AssertionError(f"{body!r} is in no segment")
+
+
+class Session:
+    """What ``register`` needs of a session; it keeps the sources for a test to ask them itself."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.dataSource = self
+        self.sources: dict[str, Any] = {}
+
+    def set(self, name: str, value: str) -> None:
+        """Nothing depends on it here."""
+
+    def register(self, source: Any) -> None:
+        self.sources[source.name()] = source
+
+
+def data_source(format: str, **options: Any) -> Any:
+    """The source of ``format(…)`` with its options, as Spark makes it; no Java is needed."""
+    pytest.importorskip("pyspark")
+    session: Any = Session()
+    register(session)
+    return session.sources[format]({name: str(value) for name, value in options.items()})
+
+
+def stream(queue: Path | str, **options: Any) -> Any:
+    """What Spark asks with ``readStream``: where batches end, and their rows."""
+    source = data_source("msgproto", queue=queue, **options)
+    return source.streamReader(source.schema())
+
+
+def batch(queue: Path | str, *filters: Any, **options: Any) -> Any:
+    """What Spark asks with ``read``, given these filters."""
+    source = data_source("msgproto", queue=queue, pushFilters=bool(filters), **options)
+    reader = source.reader(source.schema())
+    assert not filters or list(reader.pushFilters(list(filters))) == list(filters)
+    return reader
+
+
+def offsets_of(reader: Any) -> list[int]:
+    """The offsets in a reader's partitions, read by a copy of it as in a worker."""
+    copy = pickle.loads(pickle.dumps(reader))
+    batches = [rows for part in reader.partitions() for rows in copy.read(part)]
+    return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
+
+
+@pytest.fixture
+def command_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets the command run in this process, whose signals are the test's again afterwards."""
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    yield
+    for number, function in before.items():
+        signal.signal(number, function)
 
 
 Drain = Callable[..., Any]

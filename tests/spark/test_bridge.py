@@ -20,18 +20,15 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
 from tests.tools.s3 import Store
+from tests.tools.tables import RUN, TABLE_SCHEMA
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.bridges import read_statuses
-from twisted_msgproto.spark.bridge import LOG_SOURCE
-from twisted_msgproto.spark.jobs import job_error
+from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.starting import consumer_name
 
 START_SECONDS = 600.0
 """How long Spark may take to start on a machine with much else to do."""
-
-slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def bridge(launch: Launcher, queue: Path, *options: str | Path) -> Launched:
@@ -65,7 +62,7 @@ def refused(launch: Launcher, queue: Path | str, *options: str | Path) -> str:
 
 
 def consumer(table: Path) -> str:
-    return consumer_name(Table.open(table).table_id)
+    return f"spark-{Table.open(table).table_id.replace('-', '')[:8]}"
 
 
 # -- refused before Spark starts ------------------------------------------------------------------
@@ -105,7 +102,11 @@ def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
         (["--max-rows", "0"], "--max-rows is a whole number from 1"),
         (["--conf", "x=1"], "--conf takes spark.KEY=VALUE"),
         (["--storage", "x"], "--storage takes KEY=VALUE"),
-        (["--partition-by", "hour"], "--partition-by is day or protocol,day"),
+        *(
+            (["--partition-by", columns], "--partition-by is day or protocol,day")
+            for columns in ("hour", "day,day", "protocol", "")
+        ),
+        (["--queue", "grpc://h:1,grpc://h:1"], "grpc://h:1 and grpc://h:1 are the same queue"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -156,57 +157,89 @@ def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Pat
     assert (status["state"], "Java" in status["error"]) == ("failed", True)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("[X] boom\nat org.apache", "the batch failed: [X] boom"),
-        (
-            "An exception was thrown from the Python worker: "
-            'Traceback (most recent call last):\n  File "x.py", line 1\n'
-            "twisted_msgproto.core.errors.QueueMismatch: it is another queue\n\nat org.x",
-            "it is another queue",
-        ),
-        (
-            '[X] worker:\nTraceback (most recent call last):\n  File "x.py", line 1, in f\n'
-            "    f()\nOSError: no disk\n\nat org.x",
-            "the batch failed: OSError: no disk",
-        ),
-    ],
-)
-def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:
-    assert job_error(text) == line
+# -- without Java ----------------------------------------------------------------------------------
+
+
+def test_draining_lands_all_once_and_a_second_run_the_rest(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    output = once(launch, queue, "--max-rows", "600", start=here)
+    assert "bridge running from" in output
+    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
+    name = consumer(tmp_path / "table")
+    assert name in output
+    assert QueueReader(queue).consumers() == {name: 1500}
+    write(queue, messages(1500, 250))
+    output = once(launch, queue, "--json-log", start=here)
+    logged = [json.loads(line) for line in output.splitlines()]
+    assert all({"time", "level", "source", "text"} == line.keys() for line in logged)
+    assert {(line["level"], line["source"]) for line in logged} == {
+        ("info", "twisted_msgproto.bridge")
+    }
+    assert logged[0]["text"].startswith(f"bridge running from {queue} to ")
+    assert re.match("bridge ended: batch .* 250 rows in all", logged[-1]["text"])
+    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1750))}
+    assert QueueReader(queue).consumers() == {name: 1750}
+    [status] = read_statuses(queue)
+    assert (status["state"], status["offset"], status["lag_rows"]) == ("ended", 1750, 0)
+
+
+def test_a_queue_which_is_swapped_is_one_line(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    process = here(launch, queue, "--trigger", "200ms")
+    process.line("batch 1: 1500 rows", seconds=START_SECONDS)
+    queue.rename(tmp_path / "away")
+    write(queue, messages(0, 10))
+    assert process.wait(seconds=START_SECONDS) == 2
+    assert "Traceback" not in process.output
+    assert process.lines[-1].startswith("msgproto bridge: ")
+    assert "queue" in process.lines[-1]
+
+
+def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    """TB-09, TB-10: nothing moved for 60 s; SIGTERM took 181 s.  The bench has the time."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        process = here(launch, queue, "--queue", place)
+        process.line(f"gateway {place} is away and keeps its place", seconds=START_SECONDS)
+        process.line(f"batch 1: 1500 rows.*, away: {place}", seconds=START_SECONDS)
+        while not (away := read_statuses(queue)[0]["away"]):  # it is written behind the line
+            time.sleep(0.01)
+        assert [one["location"] for one in away] == [place]
+        process.signal(signal.SIGTERM)
+        assert process.wait(seconds=START_SECONDS) == 0
+    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
+    assert list(QueueReader(queue).consumers().values()) == [1500]
+
+
+def test_a_checkpoint_which_fails_does_not_end_the_bridge(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    table = Table.create(tmp_path / "table", TABLE_SCHEMA)
+    for offset in range(100):  # as many versions as make one due
+        before = {"other": Landed(offset) if offset else None}
+        table.commit([], {"other": Landed(offset + 1)}, before=before, run=RUN)
+    (tmp_path / "table" / "_msgproto").write_bytes(b"a file in its place")
+    output = once(launch, queue, start=here)
+    assert re.search(
+        r"^bridge: cannot write a checkpoint of .*; it is tried again later$", output, re.M
+    )
+    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
 
 # -- with Spark -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
 class TestWithSpark:
-    pytestmark = slow
-
-    def test_draining_lands_all_once_and_a_second_run_the_rest(
+    def test_a_running_bridge_follows_the_queue_and_ends_on_a_signal__RD_52(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
-        output = once(launch, queue, "--max-rows", "600")
-        assert "bridge running from" in output
-        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
-        name = consumer(tmp_path / "table")
-        assert name in output
-        assert QueueReader(queue).consumers() == {name: 1500}
-        write(queue, messages(1500, 250))
-        output = once(launch, queue, "--json-log", start=here)
-        logged = [json.loads(line) for line in output.splitlines()]
-        assert all({"time", "level", "source", "text"} == line.keys() for line in logged)
-        assert {(line["level"], line["source"]) for line in logged} == {("info", LOG_SOURCE)}
-        assert logged[0]["text"].startswith(f"bridge running from {queue} to ")
-        assert re.match("bridge ended: batch .* 250 rows in all", logged[-1]["text"])
-        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1750))}
-        assert QueueReader(queue).consumers() == {name: 1750}
-        [status] = read_statuses(queue)
-        assert (status["state"], status["offset"], status["lag_rows"]) == ("ended", 1750, 0)
-
-    def test_a_running_bridge_follows_the_queue_and_ends_on_a_signal(
-        self, launch: Launcher, queue: Path, tmp_path: Path
-    ) -> None:
+        """RD-52: every user of the machine could send messages to the driver's endpoints."""
         damage_record(queue, b'{"n":777}')
         process = bridge(launch, queue, "--consumer", "night.shift")
         process.line("^bridge running from", seconds=START_SECONDS)
@@ -227,7 +260,8 @@ class TestWithSpark:
         assert f"the consumer 'night.shift' of {queue} is in use" in text
         assert str(process.pid) in text
         below = descendants(process.pid)
-        assert below
+        [java] = [pid for pid in below if java_machine(pid)]
+        refuses_strangers(java)
         process.signal(signal.SIGTERM)
         assert process.wait(seconds=START_SECONDS) == 0
         assert "Traceback" not in process.output
@@ -251,62 +285,19 @@ class TestWithSpark:
         assert "Traceback" not in process.output
         assert read_statuses(queue)[0]["state"] == "ended"
 
-    def test_a_queue_which_is_swapped_is_one_line(
-        self, launch: Launcher, queue: Path, tmp_path: Path
-    ) -> None:
-        process = here(launch, queue, "--trigger", "200ms")
-        process.line("batch 1: 1500 rows", seconds=START_SECONDS)
-        queue.rename(tmp_path / "away")
-        write(queue, messages(0, 10))
-        assert process.wait(seconds=START_SECONDS) == 2
-        assert "Traceback" not in process.output
-        assert process.lines[-1].startswith("msgproto bridge: ")
-        assert "queue" in process.lines[-1]
 
-    def test_a_java_machine_is_for_its_bridge_alone_and_its_end_is_one_line__RD_52__TB_11(
-        self, launch: Launcher, queue: Path, tmp_path: Path
-    ) -> None:
-        """RD-52: every user of the machine could send messages to the driver's endpoints.
-
-        TB-11: a killed JVM was a 60-line traceback.
-        """
-        process = bridge(launch, queue)
-        process.line("batch 1: 1500 rows", seconds=START_SECONDS)
-        [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
-        answers = b""
-        for port in listening(java):
-            to = b"\0\1\0\x09127.0.0.1" + struct.pack(">i", port) + b"\0\6nobody"
-            body = to + bytes.fromhex("aced000570")  # null, as Java serializes it
-            request = struct.pack(">qBqi", 21 + len(body), 3, 1, len(body)) + body
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
-                stranger.sendall(request + b"\n")
-                answers += stranger.recv(1 << 16)
-        assert b"Expected SaslMessage" in answers
-        assert b"Could not find nobody" not in answers
-        os.kill(java, signal.SIGKILL)
-        assert process.wait(seconds=START_SECONDS) == 2
-        said = [line for line in process.lines if "msgproto bridge:" in line]
-        assert said == [process.lines[-1]]
-        assert "Java machine" in said[0]
-        assert "Traceback" not in process.output
-        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
-
-    def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
-        self, launch: Launcher, queue: Path, tmp_path: Path
-    ) -> None:
-        """TB-09, TB-10: nothing moved for 60 s; SIGTERM took 181 s.  The bench has the time."""
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            place = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
-            process = here(launch, queue, "--queue", place)
-            process.line(f"gateway {place} is away and keeps its place", seconds=START_SECONDS)
-            process.line(f"batch 1: 1500 rows.*, away: {place}", seconds=START_SECONDS)
-            while not (away := read_statuses(queue)[0]["away"]):  # it is written behind the line
-                time.sleep(0.01)
-            assert [one["location"] for one in away] == [place]
-            process.signal(signal.SIGTERM)
-            assert process.wait(seconds=START_SECONDS) == 0
-        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
-        assert list(QueueReader(queue).consumers().values()) == [1500]
+def refuses_strangers(java: int) -> None:
+    """Nobody who does not know the bridge's secret is heard by an endpoint of its driver."""
+    answers = b""
+    for port in listening(java):
+        to = b"\0\1\0\x09127.0.0.1" + struct.pack(">i", port) + b"\0\6nobody"
+        body = to + bytes.fromhex("aced000570")  # null, as Java serializes it
+        request = struct.pack(">qBqi", 21 + len(body), 3, 1, len(body)) + body
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+            stranger.sendall(request + b"\n")
+            answers += stranger.recv(1 << 16)
+    assert b"Expected SaslMessage" in answers
+    assert b"Could not find nobody" not in answers
 
 
 def listening(pid: int) -> list[int]:
@@ -319,15 +310,16 @@ def listening(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
 class TestTwoBridgesOfOneTable:
-    pytestmark = slow
-
-    def test_they_run_start_again_and_are_killed_beside_each_other__RD_51(
+    def test_they_run_start_again_and_are_killed_beside_each_other__RD_51__TB_11(
         self, launch: Launcher, tmp_path: Path
     ) -> None:
         """RD-51: each deleted the folder of the other one's Spark at its start; both ended.
 
         RD-15: what Java unpacks stood in the system's temporary directory, one copy a start.
+        TB-11: a killed Java machine was a 60-line traceback.
         """
         queues = [tmp_path / "first", tmp_path / "second"]
         rows = 0
@@ -360,7 +352,11 @@ class TestTwoBridgesOfOneTable:
         assert f"the consumer '{name}' of {queues[0]} is in use" in line
         assert f"pid {first.pid}" in line
         below = {pid for each in (first, second) for pid in descendants(each.pid)}
-        first.kill()
+        [java] = [pid for pid in descendants(first.pid) if java_machine(pid)]
+        os.kill(java, signal.SIGKILL)
+        assert first.wait(seconds=START_SECONDS) == 2
+        assert [line for line in first.lines if "msgproto bridge:" in line] == [first.lines[-1]]
+        assert "Java machine" in first.lines[-1] and "Traceback" not in first.output
         write(queues[0], messages(rows, 100))
         again = bridge(launch, queues[0], "--trigger", "0")
         again.line("^batch .* 100 rows in all", seconds=START_SECONDS)
@@ -395,16 +391,20 @@ class TestTwoBridgesOfOneTable:
         """RD-15: a transform that does not load left a directory a start, 8,000 a day."""
         temporary = tmp_path / "tem porary"
         temporary.mkdir()
-        env = environment(pandas=True, TMPDIR=str(temporary))
-        words = ("bridge", "--queue", queue, "--table", "table", "--transform", "nowhere:none")
-        for _ in range(2):
-            ended = launch.run(*words, env=env, seconds=START_SECONDS)
-            assert ended.returncode == 2 and "--transform nowhere:none" in ended.stderr
-            assert [path.name for path in temporary.iterdir()] == [
-                f"twisted-msgproto-{os.getuid()}"
-            ]
-            assert [path.name for path in temporary.glob("*/*")] == ["bridge"]
-            assert scratch(next(temporary.iterdir())) == []
+        env = environment(pandas=True, TMPDIR=str(temporary), PYTHONPATH=str(tmp_path))
+        (tmp_path / "broken.py").write_text("def columns(messages):\n    return 1 // 0\n")
+        words = ("bridge", "--queue", queue, "--table", "table", "--transform")
+        ended = launch.run(*words, "nowhere:none", env=env)
+        assert ended.returncode == 2 and "--transform nowhere:none" in ended.stderr
+        assert list(temporary.iterdir()) == [], "this is told before Java starts"
+        own = temporary / f"twisted-msgproto-{os.getuid()}"
+        (own / "bridge" / "tmp").mkdir(parents=True)
+        own.chmod(0o700)
+        (own / "bridge" / "tmp" / "left").touch()
+        ended = launch.run(*words, "broken:columns", env=env, seconds=START_SECONDS)
+        assert ended.returncode == 2 and "ZeroDivisionError" in ended.stderr
+        assert [path.name for path in temporary.glob("*/*")] == ["bridge"]
+        assert scratch(own) == []
 
     def test_of_an_object_store_they_leave_nothing_in_the_temporary_directory__RD_51(
         self, launch: Launcher, s3: Store, tmp_path: Path

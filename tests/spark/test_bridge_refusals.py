@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import identity, messages, write
+from tests.spark.conftest import batch, identity, messages, offsets_of, write
 from tests.tools.certificates import Authority
 from tests.tools.loops import drain, landed_offsets, places, run_here
 from tests.tools.processes import Launcher
@@ -97,6 +97,19 @@ def test_whom_a_gateway_does_not_let_in_writes_nothing(
     assert text in line
     assert not (tmp_path / "table").exists()
     assert octets(queue) == before
+
+
+def test_with_its_keys_a_bridge_lands_a_gateway_and_moves_its_mark(
+    launch: Launcher, queue: Path, guarded: str, tmp_path: Path
+) -> None:
+    keys = ("--tls-ca", "authority.pem", "--token-file", "token")
+    words = ("--here", "bridge", "--queue", guarded, "--table", "table", "--once", *keys)
+    ended = launch.run(*words, module="tests.tools.dying")
+    assert ended.returncode == 0, ended.stderr
+    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
+    assert list(QueueReader(queue).consumers().values()) == [1500]
+    given = {"tokenFile": tmp_path / "token", "tlsCa": tmp_path / "authority.pem"}
+    assert offsets_of(batch(guarded, **given)) == list(range(1500))
 
 
 def test_a_table_which_is_there_stays_as_it_is(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import socket
 import threading
@@ -28,10 +29,8 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.streams import Stream
+from twisted_msgproto.spark import flight as client
 from twisted_msgproto.spark.flight import FlightQueue
-from twisted_msgproto.spark.options import Access
-from twisted_msgproto.spark.ranges import open_queues
 
 
 @pytest.fixture
@@ -93,6 +92,9 @@ class Breaks:
         self._client = client
         self.chunks = chunks
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
     def do_get(self, *arguments: Any) -> Iterator[Any]:
         for chunk in self._client.do_get(*arguments):
             yield chunk
@@ -101,23 +103,25 @@ class Breaks:
                 raise flight.FlightUnavailableError("the connection broke")
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3, 4])
 def test_damage_is_told_also_when_the_stream_broke_behind_it(
-    queue: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+    queue: Path, served: Served, monkeypatch: pytest.MonkeyPatch, chunks: int
 ) -> None:
     """The rows behind it came, the stream's end which tells all damage did not."""
-    from twisted_msgproto.spark import flight as client
-
-    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
     damage_record(queue, b'{"n":777}')
-    for chunks in (1, 2, 3, 4):
-        far = FlightQueue(served.location)
-        broken = Breaks(far._client, chunks)
-        monkeypatch.setattr(far, "_client", broken)
-        found = far.read(0, 1500, 100)
-        offsets = [row["offset"] for row in rows(found)]
-        assert broken.chunks <= 0
-        assert offsets == [*range(600), *range(900, 1500)]
-        assert found.damaged == [(600, 900)]
+    broken = Breaks(None, chunks)
+
+    def connect(*words: Any, **options: Any) -> Any:
+        broken._client = real(*words, **options)
+        return broken
+
+    real = flight.connect
+    monkeypatch.setattr(flight, "connect", connect)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
+    found = FlightQueue(served.location).read(0, 1500, 100)
+    assert [row["offset"] for row in rows(found)] == [*range(600), *range(900, 1500)]
+    assert broken.chunks <= 0
+    assert found.damaged == [(600, 900)]
 
 
 def test_it_describes_and_proves_like_the_directory(queue: Path, served: Served) -> None:
@@ -154,10 +158,11 @@ def test_what_is_not_its_history_is_refused(queue: Path, served: Served, wrong: 
     assert QueueReader(queue).consumers() == {}
 
 
-def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
-    queue: Path, tmp_path: Path
+def test_another_queue_behind_the_address_is_neither_read_nor_trimmed__TB_07(
+    queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TB-07: 600 rows of another queue were trimmed unread."""
+    monkeypatch.setattr(client, "FRESH_SECONDS", -1.0)
     write(tmp_path / "other", messages(0, 600))
     with Served(queue) as first:
         location = first.location
@@ -176,20 +181,24 @@ def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
                 lambda bound=bound: bound.forget("spark"),
                 lambda bound=bound: list(bound.read(0, 10)),
             ):
-                bound._described_at = float("-inf")
                 with pytest.raises(QueueMismatch, match="this is queue"):
                     call()
         assert QueueReader(tmp_path / "other").consumers() == {"spark": 0}
 
 
-def test_a_gateway_of_another_version_is_one_line(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = {"queue_id": "f" * 32, "begin": 0, "end": 5, "damaged": []}
-    actions = served.server._served.actions
-    monkeypatch.setitem(actions, "describe", ("as it was", lambda request, peer: old))
-    with pytest.raises(QueueError, match="have to be of one version"):
-        FlightQueue(served.location)
+class Older(flight.FlightServerBase):
+    """A gateway of another version of this program."""
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        return [json.dumps({"queue_id": "f" * 32, "begin": 0, "end": 5, "damaged": []}).encode()]
+
+
+def test_a_gateway_of_another_version_is_one_line() -> None:
+    with (
+        Older("grpc://127.0.0.1:0") as older,
+        pytest.raises(QueueError, match="have to be of one version"),
+    ):
+        FlightQueue(f"grpc://127.0.0.1:{older.port}")
 
 
 def test_what_the_queue_does_not_have_is_one_line(queue: Path, served: Served) -> None:
@@ -235,8 +244,6 @@ def test_a_gateway_which_takes_calls_and_never_answers_is_left_after_the_limit()
 def test_a_stream_which_hangs_is_begun_again_after_its_time(
     long_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twisted_msgproto.spark import flight as client
-
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
     with Served(long_queue) as served:
         streamed = served.server._served.stream
@@ -299,23 +306,21 @@ def test_a_server_that_comes_back_is_taken_up_again(queue: Path) -> None:
         thread.join()
 
 
-def test_a_busy_server_is_waited_for(queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from twisted_msgproto.spark import flight as client
-
-    with Served(queue, streams_max=1) as served:
-        place = served.server._served._streams.begin("elsewhere")
-        assert isinstance(place, Stream)
+def test_a_busy_server_is_waited_for(long_queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Served(long_queue, streams_max=1) as served:
+        other = FlightQueue(served.location).read(0, 1000, 10)
+        next(other)
         with pytest.raises(QueueAway, match="too many streams at once"):
             list(FlightQueue(served.location, patience=0.0).read(0, 10))
         waited = []
 
         def pause(seconds: float) -> None:
             waited.append(seconds)
-            place.end()
+            list(other)
 
         monkeypatch.setattr(client.time, "sleep", pause)
-        assert len(rows(FlightQueue(served.location).read(0, 1500))) == 1500
-        assert waited == [client.PAUSE_SECONDS]
+        assert len(rows(FlightQueue(served.location).read(0, 1000))) == 1000
+        assert set(waited) == {0.5}
 
 
 @pytest.mark.parametrize("location", ["bad://x", "grpc://", "127.0.0.1:1"])
@@ -412,12 +417,12 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
         *("--token-file", "token", "--tls-cert", pair.cert, "--tls-key", pair.key),
     )
     location = server.address("flight")
-    access = Access(str(tmp_path / "token"), str(tmp_path / "authority.pem"))
-    [(name, far)] = open_queues([location], access).items()
-    assert name == identity(queue)
+    token = str(tmp_path / "token")
+    far = FlightQueue(location, token_file=token, authority=str(tmp_path / "authority.pem"))
+    assert far.queue_id == identity(queue)
     assert len(rows(far.read(0, 1500))) == 1500
     with pytest.raises(QueueError):
-        FlightQueue(location, token_file=access.token_file, patience=0.0)
+        FlightQueue(location, token_file=token, patience=0.0)
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import queue as queues
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,16 +15,9 @@ from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Description, Landed
-from twisted_msgproto.queue.source import Queue, Rows
-from twisted_msgproto.spark.gateways import (
-    ANSWERS,
-    AWAY,
-    NEW,
-    PAUSE_SECONDS_MAX,
-    REFUSED,
-    SILENCE_SECONDS,
-    Gateways,
-)
+from twisted_msgproto.spark import crew
+from twisted_msgproto.spark.crew import Crew
+from twisted_msgproto.spark.gateways import Gateways
 from twisted_msgproto.spark.marks import Marks
 from twisted_msgproto.table.landing import Failure
 from twisted_msgproto.table.plan import plan_batch
@@ -41,6 +36,7 @@ class FakeQueue:
         self.hangs.set()
         self.committing = threading.Event()
         self.fails: Exception | None = None
+        self.attempts = 0
         self.seconds = 0.0
         self.registered: list[str] = []
         self.marks: list[tuple[str, int, Landed | None]] = []
@@ -53,15 +49,6 @@ class FakeQueue:
         if self.fails is not None:
             raise self.fails
 
-    def begin(self) -> int:
-        return self.first
-
-    def end(self) -> int:
-        return self.last
-
-    def damaged(self) -> list[tuple[int, int]]:
-        return []
-
     def describe(self, landed: Landed | None = None) -> Description:
         self._answer()
         self.asked.append(landed)
@@ -72,12 +59,6 @@ class FakeQueue:
         self._answer()
         return Landed(offset, 1, 1)
 
-    def check(self, landed: Landed) -> None:
-        self._answer()
-
-    def read(self, lo: int, hi: int, rows: int = 1, *, landed: Landed | None = None) -> Rows:
-        return Rows(iter(()), [])
-
     def register(self, consumer: str) -> int:
         self._answer()
         self.registered.append(consumer)
@@ -85,11 +66,9 @@ class FakeQueue:
 
     def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
         self.committing.set()
+        self.attempts += 1
         self._answer()
         self.marks.append((consumer, offset, landed))
-
-    def forget(self, consumer: str) -> None:
-        raise AssertionError("nobody is forgotten")
 
 
 class Clock:
@@ -118,10 +97,10 @@ def gateways(said: list[str], clock: Clock) -> Iterator[Make]:
     hung: list[FakeQueue] = []
 
     def make(*queues: FakeQueue, admit: Callable[..., None] = lambda *words: None) -> Gateways:
-        by_location: dict[str, Queue] = {queue.queue_id: queue for queue in queues}
+        by_location: dict[str, Any] = {queue.queue_id: queue for queue in queues}
         hung.extend(queues)
 
-        def open_queue(location: str) -> Queue:
+        def open_queue(location: str) -> Any:
             return by_location[location]
 
         names = list(by_location)
@@ -197,11 +176,11 @@ def test_the_known_silent_take_no_part_in_the_round_of_the_others__TB_13(
         queue.fails = QueueAway(f"{queue.queue_id}: no answer")
     some = gateways(*silent, *living)
     ask_until(some, 4)
-    while len(some.in_state(AWAY)) < 8:
+    while len(some.in_state("away")) < 8:
         some.ask({})
     for queue in silent:
         queue.hangs.clear()
-    clock.now += PAUSE_SECONDS_MAX
+    clock.now += 30.0
     assert len(names(some.ask({}, FOREVER))) == 4
     assert sum(one.asking for one in some.all) == 8
 
@@ -226,16 +205,16 @@ def test_one_which_is_silent_for_long_is_away(
     hung.hangs.clear()
     some = gateways(hung)
     some.ask({}, 0.0)
-    clock.now += SILENCE_SECONDS - 1
+    clock.now += 5.0 - 1
     some.ask({}, 0.0)
-    assert (some.all[0].state, said) == (NEW, [])
+    assert (some.all[0].state, said) == ("new", [])
     clock.now += 1
     some.ask({}, 0.0)
-    assert some.all[0].state == AWAY
+    assert some.all[0].state == "away"
     assert said == ["gateway hung is away and keeps its place: hung has not answered for 5 s"]
     hung.hangs.set()
     deadline = time.monotonic() + FOREVER
-    while some.all[0].state != ANSWERS:
+    while some.all[0].state != "answers":
         assert time.monotonic() < deadline
         some.ask({}, 0.0)
 
@@ -250,16 +229,16 @@ def test_one_which_is_away_is_named_once_and_asked_after_growing_pauses__TB_09(
     [one] = some.all[:1]
     pauses = []
     for _ in range(9):
-        while one.asking or one.state != AWAY or one.next <= clock.now:
+        while one.asking or one.state != "away" or one.next <= clock.now:
             some.ask({})
         pauses.append(one.next - clock.now)
         clock.now = one.next
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert said == ["gateway away is away and keeps its place: away: connection refused"]
     away.fails = None
-    while one.state != ANSWERS:
+    while one.state != "answers":
         some.ask({})
-        clock.now += PAUSE_SECONDS_MAX
+        clock.now += 30.0
     assert said[1:] == ["gateway away (away) answers again"]
 
 
@@ -268,7 +247,7 @@ def test_another_history_is_refused_and_opened_anew(gateways: Make, said: list[s
     some = gateways(swapped)
     ask_until(some, 1)
     swapped.fails = QueueMismatch("queue a is an older copy")
-    while some.all[0].state != REFUSED:
+    while some.all[0].state != "refused":
         assert names(some.ask({})) in ([], ["a"])
     assert some.all[0].queue is None
     assert said == ["gateway a (a) is refused: queue a is an older copy"]
@@ -283,7 +262,7 @@ def test_a_gateway_is_looked_at_before_it_is_touched(gateways: Make) -> None:
             raise QueueMismatch("the table does not know it")
 
     some = gateways(trimmed, admit=admit)
-    while some.all[0].state != REFUSED:
+    while some.all[0].state != "refused":
         some.ask({})
     assert trimmed.registered == []
 
@@ -299,16 +278,16 @@ def test_a_gateway_that_trimmed_while_it_was_asked_is_looked_at_again(gateways: 
             raise QueueMismatch("what has not landed is gone")
 
     some = gateways(Trims("a"), admit=admit)
-    while some.all[0].state != REFUSED:
+    while some.all[0].state != "refused":
         assert some.ask({}) == []
 
 
 def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
-    queue: Queue = FakeQueue("a")
+    queue: Any = FakeQueue("a")
     some = Gateways(
         ["first", "second"], lambda location: queue, "night", lambda *words: None, said.append
     )
-    while REFUSED not in {one.state for one in some.all}:
+    while "refused" not in {one.state for one in some.all}:
         some.ask({})
     assert any("the same queue as" in line for line in said)
     assert list(some.by_id) == ["a"]
@@ -319,7 +298,7 @@ def test_what_a_task_could_not_read_is_set_aside(gateways: Make, said: list[str]
     ask_until(some, 2)
     some.fail("a", Failure(False, "a: it went away"))
     some.fail("b", Failure(True, "b: trimmed"))
-    assert [one.state for one in some.all] == [AWAY, REFUSED]
+    assert [one.state for one in some.all] == ["away", "refused"]
     assert names(some.ask({})) == []
     assert len(said) == 2
 
@@ -332,7 +311,7 @@ def test_a_place_is_asked_of_all_at_once_and_who_is_silent_is_left_out(gateways:
     hung.hangs.clear()
     places = some.place({"well": 5, "gone": 5, "hung": 5})
     assert places == {"well": Landed(5, 1, 1)}
-    assert some.by_id["gone"].state == AWAY
+    assert some.by_id["gone"].state == "away"
 
 
 def test_a_thousand_gateways_of_which_a_tenth_is_dead_make_a_plan(gateways: Make) -> None:
@@ -369,7 +348,6 @@ def test_the_end_sends_what_was_wanted_while_an_older_mark_was_on_its_way__TB_10
     marks.want({"a": Landed(9, 1, 2)})
     ending = threading.Thread(target=marks.finish, args=[FOREVER])
     ending.start()
-    assert marks._wake.wait(FOREVER)  # the end has asked for the newest by now
     queue.hangs.set()
     ending.join(FOREVER)
     assert queue.marks == [("night", 5, Landed(5, 1, 2)), ("night", 9, Landed(9, 1, 2))]
@@ -403,8 +381,9 @@ def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> No
     hung.hangs.set()
 
 
-def test_marks_are_sent_though_a_report_fails() -> None:
+def test_marks_are_sent_though_a_report_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their thread ended then: what had landed stayed on the gateways' disks for ever."""
+    monkeypatch.setattr("twisted_msgproto.spark.marks.SECONDS", 0.01)
     queue, said, reports = FakeQueue("a"), list[str](), threading.Semaphore(0)
 
     def report() -> None:
@@ -412,7 +391,6 @@ def test_marks_are_sent_though_a_report_fails() -> None:
         raise KeyError("a fault of ours")
 
     marks = Marks("night", {"a": queue}.get, report, said.append)
-    marks._wake.set()  # no second between two reports
     marks.start()
     for _ in range(3):
         assert reports.acquire(timeout=FOREVER)
@@ -427,12 +405,74 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     queue.fails = QueueMismatch("it is another history")
     marks = marks_for(queue, said=said)
     marks.want({"a": Landed(5)})
-    for _ in range(3):
+    while queue.attempts < 3:
         marks.send()
-        while marks._on_their_way:
-            time.sleep(0.001)
+        time.sleep(0.001)
     assert said == ["bridge: the low-water mark of a is not taken: it is another history"]
     queue.fails = None
-    marks.send()
-    marks.finish(FOREVER)
+    while marks.unsent():
+        marks.send()
+        time.sleep(0.001)
     assert queue.marks == [("night", 5, Landed(5))]
+
+
+# -- threads for work that may hang ---------------------------------------------------------------
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"{name}-")]
+
+
+def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "IDLE_SECONDS", 0.01)
+    some = Crew(3, "idle")
+    for _ in range(3):
+        calls = {number: lambda number=number: number for number in range(20)}
+        assert some.gather(calls, FOREVER) == {number: number for number in range(20)}
+        deadline = time.monotonic() + FOREVER
+        while threads_of("idle"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_work_that_raises_leaves_its_place_to_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread counted for ever: after as many as there may be, nothing was done any more."""
+    raised: queues.SimpleQueue[str] = queues.SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda told: raised.put(str(told.exc_value)))
+    some = Crew(2, "raising")
+
+    def wrong() -> None:
+        raise ValueError("a fault of ours")
+
+    for _ in range(3):
+        some.submit(wrong)
+    assert some.gather({"well": lambda: 1}, FOREVER) == {"well": 1}
+    assert {raised.get(timeout=FOREVER) for _ in range(3)} == {"a fault of ours"}
+
+
+def test_there_are_never_more_threads_than_the_crew_may_have() -> None:
+    some = Crew(3, "bounded")
+    seen = some.gather({n: lambda: len(threads_of("bounded")) for n in range(50)}, FOREVER)
+    assert len(seen) == 50
+    assert max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
+
+
+def test_a_thread_that_hangs_is_relieved_once_and_ends_with_its_work() -> None:
+    some, begun, hangs = Crew(1, "relieved"), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        hangs.wait(FOREVER)
+
+    some.submit(hang)
+    assert begun.wait(FOREVER)
+    for _ in range(2):
+        some.relieve(0.0)
+    [thread] = threads_of("relieved")
+    assert some.gather({1: lambda: 2}, FOREVER) == {1: 2}
+    hangs.set()
+    thread.join(FOREVER)
+    assert not thread.is_alive()
+    assert some.gather({1: lambda: 3}, FOREVER) == {1: 3}

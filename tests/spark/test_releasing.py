@@ -12,8 +12,7 @@ import pytest
 from tests.spark.conftest import identity, messages, write
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.spark import release, releasing
-from twisted_msgproto.spark.releasing import LateMarks, committed_places
+from twisted_msgproto.spark import release
 
 pytest.importorskip("pyspark")
 
@@ -69,7 +68,7 @@ def test_output_and_checkpoint_are_durable_before_the_mark_moves(
         # A batch which is committed now is not covered by this call.
         (checkpoint / "commits" / "1").write_text("v1\n{}")
 
-    monkeypatch.setattr(releasing.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     assert release(checkpoint, str(queue), "night", sync=sync) == {identity(queue): 300}
     assert happened[0] == "output synced with mark 0"
     assert len(happened) >= 6 and set(happened[1:]) == {"synced with mark 0"}
@@ -101,7 +100,7 @@ def test_what_is_no_checkpoint_or_another_queues_is_one_line(queue: Path, tmp_pa
         release(checkpoint, str(other), "night", source=1)
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n12")
     with pytest.raises(ConfigurationError, match="no offsets of the source msgproto at number 0"):
-        committed_places(checkpoint)
+        release(checkpoint, str(other), "night")
     beyond = checkpoint_of(tmp_path / "b", queue, 9999, committed=1)
     with pytest.raises(QueueMismatch):
         release(beyond, str(queue), "night")
@@ -115,16 +114,6 @@ def test_a_queue_which_joined_later_is_registered_and_the_others_are_released(
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
     assert release(checkpoint, f"{queue},{joined}", "night") == {identity(queue): 300}
     assert (marks(queue), marks(joined)) == ({"night": 300}, {"night": 0})
-
-
-def test_many_late_marks_are_thinned_and_never_early() -> None:
-    late = LateMarks(10.0)
-    for number in range(3 * releasing.PENDING_MAX):
-        late.committed({"q": {"offset": number}}, float(number))
-    assert len(late._waiting) <= releasing.PENDING_MAX
-    places = late.due(20_000.0)
-    assert places is not None and 19_000 < places["q"]["offset"] <= 19_990
-    assert late.due(20_000.0) is None
 
 
 class TestWithSpark:

@@ -1,25 +1,27 @@
-"""Figures, the status file and the progress line of a bridge."""
+"""What a bridge tells: progress lines, status files, and the live page of a gateway elsewhere."""
 
+from __future__ import annotations
+
+import http.client
 import json
 import os
+import signal
+import socket
 import stat
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.tools.processes import Launcher
+from tests.tools.served import Served
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.queue.bridges import (
-    SENT_OCTETS_MAX,
-    STATUS_OCTETS_MAX,
-    cut_to_fit,
-    read_statuses,
-    status_path,
-)
+from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.queue.bridges import read_statuses
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.spark.report import (
-    KNOWN_TOLD_MAX,
-    SEND_SECONDS,
     Aside,
     Batch,
     Lag,
@@ -30,6 +32,10 @@ from twisted_msgproto.spark.report import (
     lag,
     progress_line,
 )
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+ROWS = 40
+PATIENCE_SECONDS = 300.0
 
 
 def progressed() -> Progress:
@@ -54,8 +60,7 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
     away = Aside("grpc://a:1", "", "away", "refused", 3.25)
     report = Report("running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,))
     files.write(report)
-    path = status_path(tmp_path, "night")
-    assert path == tmp_path / "bridges" / "night.json"
+    path = tmp_path / "bridges" / "night.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["night.json"]
     assert json.loads(path.read_text()) == {
@@ -118,18 +123,6 @@ def test_a_status_before_the_first_batch_and_after_a_failure(tmp_path: Path) -> 
     assert (status["state"], status["error"]) == ("failed", "no Java")
 
 
-def test_statuses_that_are_none_or_too_long_are_left_out(tmp_path: Path) -> None:
-    assert read_statuses(tmp_path) == []
-    (tmp_path / "bridges").mkdir()
-    for name, text in {
-        "a": "{",
-        "b": "[]",
-        "c": json.dumps({"x": "y" * STATUS_OCTETS_MAX}),
-    }.items():
-        (tmp_path / "bridges" / f"{name}.json").write_text(text)
-    assert read_statuses(tmp_path) == []
-
-
 def test_the_line_for_people() -> None:
     lags = {"a": Lag(3, 0.5), "b": Lag(4, 2.0)}
     line = progress_line(Report("running", Progress(), lags), 0.0)
@@ -157,19 +150,11 @@ def test_the_lag_is_what_the_gateway_said_last() -> None:
     assert lag(Landed(40), described(10, 100, 9_000_000), 5.0) == Lag(60, 0.0)
 
 
-def test_a_status_for_elsewhere_is_cut_until_it_fits() -> None:
-    many = [{"queue": "q" * 32, "error": "x" * 300}] * 100
-    told = cut_to_fit({"rows": 5, "known": many, "away": many[:3]})
-    assert len(json.dumps(told)) <= SENT_OCTETS_MAX
-    assert (told["rows"], len(told["away"])) == (5, 3)
-    assert cut_to_fit({"rows": 5}) == {"rows": 5}
-
-
 def test_only_the_gateways_that_are_furthest_behind_are_named() -> None:
     files = StatusFiles({}, "night", {})
     lags = {f"q{number}": Lag(number, 1.0) for number in range(100)}
     known = files.for_queue(Report("running", Progress(), lags), "q1")["known"]
-    assert [one["lag_rows"] for one in known] == list(range(99, 99 - KNOWN_TOLD_MAX, -1))
+    assert [one["lag_rows"] for one in known] == list(range(99, 79, -1))
 
 
 class Far:
@@ -187,7 +172,7 @@ def test_queues_elsewhere_are_sent_the_status_now_and_then_and_may_refuse_it() -
     far, now = Far(), [0.0]
     sent = SentStatuses(StatusFiles({}, "night", {}), "night", {"q": far}.get, clock=lambda: now[0])
     report = Report("running", progressed(), {"q": Lag(5, 1.25)})
-    for moment, count in ((0.0, 1), (1.0, 1), (SEND_SECONDS, 2)):
+    for moment, count in ((0.0, 1), (1.0, 1), (5.0, 2)):
         now[0] = moment
         sent.send(report, ["q", "away"])
         while len(far.told) < count:
@@ -195,3 +180,44 @@ def test_queues_elsewhere_are_sent_the_status_now_and_then_and_may_refuse_it() -
             sent.send(report, ["q", "away"])
     assert [consumer for consumer, _ in far.told] == ["night", "night"]
     assert far.told[0][1]["lag_rows"] == 5
+
+
+def shown(address: str) -> list[dict[str, Any]]:
+    """The bridges, as a gateway's page has them."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", "/status.json")
+    figures = json.loads(connection.getresponse().read())
+    connection.close()
+    bridges: list[dict[str, Any]] = figures["queue"]["bridges"]
+    return bridges
+
+
+def test_a_bridge_tells_its_status_over_flight_to_the_gateways_page__FC_03(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue = launch.directory / "queue"
+    gateway = launch.command(
+        [sys.executable, "-m", "twisted", "lumberjack", f"--endpoint={LOOPBACK}",
+         f"--queue={queue}", f"--status={LOOPBACK}"],
+    )  # fmt: skip
+    status = gateway.address("status").removeprefix("tcp:")
+    with socket.create_connection(("127.0.0.1", gateway.port("lumberjack")), timeout=60) as peer:
+        numbers = list(range(1, ROWS + 1))
+        peer.sendall(encode_window(ROWS) + encode_json(numbers, [b"{}"] * ROWS))
+        assert peer.recv(6) == b"2A\0\0\0" + bytes([ROWS])
+    assert shown(status) == []
+
+    with Served(queue) as served:
+        words = ("--queue", served.location, "--table", "table", "--consumer", "far")
+        bridge = launch("--here", "bridge", *words, module="tests.tools.dying")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (bridges := shown(status)) or bridges[0]["rows"] != ROWS:
+            assert time.monotonic() < deadline, (bridges, bridge.output)
+            time.sleep(0.1)
+        bridge.signal(signal.SIGTERM)
+        assert bridge.wait() == 0
+    [far] = bridges
+    assert (far["consumer"], far["state"], far["error"]) == ("far", "running", None)
+    assert far["table"] == str(tmp_path / "table")
+    assert far["last_batch"]["rows"] == ROWS
+    assert (far["gateways"], far["offset"], far["lag_rows"], far["away"]) == (1, ROWS, 0, [])

@@ -19,7 +19,6 @@ from tests.tools.endpoints import Endpoints, reserved, serving
 from tests.tools.loops import finish, landed_offsets, loop_over, places
 from tests.tools.processes import environment
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.spark.gateways import AWAY
 from twisted_msgproto.spark.loop import Loop, Pace
 
 pytestmark = [pytest.mark.slow]
@@ -68,7 +67,7 @@ def test_many_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_13(
             until(loop, lambda: landed(loop) == count * ROWS + well * MORE)
             until(loop, lambda: len(loop.report("running").aside) == 2 * few)
             assert {one.location for one in loop.report("running").aside} == dead
-            assert {one.state for one in loop.report("running").aside} == {AWAY}
+            assert {one.state for one in loop.report("running").aside} == {"away"}
             assert {place for place in dead if any(f"{place} (" in line for line in said)} == dead
 
             silent.resume()

@@ -1,194 +1,403 @@
-"""The data source ``msgproto``: schema, batches, admission, places, damage."""
+"""The data source ``msgproto``, asked as Spark asks it, without Spark: plans, places, filters."""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import pickle
 import re
 import shutil
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset
 import pytest
+from deltalake import write_deltalake
 
-from tests.spark.conftest import damage_record, identity, messages, write
+from tests.spark.conftest import (
+    batch,
+    damage_record,
+    data_source,
+    identity,
+    messages,
+    offsets_of,
+    stream,
+    write,
+)
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
 from twisted_msgproto.queue import SCHEMA, QueueReader
+from twisted_msgproto.spark import need_spark
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import datasource as sql
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from tests.tools.sink_tables import SinkTable
-from twisted_msgproto.spark import need_spark, ranges, source
-from twisted_msgproto.spark.ranges import Piece, QueueRange, read_range
-from twisted_msgproto.spark.source import (
-    FilteredQueueReader,
-    QueueBatchReader,
-    QueueSource,
-    QueueStreamReader,
-    spark_schema,
-)
-
-THE_TABLE = StructType(
-    [
-        StructField("gateway", StringType(), False),
-        StructField("offset", LongType(), False),
-        StructField("received_at", TimestampType(), False),
-        StructField("protocol", StringType(), False),
-        StructField("peer", StringType()),
-        StructField("session", StringType()),
-        StructField("client_id", StringType()),
-        StructField("kind", StringType()),
-        StructField("message_id", StringType()),
-        StructField("destination", StringType()),
-        StructField("fields", MapType(StringType(), StringType())),
-        StructField("body", BinaryType()),
-        StructField("attachments", ArrayType(BinaryType())),
-        StructField("truncated", BooleanType(), False),
-    ]
-)
-"""The table as users are promised it, spelled out once more."""
-
-slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
-
-
-def offsets_read(batches: list[pa.RecordBatch]) -> list[int]:
-    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-
-
-# -- without Spark running ------------------------------------------------------------------------
-
-
-def test_the_schema_is_the_promised_table() -> None:
-    assert spark_schema() == THE_TABLE
-    assert QueueSource({}).schema() == THE_TABLE
-    assert QueueSource.name() == "msgproto"
+SECOND = 1_000_000
+ALL = ReadAllAvailable()
 
 
 def test_record_batches_have_exactly_the_schema_spark_checks_for() -> None:
     """Spark compares the first batch of every task; types, zone and nullability have to agree."""
-    assert to_arrow_schema(THE_TABLE, timezone="UTC").equals(SCHEMA)
-
-
-def reader(queue: Path, **options: Any) -> QueueStreamReader:
-    return QueueStreamReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
+    assert to_arrow_schema(data_source("msgproto").schema(), timezone="UTC").equals(SCHEMA)
 
 
 def proof(queue: Path, offset: int) -> dict[str, int]:
     """What a place in Spark's checkpoint proves its history with."""
     landed = QueueReader(queue).place(offset)
-    assert landed.witness
     numbers = {"incarnation": landed.incarnation, "witness": landed.witness}
     return {name: number for name, number in numbers.items() if number}
 
 
+def ranges_of(reader: Any, start: Any, end: Any) -> list[tuple[int, int]]:
+    return [(part.lo, part.hi) for part in reader.partitions(start, end)]
+
+
+def rows_of(reader: Any, parts: Any) -> list[int]:
+    batches = [rows for part in parts for rows in reader.read(part)]
+    return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
+
+
+# -- a stream's places -----------------------------------------------------------------------------
+
+
 def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
-    stream = reader(queue, numPartitions=2, minPartitionRows=1)
+    reader = stream(queue, numPartitions=2, minPartitionRows=1)
     name = identity(queue)
-    start = stream.initialOffset()
+    start = reader.initialOffset()
     assert start == {name: {"offset": 0, "since": 0}}
-    first = stream.latestOffset(start, ReadMaxRows(400))
+    first = reader.latestOffset(start, ReadMaxRows(400))
     assert first == {name: {"offset": 400, "since": 0, **proof(queue, 400)}}
-    rest = stream.latestOffset(first, ReadAllAvailable())
-    assert rest == stream.reportLatestOffset()
-    assert rest == {name: {"offset": 1500, **proof(queue, 1500)}}
-    parts = stream.partitions(start, first)
+    rest = reader.latestOffset(first, ALL)
+    assert rest == reader.reportLatestOffset() == {name: {"offset": 1500, **proof(queue, 1500)}}
+    parts = reader.partitions(start, first)
     assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
-    worker = pickle.loads(pickle.dumps(stream))
-    assert offsets_read([b for part in parts for b in worker.read(part)]) == list(range(400))
-    assert stream.partitions(rest, rest) == []
-    stream.stop()
+    worker = pickle.loads(pickle.dumps(reader))
+    assert rows_of(worker, parts) == list(range(400))
+    assert reader.partitions(rest, rest) == []
+    assert list(reader.read(InputPartition(None))) == []  # what Spark makes of no partitions
+    reader.stop()
 
 
-def test_the_option_limits_a_batch_and_nothing_does_by_default(queue: Path) -> None:
-    assert reader(queue, maxRowsPerTrigger=7).getDefaultReadLimit() == ReadMaxRows(7)
-    assert reader(queue).getDefaultReadLimit() == ReadAllAvailable()
+@pytest.mark.parametrize(
+    ("options", "limit"), [({"maxRowsPerTrigger": 7}, ReadMaxRows(7)), ({}, ALL)]
+)
+def test_the_option_limits_a_batch_and_nothing_does_by_default(
+    queue: Path, options: dict[str, int], limit: object
+) -> None:
+    assert stream(queue, **options).getDefaultReadLimit() == limit
 
 
 def test_draining_ends_where_the_queue_ended_at_the_start(queue: Path) -> None:
-    stream = reader(queue)
-    stream.prepareForTriggerAvailableNow()
+    reader = stream(queue)
+    reader.prepareForTriggerAvailableNow()
     write(queue, messages(1500, 10))
-    latest = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    latest = reader.latestOffset(reader.initialOffset(), ALL)
     assert latest[identity(queue)]["offset"] == 1500
+    assert reader.latestOffset(latest, ALL) == latest
 
 
-def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark(queue: Path) -> None:
-    """TB-15: when Spark commits a batch nothing of it was synced, so nothing may be trimmed."""
-    place = {identity(queue): {"offset": 900}}
-    reader(queue).commit(place)
-    assert QueueReader(queue).consumers() == {}
-    stream = reader(queue, consumer="night")
-    stream.initialOffset()
-    assert QueueReader(queue).consumers() == {"night": 0}
-    stream.commit({**place, "gone": {"offset": 1}})
-    stream.latestOffset(place, ReadAllAvailable())
-    assert QueueReader(queue).consumers() == {"night": 0}
+def test_the_first_batch_says_where_it_began(queue: Path) -> None:
+    """Repeated after a kill it would ask ``startingOffsets`` again, and ``latest`` has moved on."""
+    name = identity(queue)
+    reader = stream(queue, startingOffsets=json.dumps({name: 40}))
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert end == {name: {"offset": 1500, "since": 40, **proof(queue, 1500)}}
+    write(queue, messages(1500, 10))
+    later = stream(queue, startingOffsets="latest")
+    assert ranges_of(later, later.initialOffset(), end) == [(40, 1500)]
+    following = later.latestOffset(end, ALL)
+    assert following == {name: {"offset": 1510, **proof(queue, 1510)}}
+    assert ranges_of(later, end, following) == [(1500, 1510)]
 
 
-def test_the_mark_follows_as_late_as_the_option_says(
+def test_a_first_batch_without_rows_keeps_the_place_it_began_at(queue: Path) -> None:
+    reader = stream(queue, startingOffsets="latest")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start, "or Spark would run an empty batch"
+    write(queue, messages(1500, 50))
+    following = reader.latestOffset(start, ALL)
+    assert ranges_of(reader, start, following) == [(1500, 1550)]
+    again = stream(queue, startingOffsets="latest")
+    assert ranges_of(again, again.initialOffset(), following) == [(1500, 1550)]
+
+
+def test_a_queue_which_joins_later_says_where_its_first_batch_began(
+    queue: Path, tmp_path: Path
+) -> None:
+    """Trimming after the plan must not change what a repeated batch reads."""
+    second = tmp_path / "second"
+    write(second, messages(0, 30))
+    one, two = identity(queue), identity(second)
+    reader = stream(f"{queue},{second}")
+    start = {one: {"offset": 1500}}
+    end = reader.latestOffset(start, ALL)
+    assert end == {**start, two: {"offset": 30, "since": 0, **proof(second, 30)}}
+    assert ranges_of(reader, start, end) == [(0, 30)]
+    write(second, messages(30, 10))
+    following = reader.latestOffset(end, ALL)
+    assert following[two] == {"offset": 40, **proof(second, 40)}
+    assert ranges_of(reader, end, following) == [(30, 40)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "rows_min", "bounds"),
+    [
+        (3, 1, [0, 500, 1000, 1500]),
+        (8, 600, [0, 750, 1500]),
+        (8, 5000, [0, 1500]),
+        (2000, 1, [*range(1501)]),
+    ],
+)
+def test_ranges_are_cut_evenly_but_not_too_small(
+    queue: Path, parts: int, rows_min: int, bounds: list[int]
+) -> None:
+    reader = stream(queue, numPartitions=parts, minPartitionRows=rows_min)
+    end = {identity(queue): {"offset": 1500}}
+    assert ranges_of(reader, reader.initialOffset(), end) == list(itertools.pairwise(bounds))
+
+
+def test_a_retired_queue_keeps_its_place(queue: Path) -> None:
+    name = identity(queue)
+    start = {"gone": {"offset": 77}, name: {"offset": 0}}
+    reader = stream(queue, retired="gone,other")
+    end = reader.latestOffset(start, ALL)
+    assert end["gone"] == {"offset": 77}
+    assert ranges_of(reader, start, end) == [(0, 1500)]
+
+
+# -- a checkpoint that does not fit ----------------------------------------------------------------
+
+
+def trim(queue: Path) -> int:
+    """Has the first rows of a queue trimmed; where it begins now."""
+    for first in (1500, 1800):
+        write(queue, messages(first, 300), segment_bytes=1)
+    for segment in sorted(queue.glob("*.segment"))[:2]:
+        segment.unlink()
+    begin = QueueReader(queue).begin()
+    assert begin > 1000
+    return begin
+
+
+def changed(queue: Path, name: str) -> dict[str, int]:
+    place = {"offset": 900, **proof(queue, 900)}
+    return {**place, name: place[name] + 1}
+
+
+Case = tuple[Callable[[Path], dict[str, int]], tuple[str, ...]]
+CASES: dict[str, Case] = {
+    "ahead": (
+        lambda queue: {"offset": 1550},
+        ("ahead of queue", "offset 1550", "ends at 1500", "new table", "--accept-loss"),
+    ),
+    "trimmed": (
+        lambda queue: {"offset": trim(queue) - 900},
+        ("is wanted, the earliest kept is", "still holds offsets from"),
+    ),
+    "restored": (
+        lambda queue: changed(queue, "incarnation"),
+        ("row 899 of queue", "is not the one which was read", "restored from an older copy"),
+    ),
+    "snapshot": (
+        lambda queue: changed(queue, "witness"),
+        ("row 899 of queue", "is not the one which was read", "set back to a snap"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_that_does_not_fit_is_refused_by_whatever_meets_it__TB_06(
+    queue: Path, case: str
+) -> None:
+    place_of, texts = CASES[case]
+    name, place = identity(queue), place_of(queue)
+    reader = stream(queue)
+    before = {name: {"offset": place["offset"] - 1}}
+    checks: list[Callable[[], object]] = [
+        lambda: reader.latestOffset({name: place}, ALL),
+        lambda: reader.partitions(before, {name: place}),
+    ]
+    for check in checks:
+        with pytest.raises(QueueMismatch) as caught:
+            check()
+        assert "\n" not in str(caught.value)
+        assert all(text in str(caught.value) for text in texts)
+    stream(queue, failOnDataLoss=False).latestOffset({name: place}, ALL)
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_the_checkpoint_of_another_queue_is_refused_whatever_is_accepted__TB_06(
+    queue: Path, loss: bool
+) -> None:
+    reader, place = stream(queue, failOnDataLoss=loss), {"other": {"offset": 5}}
+    for check in (
+        lambda: reader.latestOffset(place, ALL),
+        lambda: reader.partitions({"other": {"offset": 1}}, place),
+    ):
+        with pytest.raises(QueueMismatch, match=r"belongs to queue other, .*--retired other"):
+            check()
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_after_a_power_loss_the_gateway_is_waited_for__NB_12(
+    queue: Path, loss: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With accepted losses the stream went back to the old end, and read rows once more."""
+    old = (queue / "end").read_bytes()
+    write(queue, messages(1500, 7))
+    start = {identity(queue): {"offset": 1507, **proof(queue, 1507)}}
+    (queue / "end").write_bytes(old)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            write(queue)  # the gateway starts, and ends
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert stream(queue, failOnDataLoss=loss).latestOffset(start, ALL) == start
+    assert len(waited) == 2
+
+
+def test_a_gateway_that_is_away_holds_a_stream_up_and_ends_it_after_a_while(
     queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reader = stream(queue)
+    start = reader.initialOffset()
+    left, now = [3], itertools.count(0.0, 10.0)
+
+    def end(self: QueueReader) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise QueueAway("gw1 does not answer")
+        return 1500
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(QueueReader, "end", end)
+    assert reader.latestOffset(start, ALL)[identity(queue)]["offset"] == 1500
+    left[0] = 1
+    assert reader.reportLatestOffset() is None
+    left[0] = 1000
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: next(now))
+        with pytest.raises(QueueAway, match="gw1 does not answer"):
+            reader.latestOffset(start, ALL)
+    assert left[0] == 1000 - 6  # once every ten seconds, for a minute
+
+
+def test_a_repeated_batch_whose_rows_are_gone_is_refused_and_an_accepted_loss_goes_on(
+    queue: Path,
+) -> None:
+    name, begin = identity(queue), trim(queue)
+    start, end = {name: {"offset": 100}}, {name: {"offset": begin + 50}}
+    with pytest.raises(QueueMismatch, match="offset 100 is wanted"):
+        stream(queue).partitions(start, end)
+    lossy = stream(queue, failOnDataLoss=False)
+    assert ranges_of(lossy, start, end) == [(begin, begin + 50)]
+    assert ranges_of(lossy, start, {name: {"offset": 200}}) == []
+    following = lossy.latestOffset(start, ALL)
+    assert following == {name: {"offset": 2100, "since": begin, **proof(queue, 2100)}}
+    assert ranges_of(lossy, start, following) == [(begin, 2100)]
+
+
+def test_a_checkpoint_ahead_goes_on_from_the_end_when_the_loss_is_accepted(queue: Path) -> None:
+    name, lossy = identity(queue), stream(queue, failOnDataLoss=False)
+    start = {name: {"offset": 1550}}
+    end = lossy.latestOffset(start, ALL)
+    assert end == {name: {"offset": 1500, "since": 1500, **proof(queue, 1500)}}
+    assert ranges_of(lossy, start, end) == []
+    write(queue, messages(1500, 10))
+    assert ranges_of(lossy, end, lossy.latestOffset(end, ALL)) == [(1500, 1510)]
+
+
+def test_tasks_prove_the_history_that_was_planned__TB_06_TB_07(queue: Path) -> None:
+    """TB-06, TB-07 in a stream of one's own: what stands there by then is another history."""
+    place = QueueReader(queue).place(1500)
+    for witness, error in ((place.witness, None), (place.witness ^ 1, "snapshot")):
+        piece = [str(queue), identity(queue), 0, 10, 1500, place.incarnation, witness]
+        reader = batch("", ranges=json.dumps([[piece]]))
+        with pytest.raises(QueueMismatch, match=error) if error else nullcontext():
+            assert rows_of(reader, reader.partitions()) == list(range(10))
+
+
+def test_another_queue_at_the_place_of_the_first_is_noticed_by_the_worker__TB_07(
+    queue: Path,
+) -> None:
+    reader = stream(queue)
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ALL))
+    shutil.rmtree(queue)
+    write(queue, messages(0, 1500))
+    with pytest.raises(QueueMismatch, match="the stream reads"):
+        rows_of(reader, parts)
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark__TB_15(queue: Path) -> None:
+    """TB-15: when Spark commits a batch nothing of it was synced, so nothing may be trimmed."""
+    place = {identity(queue): {"offset": 900}}
+    stream(queue).commit(place)
+    assert QueueReader(queue).consumers() == {}
+    reader = stream(queue, consumer="night")
+    reader.initialOffset()
+    assert QueueReader(queue).consumers() == {"night": 0}
+    reader.commit({**place, "gone": {"offset": 1}})
+    reader.latestOffset(place, ALL)
+    assert QueueReader(queue).consumers() == {"night": 0}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_mark_follows_as_late_as_the_option_says__TB_15(
+    queue: Path, clock: list[float]
+) -> None:
     """TB-15: with ``releaseAfter`` a mark moves only when its batch is that old."""
-    clock = [1000.0]
-    monkeypatch.setattr(source.time, "monotonic", lambda: clock[0])
     name = identity(queue)
-    stream = reader(queue, consumer="night", releaseAfter="10m")
-    stream.initialOffset()
-    stream.commit({name: {"offset": 600}})
+    reader = stream(queue, consumer="night", releaseAfter="10m")
+    reader.initialOffset()
+    reader.commit({name: {"offset": 600}})
     clock[0] += 300
-    stream.commit({name: {"offset": 900}})
+    reader.commit({name: {"offset": 900}})
     assert QueueReader(queue).consumers() == {"night": 0}
     clock[0] += 300
-    stream.latestOffset({name: {"offset": 900}}, ReadAllAvailable())
+    reader.latestOffset({name: {"offset": 900}}, ALL)
     assert QueueReader(queue).consumers() == {"night": 600}
     clock[0] += 300
-    stream.commit({name: {"offset": 1500}, "gone": {"offset": 1}})
+    reader.commit({name: {"offset": 1500}, "gone": {"offset": 1}})
     assert QueueReader(queue).consumers() == {"night": 900}
     assert QueueReader(queue).begin() == 0
 
 
-def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_it(
-    queue: Path, monkeypatch: pytest.MonkeyPatch
+def test_marks_of_many_quick_batches_are_thinned_and_never_early__TB_15(
+    queue: Path, clock: list[float]
 ) -> None:
-    answers = [QueueAway("gw1 does not answer")] * 3
+    name = identity(queue)
+    reader = stream(queue, consumer="night", releaseAfter="10000s")
+    reader.initialOffset()
+    for number in range(30_000):
+        clock[0] += 0.1
+        reader.commit({name: {"offset": number // 20}})
+    clock[0] += 10_000 - 1500
+    reader.latestOffset({name: {"offset": 1499}}, ALL)
+    assert 700 < QueueReader(queue).consumers()["night"] <= 750
 
-    def away(self: QueueReader) -> int:
-        if answers:
-            raise answers.pop()
-        return 1500
 
-    monkeypatch.setattr(ranges, "PAUSE_SECONDS", 0.0)
-    stream = reader(queue)
-    start = stream.initialOffset()
-    monkeypatch.setattr(QueueReader, "end", away)
-    latest = stream.latestOffset(start, ReadAllAvailable())
-    assert latest[identity(queue)]["offset"] == 1500 and answers == []
-    answers.append(QueueAway("gw1 does not answer"))
-    assert stream.reportLatestOffset() is None
-    answers += [QueueAway("gw1 does not answer")] * 3
-    with pytest.raises(QueueAway, match="gw1 does not answer"):
-        ranges.patiently(QueueReader(queue).end, patience=0.0)
+# -- options ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,76 +405,38 @@ def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_i
     [
         ({}, 'needs .option\\("queue", DIRECTORY\\)'),
         ({"queue": " , "}, "needs"),
-        (
-            {"queue": "q", "startingOfsets": "latest"},
-            "no option startingOfsets; did you mean startingOffsets",
-        ),
-        ({"queue": "q", "Cosumer": "c"}, "no option Cosumer; did you mean consumer"),
-        ({"queue": "q", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1"),
-        ({"queue": "q", "numPartitions": "two"}, "numPartitions is a whole number"),
-        ({"queue": "q", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
-        ({"queue": "q", "startingOffsets": "soon"}, "startingOffsets is earliest, latest or JSON"),
-        ({"queue": "q", "startingOffsets": '{"a": -3}'}, "startingOffsets has -3 for queue a"),
-        ({"queue": "q", "startingOffsets": '{"a": true}'}, "startingOffsets has True"),
-        ({"queue": "q", "startingOffsets": "{a"}, "startingOffsets is JSON as"),
-        ({"queue": "q", "startingTimestamp": "noon"}, "startingTimestamp is milliseconds since"),
-        ({"queue": "q", "startingOffsetsByTimestampStrategy": "x"}, "is error or latest, not x"),
-        ({"queue": "q", "endingOffsets": "latest"}, "endingOffsets is for batch reads"),
-        ({"queue": "q", "endingTimestamp": "0"}, "endingTimestamp is for batch reads"),
-        ({"queue": "q", "releaseAfter": "10m"}, "releaseAfter needs the option consumer"),
-        ({"queue": "q", "consumer": "c", "releaseAfter": "10"}, "releaseAfter is a duration as"),
+        ({"startingOfsets": "latest"}, "no option startingOfsets; did you mean startingOffsets"),
+        ({"Cosumer": "c"}, "no option Cosumer; did you mean consumer"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1"),
+        ({"numPartitions": "two"}, "numPartitions is a whole number"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"startingOffsets": "soon"}, "startingOffsets is earliest, latest or JSON"),
+        ({"startingOffsets": '{"a": -3}'}, "startingOffsets has -3 for queue a"),
+        ({"startingOffsets": '{"a": true}'}, "startingOffsets has True"),
+        ({"startingOffsets": "{a"}, "startingOffsets is JSON as"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp is milliseconds since"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "is error or latest, not x"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch reads"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is latest or JSON, not earliest"),
+        ({"endingOffsets": '{"a": -2}'}, "endingOffsets has -2 for queue a"),
+        ({"endingTimestamp": "0"}, "endingTimestamp is for batch reads"),
+        ({"releaseAfter": "10m"}, "releaseAfter needs the option consumer"),
+        ({"consumer": "c", "releaseAfter": "10"}, "releaseAfter is a duration as"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: dict[str, str], text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        QueueStreamReader(options)
+    given = {"queue": "q", **options} if options else {}
+    source = data_source("msgproto", **given)
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        source.streamReader(source.schema())
+    assert "\n" not in str(caught.value)
 
 
-def test_a_directory_that_is_no_queue_is_one_line(tmp_path: Path) -> None:
+def test_what_is_no_queue_or_one_twice_is_one_line(queue: Path, tmp_path: Path) -> None:
     with pytest.raises(QueueError, match="no queue in"):
-        reader(tmp_path / "nothing").initialOffset()
-
-
-def test_one_queue_given_twice_is_refused(queue: Path) -> None:
+        stream(tmp_path / "nothing").initialOffset()
     with pytest.raises(ConfigurationError, match="are the same queue"):
-        QueueStreamReader({"queue": f"{queue},file://{queue}"}).initialOffset()
-
-
-def test_another_queue_at_the_place_of_the_first_is_noticed_by_the_worker(
-    queue: Path, tmp_path: Path
-) -> None:
-    part = QueueRange(str(queue), identity(queue), 0, 10)
-    assert offsets_read(list(read_range(part))) == list(range(10))
-    ranges._opened.clear()
-    shutil.rmtree(queue)
-    write(queue, messages(0, 20))
-    with pytest.raises(QueueMismatch, match="the stream reads"):
-        list(read_range(part))
-
-
-def test_what_spark_makes_of_no_partitions_has_no_rows() -> None:
-    assert list(read_range(InputPartition(None))) == []
-
-
-def test_small_groups_are_merged_into_large_batches(tmp_path: Path) -> None:
-    queue = tmp_path / "queue"
-    write(queue, *(messages(first, 5) for first in range(0, 500, 5)))
-    batches = list(read_range(QueueRange(str(queue), identity(queue), 0, 500)))
-    assert [batch.num_rows for batch in batches] == [500]
-    assert batches[0].schema.equals(SCHEMA)
-
-
-def test_damaged_rows_are_left_out_and_reported_once_a_task(
-    queue: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    damage_record(queue, b'{"n":777}')
-    ranges._opened.clear()
-    rows = offsets_read(list(read_range(QueueRange(str(queue), identity(queue), 100, 1200))))
-    assert rows == [*range(100, 600), *range(900, 1200)]
-    assert capfd.readouterr().err == (
-        f"msgproto: queue {identity(queue)}: 300 of the rows 100..1199 are damaged and were "
-        "skipped (offsets 600..899)\n"
-    )
+        stream(f"{queue},file://{queue}").initialOffset()
 
 
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,9 +447,7 @@ def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.Monke
     assert "\n" not in str(caught.value)
 
 
-# -- where reading begins and ends ----------------------------------------------------------------
-
-SECOND = 1_000_000
+# -- where reading begins and ends -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -291,42 +460,24 @@ def timed(tmp_path: Path) -> Path:
 
 
 def begun(queue: Path, **options: Any) -> int:
-    place = reader(queue, **options).initialOffset()[identity(queue)]
+    place = stream(queue, **options).initialOffset()[identity(queue)]
     assert place["since"] == place["offset"]
     return int(place["offset"])
 
 
-def looked(queue: Path, *filters: Any, **options: Any) -> list[int]:
-    batch = FilteredQueueReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
-    assert list(batch.pushFilters(list(filters))) == list(filters)
-    copy = pickle.loads(pickle.dumps(batch))
-    return offsets_read([b for part in batch.partitions() for b in copy.read(part)])
-
-
-def test_a_stream_begins_where_the_options_say(timed: Path) -> None:
+def test_a_stream_begins_where_the_options_say(timed: Path, queue: Path) -> None:
     name = identity(timed)
     assert begun(timed) == begun(timed, startingOffsets="earliest") == 0
     assert begun(timed, startingOffsets="latest") == 100
     for given, offset in ((23, 23), (-2, 0), (-1, 100), (100, 100)):
         assert begun(timed, startingOffsets=json.dumps({name: given})) == offset
     assert begun(timed, startingOffsets="{}") == 0
-    assert begun(timed, startingTimestamp=1_004_000) == 40
-    assert begun(timed, startingTimestamp=1_003_001) == 40
-    assert begun(timed, startingTimestamp="1970-01-01T00:16:44Z") == 40
-    assert begun(timed, startingTimestamp="1970-01-01T01:16:44+01:00") == 40
+    for moment in (1_004_000, 1_003_001, "1970-01-01T00:16:44Z", "1970-01-01T01:16:44+01:00"):
+        assert begun(timed, startingTimestamp=moment) == 40
     assert begun(timed, startingTimestamp=0, startingOffsets="latest") == 0
     assert begun(timed, startingOffsetsByTimestamp=json.dumps({name: 1_009_000})) == 90
-
-
-def test_a_queue_which_the_options_do_not_name_begins_at_its_earliest_offset(
-    timed: Path, queue: Path
-) -> None:
-    options = {"queue": f"{timed},{queue}", "startingOffsets": json.dumps({identity(timed): 7})}
-    places = QueueStreamReader(options).initialOffset()
-    assert {name: place["offset"] for name, place in places.items()} == {
-        identity(timed): 7,
-        identity(queue): 0,
-    }
+    places = stream(f"{timed},{queue}", startingOffsets=json.dumps({name: 7})).initialOffset()
+    assert {one: place["offset"] for one, place in places.items()} == {name: 7, identity(queue): 0}
 
 
 def test_a_time_after_the_last_row_is_one_line_or_the_end(timed: Path) -> None:
@@ -334,7 +485,7 @@ def test_a_time_after_the_last_row_is_one_line_or_the_end(timed: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no row .* after 1970-01-01T00:16:49\.001Z"):
         begun(timed, **late)
     assert begun(timed, **late, startingOffsetsByTimestampStrategy="latest") == 100
-    assert looked(timed, endingTimestamp=9_999_999) == list(range(100))
+    assert offsets_of(batch(timed, endingTimestamp=9_999_999)) == list(range(100))
 
 
 def test_an_offset_which_the_queue_does_not_have_is_refused_unless_loss_is_accepted(
@@ -348,217 +499,227 @@ def test_an_offset_which_the_queue_does_not_have_is_refused_unless_loss_is_accep
         begun(timed, startingOffsets='{"other": 1}')
 
 
-def test_a_look_covers_what_the_options_say(timed: Path) -> None:
+def test_a_read_covers_what_the_options_say(timed: Path) -> None:
     name = identity(timed)
-    assert looked(timed) == list(range(100))
-    assert looked(
-        timed, startingOffsets=json.dumps({name: 20}), endingOffsets=json.dumps({name: 35})
-    ) == list(range(20, 35))
-    assert looked(timed, startingTimestamp=1_002_000, endingTimestamp=1_004_000) == list(
-        range(20, 40)
-    )
-    assert looked(timed, endingOffsetsByTimestamp=json.dumps({name: 1_001_000})) == list(range(10))
-    assert looked(timed, startingOffsets="latest") == []
+    for options, offsets in (
+        ({}, range(100)),
+        ({"startingOffsets": {name: 20}, "endingOffsets": {name: 35}}, range(20, 35)),
+        ({"startingTimestamp": 1_002_000, "endingTimestamp": 1_004_000}, range(20, 40)),
+        ({"endingOffsetsByTimestamp": {name: 1_001_000}}, range(10)),
+        ({"startingOffsets": "latest"}, []),
+    ):
+        given = {
+            option: json.dumps(value) if isinstance(value, dict) else value
+            for option, value in options.items()
+        }
+        assert offsets_of(batch(timed, **given)) == list(offsets)
 
 
 def test_a_time_is_found_beside_damaged_rows(timed: Path) -> None:
     damage_record(timed, b'{"n":40}')
     assert begun(timed, startingTimestamp=1_004_000) in range(40, 51)
-    assert looked(timed, startingTimestamp=1_004_000) == list(range(50, 100))
+    assert offsets_of(batch(timed, startingTimestamp=1_004_000)) == list(range(50, 100))
     assert begun(timed, startingTimestamp=1_003_000) == 30
 
 
-def test_filters_on_offsets_and_gateways_narrow_what_is_read(timed: Path) -> None:
-    name = identity(timed)
-    batch = FilteredQueueReader({"queue": str(timed)})
-    asked = [sql.GreaterThan(("offset",), 41), sql.LessThanOrEqual(("offset",), 55)]
-    batch.pushFilters(asked)
-    assert [(part.lo, part.hi) for part in batch.partitions()] == [(42, 56)]
-    assert looked(timed, *asked) == list(range(42, 56))
-    assert looked(timed, sql.In(("offset",), (3, 9))) == [3, 9]
-    assert looked(timed, sql.EqualTo(("gateway",), name)) == list(range(100))
-    batch.pushFilters([sql.EqualTo(("gateway",), "another")])
-    assert batch.partitions() == []
-    batch.pushFilters([sql.EqualTo(("offset",), 1000)])
-    assert batch.partitions() == []
+def test_exactly_the_ranges_asked_for_are_read_one_task_each(timed: Path, queue: Path) -> None:
+    one, two = (str(timed), identity(timed)), (str(queue), identity(queue))
+    tasks = [[[*one, 5, 8], [*two, 0, 2]], [[*two, 700, 702]]]
+    reader = batch("", ranges=json.dumps(tasks))
+    read = [rows_of(reader, [part]) for part in reader.partitions()]
+    assert read == [[5, 6, 7, 0, 1], [700, 701]]
+    with pytest.raises(ConfigurationError, match="the option ranges is JSON"):
+        batch("", ranges="[[1]]").partitions()
+
+
+def test_small_groups_are_merged_into_large_batches(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    write(queue, *(messages(first, 5) for first in range(0, 500, 5)))
+    reader = batch(queue)
+    [rows] = [rows for part in reader.partitions() for rows in reader.read(part)]
+    assert rows.num_rows == 500
+    assert rows.schema.equals(SCHEMA)
+
+
+def test_damaged_rows_are_left_out_and_reported_once_a_task(
+    queue: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    damage_record(queue, b'{"n":777}')
+    name = identity(queue)
+    reader = batch(queue, sql.GreaterThanOrEqual(("offset",), 100), sql.LessThan(("offset",), 1200))
+    assert offsets_of(reader) == [*range(100, 600), *range(900, 1200)]
+    assert capfd.readouterr().err == (
+        f"msgproto: queue {name}: 300 of the rows 100..1199 are damaged and were "
+        "skipped (offsets 600..899)\n"
+    )
+
+
+# -- filters ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filters", "bounds"),
+    [
+        ([sql.EqualTo(("offset",), 5)], (5, 6)),
+        ([sql.EqualNullSafe(("offset",), 5)], (5, 6)),
+        ([sql.In(("offset",), (9, 5, 7))], (5, 10)),
+        ([sql.GreaterThan(("offset",), 5)], (6, 100)),
+        ([sql.GreaterThanOrEqual(("offset",), 5)], (5, 100)),
+        ([sql.LessThan(("offset",), 5)], (0, 5)),
+        ([sql.LessThanOrEqual(("offset",), 5)], (0, 6)),
+        ([sql.EqualTo(("offset",), "5")], (0, 100)),
+        ([sql.In(("offset",), (5, None))], (0, 100)),
+        ([sql.In(("offset",), ())], (0, 100)),
+        ([sql.IsNotNull(("offset",))], (0, 100)),
+        ([sql.Not(sql.EqualTo(("offset",), 5))], (0, 100)),
+        ([sql.GreaterThan(("count",), 5)], (0, 100)),
+        ([sql.EqualTo(("offset",), 1000)], None),
+        (
+            [
+                sql.GreaterThan(("offset",), 5),
+                sql.GreaterThanOrEqual(("offset",), 3),
+                sql.LessThan(("offset",), 20),
+                sql.LessThanOrEqual(("offset",), 30),
+            ],
+            (6, 20),
+        ),
+    ],
+    ids=repr,
+)
+def test_what_is_read_holds_every_offset_that_the_filters_want(
+    timed: Path, filters: list[Any], bounds: tuple[int, int] | None
+) -> None:
+    for order in (filters, filters[::-1]):
+        parts = batch(timed, *order).partitions()
+        assert [(part.lo, part.hi) for part in parts] == ([] if bounds is None else [bounds])
+
+
+def test_gateways_are_those_that_every_filter_names(timed: Path, queue: Path) -> None:
+    one, two = identity(timed), identity(queue)
+    several = sql.In(("gateway",), (one, two, None))
+    for filters, read in (
+        ([several], {one, two}),
+        ([several, sql.EqualTo(("gateway",), two)], {two}),
+        ([several, sql.EqualNullSafe(("gateway",), "c")], set()),
+        ([sql.StringContains(("gateway",), "zz")], {one, two}),
+    ):
+        parts = batch(f"{timed},{queue}", *filters).partitions()
+        assert {part.pieces[0].gateway for part in parts} == read
 
 
 def test_filters_on_columns_leave_rows_out_before_spark_has_them(timed: Path) -> None:
     write(timed, messages(0, 5, protocol="umq", destination=["a", None, "b", "c", None]))
     at = dt.datetime.fromtimestamp(1004, dt.UTC)
-    assert looked(timed, sql.EqualTo(("protocol",), "umq")) == list(range(100, 105))
-    assert looked(timed, sql.EqualTo(("received_at",), at)) == list(range(40, 50))
-    assert looked(timed, sql.LessThan(("received_at",), at)) == list(range(40))
-    assert looked(timed, sql.In(("destination",), ("a", "c", None))) == [100, 103]
-    assert looked(timed, sql.Not(sql.EqualTo(("protocol",), "umq"))) == list(range(100))
-    # Null-safe: a row without a destination is not equal to "a", and stays.
-    assert looked(
-        timed,
-        sql.EqualTo(("protocol",), "umq"),
-        sql.Not(sql.EqualNullSafe(("destination",), "a")),
-    ) == [101, 102, 103, 104]
-    assert looked(timed, sql.StringStartsWith(("protocol",), "um")) == list(range(100, 105))
-    assert looked(timed, sql.EqualTo(("unknown",), 1)) == list(range(105))
+    umq = sql.EqualTo(("protocol",), "umq")
+    for filters, offsets in (
+        ([sql.EqualTo(("received_at",), at)], range(40, 50)),
+        ([sql.LessThan(("received_at",), at)], range(40)),
+        ([sql.In(("destination",), ("a", "c", None))], [100, 103]),
+        ([sql.Not(umq)], range(100)),
+        # Null-safe: a row without a destination is not equal to "a", and stays.
+        ([umq, sql.Not(sql.EqualNullSafe(("destination",), "a"))], range(101, 105)),
+        ([sql.EqualTo(("unknown",), 1)], range(105)),
+    ):
+        assert offsets_of(batch(timed, *filters)) == list(offsets)
 
 
-def test_exactly_the_ranges_asked_for_are_read_one_task_each(timed: Path, queue: Path) -> None:
-    tasks = [
-        [Piece(str(timed), identity(timed), 5, 8), Piece(str(queue), identity(queue), 0, 2)],
-        [Piece(str(queue), identity(queue), 700, 702)],
-    ]
-    batch = QueueBatchReader({"ranges": ranges.packed(tasks)})
-    parts = batch.partitions()
-    assert [offsets_read(list(batch.read(part))) for part in parts] == [[5, 6, 7, 0, 1], [700, 701]]
-    with pytest.raises(ConfigurationError, match="the option ranges is JSON"):
-        QueueBatchReader({"ranges": "[[1]]"}).partitions()
+COLUMNS = {
+    "row": pa.array(range(4)),
+    "offset": pa.array([0, 1, 2, None], pa.int64()),
+    "kind": pa.array(["json", "text", None, "js_n"], pa.string()),
+    "day": pa.array([dt.date(2024, 1, 1), None, dt.date(2024, 1, 3), dt.date(2024, 1, 2)]),
+    "at": pa.array([10, 20, None, 30], pa.timestamp("us", "UTC")),
+    "flag": pa.array([True, False, None, True], pa.bool_()),
+    "share": pa.array([0.5, None, 1.5, 2.5], pa.float64()),
+}
+JAN_2 = dt.date(2024, 1, 2)
+AT_20 = dt.datetime.fromtimestamp(20e-6, dt.UTC)
 
 
-# -- with Spark -----------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A table with a column of each kind, and nulls in it."""
+    location = str(tmp_path_factory.mktemp("columns") / "table")
+    write_deltalake(location, pa.table(COLUMNS))
+    yield location
 
 
-class TestWithSpark:
-    pytestmark = slow
-
-    def test_a_stream_lands_every_row_once_and_goes_on_after_a_restart(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        query = drain(maxRowsPerTrigger=400)
-        assert query.exception() is None
-        assert [entry.numInputRows for entry in query.recentProgress] == [400, 400, 400, 300]
-        table = SinkTable(tmp_path / "table")
-        assert table.offsets() == {identity(queue): [(0, 1500)]}
-        write(queue, messages(1500, 700))
-        assert drain().exception() is None
-        assert table.offsets() == {identity(queue): [(0, 2200)]}
-        assert table.duplicates() == []
-        assert table.counts() == {"lumberjack": 2200}
-
-    def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
-        self, spark: Any, queue: Path
-    ) -> None:
-        """Spark keeps the filters which it once gave to a source: it may not be given any."""
-        reader = spark.read.format("msgproto").option("queue", str(queue))
-        frame = reader.load()
-        assert frame.where("offset < 10").count() == 10
-        assert frame.count() == 1500
-        once = reader.option("pushFilters", "true").load()
-        assert once.where("offset >= 1000 AND protocol = 'lumberjack'").count() == 500
-
-    def test_values_and_nullability_arrive_as_they_were(
-        self, spark: Any, drain: Any, tmp_path: Path
-    ) -> None:
-        queue = tmp_path / "odd"
-        odd = messages(
-            0,
-            3,
-            protocol="mtl",
-            kind="content",
-            received_at=1_700_000_000_123_456,
-            client_id="ünï",
-            message_id=["a", "b", "c"],
-            destination=["x", None, ""],
-            fields=[{"k": "v", "l": ""}, {}, None],
-            body=[b"\xff\x00", b"", None],
-            attachments=[[b"\x00", b""], [], None],
-            truncated=[True, False, False],
-        )
-        write(queue, odd, messages(3, 1, peer=None, session=None, body=None))
-        expected = pa.Table.from_batches(list(QueueReader(queue).read(0, 4)))
-        seen = spark.read.format("msgproto").option("queue", str(queue)).load()
-        assert seen.schema == THE_TABLE
-        assert seen.orderBy("offset").toArrow().to_pylist() == expected.to_pylist()
-        assert drain(source=str(queue)).exception() is None
-        landed = SinkTable(tmp_path / "table").read()
-        assert landed.to_pylist() == expected.to_pylist()
-        assert landed.schema.field("received_at").type == pa.timestamp("us", tz="UTC")
-        for field in SCHEMA:
-            assert landed.schema.field(field.name).nullable == field.nullable, field.name
-        again = spark.read.parquet(str(tmp_path / "table"))
-        assert again.schema == THE_TABLE
-        assert again.count() == 4
-
-    def test_a_batch_that_is_repeated_lands_once(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        """Ended between the sink's commit and Spark's own: the sink knows the batch."""
-        table = tmp_path / "table"
-        drain(maxRowsPerTrigger=600)
-        forget_commit(table / "_checkpoint")
-        write(queue, messages(1500, 100))
-        assert drain(maxRowsPerTrigger=600).exception() is None
-        assert SinkTable(table).offsets() == {identity(queue): [(0, 1600)]}
-        assert SinkTable(table).duplicates() == []
-
-    def test_a_batch_that_ended_half_written_lands_once(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        """Ended after files were written and before the sink's commit: the files are orphans."""
-        table = tmp_path / "table"
-        drain(maxRowsPerTrigger=600)
-        newest = forget_commit(table / "_checkpoint")
-        for path in (table / "_spark_metadata").glob(f"*{newest}*"):
-            path.unlink()
-        assert drain(maxRowsPerTrigger=600).exception() is None
-        assert SinkTable(table).offsets() == {identity(queue): [(0, 1500)]}
-        assert SinkTable(table).duplicates() == []
-        every_file = pa.dataset.dataset([str(path) for path in table.glob("*.parquet")])
-        assert every_file.count_rows() > 1500
-
-    @pytest.mark.parametrize("case", ["other queue", "ahead", "trimmed"])
-    def test_a_checkpoint_that_does_not_fit_ends_the_stream_with_one_clear_message(
-        self, drain: Any, queue: Path, case: str
-    ) -> None:
-        older = shutil.copytree(queue, queue.with_name("older"))
-        write(queue, messages(1500, 100))
-        assert drain().exception() is None
-        if case == "trimmed":
-            for first in (1600, 1900):
-                write(queue, messages(first, 300), segment_bytes=1)
-            for segment in sorted(queue.glob("*.segment"))[:2]:
-                segment.unlink()
-            text = r"is behind what queue .* trimmed: offset 1600 is wanted, the earliest kept is"
-        elif case == "ahead":
-            shutil.rmtree(queue)
-            older.rename(queue)
-            text = r"is ahead of queue .*: it is at offset 1600, .* ends at 1500"
-        else:
-            shutil.rmtree(queue)
-            write(queue, messages(0, 10))
-            text = r"the checkpoint belongs to queue [0-9a-f]{32}, not to [0-9a-f]{32}"
-        error = drain().exception()
-        assert isinstance(error, StreamingQueryException)
-        assert re.search(text, str(error))
-
-    def test_a_damaged_range_is_skipped_and_the_stream_goes_on(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        damage_record(queue, b'{"n":777}')
-        query = drain()
-        assert query.exception() is None
-        assert SinkTable(tmp_path / "table").offsets() == {identity(queue): [(0, 600), (900, 1500)]}
-        assert query.lastProgress.numInputRows == 1200
-
-    def test_an_accepted_loss_goes_on_with_what_is_kept(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        assert drain().exception() is None
-        for first in (1500, 1800, 2100):
-            write(queue, messages(first, 300), segment_bytes=1)
-        for segment in sorted(queue.glob("*.segment"))[:2]:
-            segment.unlink()
-        begin = QueueReader(queue).begin()
-        assert begin > 1500
-        assert drain(failOnDataLoss=False).exception() is None
-        assert SinkTable(tmp_path / "table").offsets() == {
-            identity(queue): [(0, 1500), (begin, 2400)]
-        }
+def left(table: str, *filters: sql.Filter) -> list[int]:
+    """The rows that a table's source gives Spark, which applies every filter once more."""
+    source = data_source("msgproto-table", path=table, pushFilters=True)
+    reader = source.reader(source.schema())
+    reader.pushFilters(list(filters))
+    batches = [rows for part in reader.partitions() for rows in reader.read(part)]
+    return [row for rows in batches for row in rows.column("row").to_pylist()]
 
 
-def forget_commit(checkpoint: Path) -> int:
-    """Takes back Spark's own commit of the newest batch, as if the process had ended before it."""
-    newest = max(
-        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name[0] != "."
-    )
-    (checkpoint / "commits" / str(newest)).unlink()
-    (checkpoint / "commits" / f".{newest}.crc").unlink(missing_ok=True)
-    return newest
+def said(column: str, holds: Callable[[Any], bool]) -> list[int]:
+    """The rows for which SQL says true: of null only what ``holds`` says of None."""
+    return [row for row, value in enumerate(COLUMNS[column].to_pylist()) if holds(value)]
+
+
+def known(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is not None and holds(value)
+
+
+FILTERS: list[tuple[sql.Filter, Callable[[Any], bool]]] = [
+    (sql.EqualTo(("offset",), 1), known(lambda value: value == 1)),
+    (sql.EqualNullSafe(("offset",), 1), known(lambda value: value == 1)),
+    (sql.GreaterThan(("offset",), 1), known(lambda value: value > 1)),
+    (sql.GreaterThanOrEqual(("offset",), 1), known(lambda value: value >= 1)),
+    (sql.LessThan(("offset",), 1), known(lambda value: value < 1)),
+    (sql.LessThanOrEqual(("offset",), 1), known(lambda value: value <= 1)),
+    (sql.In(("offset",), (0, 2)), known(lambda value: value in (0, 2))),
+    (sql.In(("offset",), (0, None)), known(lambda value: value == 0)),
+    (sql.IsNull(("kind",)), lambda value: value is None),
+    (sql.IsNotNull(("kind",)), lambda value: value is not None),
+    (sql.EqualTo(("kind",), "json"), known(lambda value: value == "json")),
+    (sql.StringStartsWith(("kind",), "js_"), known(lambda value: value.startswith("js_"))),
+    (sql.StringEndsWith(("kind",), "on"), known(lambda value: value.endswith("on"))),
+    (sql.StringContains(("kind",), "ex"), known(lambda value: "ex" in value)),
+    (sql.GreaterThan(("day",), JAN_2), known(lambda value: value > JAN_2)),
+    (sql.LessThanOrEqual(("at",), AT_20), known(lambda value: value <= AT_20)),
+    (sql.EqualTo(("flag",), True), known(lambda value: value is True)),
+]
+
+
+@pytest.mark.parametrize(("one", "holds"), FILTERS, ids=lambda value: type(value).__name__)
+def test_a_filter_and_its_opposite_leave_exactly_the_rows_that_sql_wants(
+    table: str, one: sql.Filter, holds: Callable[[Any], bool]
+) -> None:
+    [column] = one.attribute  # type: ignore[attr-defined]
+    assert left(table, one) == said(column, holds)
+    total = isinstance(one, sql.IsNull | sql.IsNotNull | sql.EqualNullSafe)
+    others = (lambda value: not holds(value)) if total else known(lambda value: not holds(value))
+    nulls = said(column, lambda value: value is None)
+    if isinstance(one, sql.In):  # Arrow keeps null as well; Spark drops it itself
+        assert set(left(table, sql.Not(one))) == {*said(column, others), *nulls}
+    else:
+        assert left(table, sql.Not(one)) == said(column, others)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        sql.EqualTo(("nothing",), 1),
+        sql.EqualTo(("kind", "of"), "json"),
+        sql.EqualTo(("offset",), None),
+        sql.EqualTo(("offset",), "1"),
+        sql.EqualTo(("offset",), True),
+        sql.EqualTo(("offset",), 1 << 70),
+        sql.EqualTo(("flag",), 1),
+        sql.EqualTo(("share",), 0.5),
+        sql.EqualTo(("at",), dt.datetime(2024, 1, 1)),
+        sql.In(("offset",), (1, "2")),
+        sql.In(("offset",), (None,)),
+        sql.StringContains(("offset",), "1"),
+        sql.StringContains(("day",), JAN_2),  # type: ignore[arg-type]
+        sql.Not(sql.EqualTo(("share",), 0.5)),
+        sql.Filter(),
+    ],
+    ids=lambda one: re.sub(r"\W+", "-", repr(one)),
+)
+def test_what_arrow_may_see_differently_stays_with_spark(table: str, one: sql.Filter) -> None:
+    assert left(table, one) == [0, 1, 2, 3]
+    assert left(table, one, sql.EqualTo(("offset",), 1)) == [1]
+    assert left(table, sql.GreaterThan(("offset",), 0), sql.EqualTo(("kind",), "text"), one) == [1]

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import damage_record, identity, messages, write
+from tests.spark.conftest import damage_record, data_source, identity, messages, write
 from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.queue.lineage import Landed
@@ -28,8 +29,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as st
 
 from twisted_msgproto.spark.jobs import SparkRunner
-from twisted_msgproto.spark.schema import spark_schema
-from twisted_msgproto.spark.transform import Transform, landed_schema, load_function
+from twisted_msgproto.spark.transform import Transform, landed_schema
 
 RUN = Run("5eed", "here", 17)
 START_SECONDS = 400.0
@@ -108,17 +108,27 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("broken:f", "importing it failed: SyntaxError"),
     ],
 )
-def test_what_is_no_function_is_one_line(module: str, tmp_path: Path, name: str, text: str) -> None:
+def test_what_is_no_function_is_one_line_before_java_starts(
+    module: str,
+    tmp_path: Path,
+    queue: Path,
+    name: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    command_here: None,
+) -> None:
     (tmp_path / "needy.py").write_text("import no_such_library")
     (tmp_path / "broken.py").write_text("def f(:")
-    with pytest.raises(ConfigurationError, match=text) as caught:
-        load_function(name.replace("MODULE", module))
-    assert "\n" not in str(caught.value)
+    words = ["bridge", "--queue", str(queue), "--table", "table"]
+    assert cli.main([*words, "--transform", name.replace("MODULE", module)]) == 2
+    told = capsys.readouterr().err
+    assert text in told and told.count("\n") == 1
     assert str(tmp_path) not in sys.path
+    assert not (tmp_path / "table").exists()
 
 
 def test_the_table_has_the_functions_columns_and_a_day() -> None:
-    assert landed_schema("m:f", spark_schema()).names == [*SCHEMA.names, "day"]
+    assert landed_schema("m:f", data_source("msgproto").schema()).names == [*SCHEMA.names, "day"]
     own = st.StructType().add("day", "date").add("n", "integer")
     assert landed_schema("m:f", own).names == ["n", "day"]
 
@@ -140,6 +150,35 @@ def test_the_table_has_the_functions_columns_and_a_day() -> None:
 def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         landed_schema("m:f", schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[X] boom\nat org.apache", "the batch failed: [X] boom"),
+        (
+            "An exception was thrown from the Python worker: "
+            'Traceback (most recent call last):\n  File "x.py", line 1\n'
+            "twisted_msgproto.core.errors.QueueMismatch: it is another queue\n\nat org.x",
+            "it is another queue",
+        ),
+        (
+            '[X] worker:\nTraceback (most recent call last):\n  File "x.py", line 1, in f\n'
+            "    f()\nOSError: no disk\n\nat org.x",
+            "the batch failed: OSError: no disk",
+        ),
+    ],
+)
+def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:
+    class Fails:
+        defaultParallelism = 2
+
+        def setJobGroup(self, *words: object) -> None:
+            raise ValueError(text)
+
+    with pytest.raises(TableError) as told:
+        SparkRunner(Fails(), Path("/its/log"))(Target("/table"), [])
+    assert str(told.value) == f"{line}; Spark's log: /its/log"
 
 
 # -- with Spark -----------------------------------------------------------------------------------

@@ -5,27 +5,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.conftest import identity, messages, write
+from tests.spark.conftest import data_source, identity, messages, write
 from tests.spark.test_releasing import checkpoint_of
 from tests.tools.loops import drain, exactly, finish, loop_over
 from tests.tools.s3 import Store
+from tests.tools.tables import TABLE_SCHEMA
 from tests.tools.unreadable import Unreadable
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import loop, release
-from twisted_msgproto.spark.bridge import Ending
 from twisted_msgproto.spark.table import LandedTable
-from twisted_msgproto.spark.tablesource import open_table
-from twisted_msgproto.table.actions import version_name
-from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
 
 pytest.importorskip("pyspark")
@@ -46,16 +42,6 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
         monkeypatch.setattr(os, name, refused)
 
     return refuse
-
-
-@pytest.fixture
-def command_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets the command run in this process, whose signals are the test's again afterwards."""
-    monkeypatch.setattr(os, "setsid", lambda: None)
-    before = {number: signal.getsignal(number) for number in Ending.SIGNALS}
-    yield
-    for number, function in before.items():
-        signal.signal(number, function)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +126,7 @@ def test_a_queue_that_cannot_be_seen_is_not_landed_without_its_lock__RD_50(
 
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("read", version_name(1)), ("read", version_name(2)), ("size", "day=")],
+    [("read", f"{1:020d}.json"), ("read", f"{2:020d}.json"), ("size", "day=")],
 )
 def test_the_loop_goes_on_when_the_table_can_be_read_again__RD_50(
     kind: str, part: str, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,18 +149,20 @@ def test_the_loop_goes_on_when_the_table_can_be_read_again__RD_50(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", ["403", "500"])
-@pytest.mark.parametrize("part", ["prefix=", version_name(0), "_last_checkpoint"])
+@pytest.mark.parametrize("part", ["prefix=", f"{0:020d}.json", "_last_checkpoint"])
 def test_a_source_of_a_table_in_a_store_does_not_take_it_for_absent__RD_50(
     part: str, status: str, s3: Store
 ) -> None:
     options = {**s3.options, "max_retries": "0"}
     location = Table.create(s3.new_location(), TABLE_SCHEMA, storage=options).location
-    open_table(location, options)
+    given = {f"storage.{name}": value for name, value in options.items()}
+    source = data_source("msgproto-table", path=location, **given)
+    source.schema()
     s3.fault(f"unreadable {status} {part}")
     try:
         with pytest.raises(ConfigurationError, match=f"the table {location} cannot be opened: "):
-            open_table(location, options)
+            source.schema()
     finally:
         s3.fault("none")
     with pytest.raises(ConfigurationError, match="there is no table at"):
-        open_table(s3.new_location(), options)
+        data_source("msgproto-table", path=s3.new_location(), **given).schema()

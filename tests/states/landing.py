@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.sim.disk import Cut, CutDisk
+from tests.sim.disk import Cut, CutDisk, SimulatedTableDisk
 from tests.sim.gateway import DIRECTORY, make_identity
-from tests.sim.tabledisk import SimulatedTableDisk
 from tests.states.pairs import BEGIN, must
+from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.cli import consumers
 from twisted_msgproto.core.errors import MsgprotoError, QueueError, QueueFull, TableError
 from twisted_msgproto.core.message import MessageBatch
@@ -32,7 +32,6 @@ from twisted_msgproto.spark.marks import Marks
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.landing import (
-    TABLE_SCHEMA,
     Failure,
     LandedRanges,
     Range,

@@ -20,8 +20,8 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.umq import Client, Server
-from twisted_msgproto.umq.terms import events as told
-from twisted_msgproto.umq.terms.states import LIMITS
+from twisted_msgproto.umq import terms as told
+from twisted_msgproto.umq.terms import LIMITS
 from twisted_msgproto.umq.wire import UmqFault
 
 

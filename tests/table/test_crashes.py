@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tools.crashes import Act, Scene, check_exact, crash, cuts_of, written
+from tests.tools.power import Killed, PowerDisk
 from tests.tools.powercut import LOSSES
 from tests.tools.tables import RUN
+from tests.tools.upkept import Gateway, create, expected, rows
+from tests.tools.upkept import land as land_gateways
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.expire import expire
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.vacuum import vacuum
-
-pytestmark = pytest.mark.slow
+from twisted_msgproto.table.verify import verify
 
 HOURS = 3600.0
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 3)
     monkeypatch.setattr(log, "CLEAN_SECONDS", HOURS)
@@ -66,7 +77,7 @@ def clean(scene: Scene) -> None:
     table.maintain()
 
 
-def create(scene: Scene) -> None:
+def creating(scene: Scene) -> None:
     scene.create()
 
 
@@ -97,17 +108,23 @@ ACTS = [
     Act("commit", two_commits, land_both),
     Act("checkpoint", checkpoint_due, checkpoint),
     Act("log cleanup", checkpoint_due, clean),
-    Act("create", lambda scene: None, create),
+    Act("create", lambda scene: None, creating),
     Act("compaction", small_files, compacting),
     Act("vacuum", compacted, vacuuming),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True], ids=["last", "followed"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.name)
 def test_the_table_is_exact_after_a_crash_at_any_step(
-    act: Act, loss: str, followed: bool, tmp_path: Path, pytestconfig: pytest.Config
+    act: Act,
+    loss: str,
+    followed: bool,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    small_log: None,
 ) -> None:
     """TB-01, TB-02, TB-08: what has landed is known to one log, whatever a loss of power takes.
 
@@ -121,3 +138,127 @@ def test_the_table_is_exact_after_a_crash_at_any_step(
         turn = (number + followed + (loss == "kill")) % 2
         for new_rows in (False, True) if both else (bool(turn),):
             check_exact(left.copied(tmp_path / f"{new_rows}-{number}"), new_rows=new_rows)
+
+
+# -- what looks after a table ----------------------------------------------------------------------
+
+
+Rows = Counter[tuple[str, int]]
+
+
+def tomorrow() -> float:
+    return time.time() + 90_000
+
+
+class Upkeep:
+    """A table of two days of one gateway, six small files; copied for every cut."""
+
+    def __init__(self, directory: Path) -> None:
+        self.location = directory / "table"
+        self.gateway = Gateway(directory / "queue")
+        table = create(self.location)
+        for number in range(6):
+            self.gateway.put(5, day=number // 3)
+            land_gateways(table, self.gateway)
+
+    def at(self, location: Path) -> Path:
+        """A copy of the table, all of it durable."""
+        shutil.copytree(self.location, location)
+        return location
+
+    @property
+    def whole(self) -> Rows:
+        return expected(self.gateway, 0, 31)
+
+
+Work = Callable[[Upkeep, Table], object]
+
+
+def do_compact(scene: Upkeep, table: Table) -> object:
+    return compact(table, Run.new())
+
+
+def do_expire(scene: Upkeep, table: Table) -> object:
+    return expire(table, date(2023, 11, 16), Run.new())
+
+
+def do_rewind(scene: Upkeep, table: Table) -> object:
+    return rewind(table, Run.new(), queues={scene.gateway.id: scene.gateway.reader})
+
+
+def do_vacuum(scene: Upkeep, table: Table) -> object:
+    return vacuum(table, clock=tomorrow)
+
+
+def nothing(scene: Upkeep) -> None:
+    """The table is as bridges left it."""
+
+
+def small_files_compacted(scene: Upkeep) -> None:
+    compact(Table.open(scene.location), Run.new())
+
+
+def hole(scene: Upkeep) -> None:
+    """The fourth batch's file is lost; the second day's others have rows above it."""
+    files = sorted(Table.open(scene.location).files(), key=lambda file: file.modified)
+    (scene.location / files[3].path).unlink()
+
+
+WORKS: dict[str, tuple[Callable[[Upkeep], None], Work]] = {
+    "compaction": (nothing, do_compact),
+    "expiry": (nothing, do_expire),
+    "rewind": (hole, do_rewind),
+    "vacuum": (small_files_compacted, do_vacuum),
+}
+
+
+def opened(location: Path, disk: Any = None) -> Table:
+    return Table.open_for_writing(location, disk=disk)
+
+
+def steps_of(scene: Upkeep, work: Work, location: Path) -> int:
+    disk = PowerDisk(scene.at(location))
+    work(scene, opened(location, disk))
+    return disk.steps
+
+
+@pytest.mark.parametrize("power", ["kill", "missing", "torn"])
+@pytest.mark.parametrize("name", WORKS)
+def test_a_cut_at_any_step_leaves_the_table_exact(tmp_path: Path, name: str, power: str) -> None:
+    prepare, work = WORKS[name]
+    scene = Upkeep(tmp_path)
+    prepare(scene)
+    steps = steps_of(scene, work, tmp_path / "whole")
+    assert steps > 3
+    for number in range(steps):
+        location = scene.at(tmp_path / f"cut-{number}")
+        disk = PowerDisk(location, dies_at=number)
+        with pytest.raises(Killed):
+            work(scene, opened(location, disk))
+        if power != "kill":
+            disk.cut(torn=power == "torn")
+        check(scene, name, location, f"{name} cut by {power} before step {number}")
+
+
+def check(scene: Upkeep, name: str, location: Path, what: str) -> None:
+    """The work was done or it was not; doing it again and landing on gives what was to be."""
+    table = opened(location)
+    queues = {scene.gateway.id: scene.gateway.reader}
+    done = table.landed()[scene.gateway.id].offset < 31
+    if name != "rewind" or done:
+        report = verify(table, queues)
+        assert report.whole, (what, list(report.findings()))
+    if name == "expiry":
+        assert rows(table) in (scene.whole, expected(scene.gateway, 16, 31)), what
+        WORKS[name][1](scene, table)
+        assert rows(table) == expected(scene.gateway, 16, 31), what
+    else:
+        if name != "rewind":
+            assert rows(table) == scene.whole, what
+        WORKS[name][1](scene, table)
+        if name == "rewind":
+            assert rows(table) == expected(scene.gateway, 0, 16), what
+            land_gateways(table, scene.gateway)
+        assert rows(table) == scene.whole, what
+    report = verify(opened(location), queues, every_column=True)
+    assert report.whole, (what, list(report.findings()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -14,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.tables import TABLE_SCHEMA, TIME
 from twisted_msgproto.core.errors import QueueMismatch, TableError
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.source import Queue
 from twisted_msgproto.table import landing
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
-    TABLE_SCHEMA,
     Failure,
+    Files,
     LandedRanges,
     Range,
     Target,
@@ -33,7 +35,7 @@ from twisted_msgproto.table.storage import LocalStorage
 DAY = 86_400_000_000
 
 
-def open_directory(part: Range) -> Queue:
+def open_directory(part: Range) -> Any:
     return QueueReader(part.location)
 
 
@@ -326,3 +328,62 @@ def test_work_and_results_travel_without_rows__TB_16(tmp_path: Path, queue: Path
     assert pickle.loads(travels) == result
     assert result.rows == {part.gateway: 1500}
     assert len(travels) < 3000
+
+
+# -- statistics; that readers find their rows: test_readers ----------------------------------------
+
+
+def landed_statistics(tmp_path: Path, rows: pa.Table) -> dict[str, Any]:
+    """What the log says of a file of these rows."""
+    schema = rows.schema.append(pa.field("protocol", pa.string()))
+    target = Target(str(tmp_path / "table"), schema=schema, partition_by=("protocol",))
+    files = Files(target, LocalStorage(target.location))
+    rows = rows.append_column("protocol", pa.array(["x"] * rows.num_rows))
+    for batch in rows.to_batches():
+        files.write(batch)
+    [file] = files.finish()
+    found: dict[str, Any] = json.loads(file.statistics)
+    return found
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1.0, float("nan")]),
+        pa.array([{"a": 1}]),
+        pa.array([datetime.datetime(2026, 1, 1)], pa.timestamp("us")),
+        pa.array(["x" * 5000]),
+    ],
+    ids=["float", "structure", "no zone", "too long for the footer"],
+)
+def test_one_column_which_is_not_known_leaves_the_number_of_rows_alone(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    rows = pa.table({"known": pa.array(range(len(column))), "column": column})
+    assert landed_statistics(tmp_path, rows) == {"numRecords": len(column)}
+
+
+def test_bounds_are_as_delta_wants_them(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "day": pa.array([datetime.date(2026, 1, 31), None]),
+            "text": pa.array(["a" * 40, "b" * 40]),
+            "time": pa.array([TIME, TIME], pa.timestamp("us", tz="UTC")),
+            "octets": pa.array([None, b"\xff"]),
+            "nothing": pa.array([None, None], pa.string()),
+        }
+    )
+    assert landed_statistics(tmp_path, rows) == {
+        "numRecords": 2,
+        "minValues": {
+            "day": "2026-01-31",
+            "text": "a" * 32,
+            "time": "2026-01-31T12:00:00.000000Z",
+        },
+        "maxValues": {
+            "day": "2026-01-31",
+            "text": "b" * 32 + "\U0010ffff",
+            "time": "2026-01-31T12:00:00.000000Z",
+        },
+        "nullCount": {"day": 1, "text": 0, "time": 0, "octets": 1, "nothing": 2},
+    }

@@ -1,23 +1,28 @@
-"""Which logs are a table, and what it is: by its versions and checkpoints, whole, torn and gone."""
+"""Which logs are a table, and what it is: by its versions and checkpoints, whole, torn and gone.
+
+What other programs leave torn, because they sync nothing, is mended, or refused with one line.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from tests.tools.tables import RUN, TABLE_SCHEMA, data_file
+from tests.tools.powercut import damaged
+from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.snapshot import load
-from twisted_msgproto.table.storage import LocalStorage
 
 NEWEST = 7
 ALL = range(NEWEST + 1)
@@ -56,33 +61,28 @@ def left(template: Path, path: Path, versions: Sequence[int], checkpoints: Seque
 
 
 @pytest.mark.parametrize(
-    ("versions", "checkpoints", "torn", "until", "base"),
+    ("versions", "checkpoints", "torn", "text"),
     [
-        (ALL, [], [], None, -1),
-        (ALL[:2], [], [], None, -1),
-        (ALL, [], [], 3, -1),
-        ([], [7], [], None, 7),
-        ([5, 6], [4], [], None, 4),  # the checkpoint's own version may be gone
-        ([4, 5, 6], [4], [], None, 4),
-        ([6], [4], [], None, "lacks version 0; restore the table's folder from a copy"),
-        ([], [4], [], None, 4),
-        ([3], [4], [], None, 4),
-        ([5], [4, 6], [6], None, "lacks version 0; checkpoint 6 cannot be read"),
-        ([5, 6, 7], [4, 6], [], None, 6),
-        ([5, 6, 7], [4, 6], [6], None, 4),
-        ([5, 6, 7], [4, 6], [], 6, 6),
-        ([5, 6, 7], [4, 6], [], 5, 4),
-        ([5, 6, 7], [4, 6], [], 4, 4),
-        (ALL, [4, 6], [], 3, -1),
-        (ALL, [4], [4], None, -1),
-        ([5, 6], [4], [4], None, "lacks version 0; checkpoint 4 cannot be read"),
-        ([3, 4, 5], [2, 4], [2, 4], None, "lacks version 0; checkpoint 4 cannot be read"),
-        ([0, 2], [], [], None, "lacks version 1; restore"),
-        ([1], [], [], None, "lacks version 0; restore"),
-        ([0], [], [], 1, "lacks version 1; restore"),
-        ([5, 7], [4], [], None, "lacks version 0; restore"),
-        (ALL[:3], [], [1], None, "version 1 of .* is torn: a line of it is cut; if it is the last"),
-        ([], [], [], None, "is not a table: it has no _delta_log"),
+        (ALL, [], [], ""),
+        (ALL[:2], [], [], ""),
+        ([], [7], [], ""),
+        ([5, 6], [4], [], ""),  # the checkpoint's own version may be gone
+        ([4, 5, 6], [4], [], ""),
+        ([6], [4], [], "lacks version 0; restore the table's folder from a copy"),
+        ([], [4], [], ""),
+        ([3], [4], [], ""),
+        ([5], [4, 6], [6], "lacks version 0; checkpoint 6 cannot be read"),
+        ([5, 6, 7], [4, 6], [], ""),
+        ([5, 6, 7], [4, 6], [6], ""),
+        ([7], [4, 6], [], ""),
+        (ALL, [4], [4], ""),
+        ([5, 6], [4], [4], "lacks version 0; checkpoint 4 cannot be read"),
+        ([3, 4, 5], [2, 4], [2, 4], "lacks version 0; checkpoint 4 cannot be read"),
+        ([0, 2], [], [], "lacks version 1; restore"),
+        ([1], [], [], "lacks version 0; restore"),
+        ([5, 7], [4], [], "lacks version 0; restore"),
+        (ALL[:3], [], [1], "version 1 of .* is torn: a line of it is cut; if it is the last"),
+        ([], [], [], "is not a table: it has no _delta_log"),
     ],
 )
 def test_a_table_is_its_newest_checkpoint_behind_which_nothing_is_missing(
@@ -91,26 +91,35 @@ def test_a_table_is_its_newest_checkpoint_behind_which_nothing_is_missing(
     versions: Sequence[int],
     checkpoints: Sequence[int],
     torn: Sequence[int],
-    until: int | None,
-    base: int | str,
+    text: str,
 ) -> None:
     log = left(template, tmp_path / "table", versions, checkpoints)
     for number in torn:
         path = log / (checkpoint(number) if checkpoints else version(number))
         path.write_bytes(path.read_bytes()[:-10])
-    storage = LocalStorage(str(tmp_path / "table"))
-    if isinstance(base, str):
-        with pytest.raises(TableError, match=base) as told:
-            load(storage, until=until)
+    if text:
+        with pytest.raises(TableError, match=text) as told:
+            Table.open(tmp_path / "table")
         assert "\n" not in str(told.value)
         return
-    newest = max([*versions, *checkpoints]) if until is None else until
-    for files in (False, True):
-        loaded = load(storage, until=until, files=files)
-        assert loaded.base.version == base
-        assert [one.version for one in loaded.commits] == list(range(base + 1, newest + 1))
-        assert (loaded.state.version, len(loaded.state.files or ())) == (newest, files * newest)
-        assert loaded.state.transactions.get("msgproto:a", 0) == newest
+    newest = max([*versions, *checkpoints])
+    table = Table.open(tmp_path / "table")
+    assert (table.version, table.landed(), len(table.files())) == (
+        newest,
+        {"a": Landed(newest)} if newest else {},
+        newest,
+    )
+
+
+def test_the_files_of_a_table_are_those_of_the_version_that_was_read(
+    template: Path, tmp_path: Path
+) -> None:
+    """Others went on meanwhile."""
+    log = left(template, tmp_path / "table", [5], [4])
+    table = Table.open(tmp_path / "table")
+    for name in (version(6), version(7), checkpoint(6)):
+        shutil.copy(template / "_delta_log" / name, log)
+    assert (table.version, len(table.files())) == (5, 5)
 
 
 @pytest.mark.parametrize(("lost", "base"), [(0, 6), (1, None), (2, None)])
@@ -190,3 +199,132 @@ def test_what_a_store_says_is_one_line_without_its_markup(
     with pytest.raises(TableError) as told:
         Table.open(template, disk=refusing)
     assert str(told.value) == f"cannot read {template}: {line}"
+
+
+# -- torn ------------------------------------------------------------------------------------------
+
+DAY = pa.array([20484] * 5, pa.int32()).cast(pa.date32())
+
+
+def foreign_append(table: Table) -> None:
+    rows = rows_of("foreign", 0, 5).append_column("day", DAY)
+    write_deltalake(table.location, rows.cast(TABLE_SCHEMA), mode="append")
+
+
+def foreign_checkpoint(table: Table) -> None:
+    DeltaTable(table.location).create_checkpoint()
+
+
+def newest(table: Table, ending: str) -> Path:
+    return max((Path(table.location) / "_delta_log").glob(f"*{ending}"))
+
+
+def newest_data(table: Table) -> Path:
+    table.refresh()
+    return Path(table.location) / Table.open(table.location).files()[-1].path
+
+
+def lose(path: Path, loss: str) -> None:
+    if loss == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(damaged(path.read_bytes(), loss))
+
+
+LOSSES = ["empty", "torn", "missing"]
+CASES: list[tuple[str, Callable[[Table], None], Callable[[Table], Path]]] = [
+    ("commit", foreign_append, lambda table: newest(table, ".json")),
+    ("data", foreign_append, newest_data),
+    ("checkpoint", foreign_checkpoint, lambda table: newest(table, ".checkpoint.parquet")),
+    (
+        "last checkpoint",
+        foreign_checkpoint,
+        lambda table: Path(table.location) / "_delta_log/_last_checkpoint",
+    ),
+]
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["last", "followed"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_what_others_left_torn_is_mended_or_refused(
+    case: tuple[str, Callable[[Table], None], Callable[[Table], Path]],
+    loss: str,
+    followed: bool,
+    table: Table,
+) -> None:
+    name, work, victim = case
+    land(table, "a", 5)
+    work(table)
+    path = victim(table)
+    if followed:
+        foreign_append(table)
+    lose(path, loss)
+    if followed and name in ("commit", "data"):
+        with pytest.raises(TableError, match=r"restore the table's folder from a copy") as refused:
+            Table.open_for_writing(table.location)
+        assert "\n" not in str(refused.value)
+        return
+    mended = Table.open_for_writing(table.location)
+    assert mended.landed() == {"a": Landed(5, 5, 7)}
+    land(mended, "a", 9)
+    rows = DeltaTable(table.location).to_pyarrow_table()
+    found = [n for g, n in zip(*(rows[c].to_pylist() for c in ("gateway", "offset")), strict=True)]
+    foreign = 5 if followed else 0
+    assert len(found) == 9 + foreign
+    if (name, loss) not in (("commit", "missing"), ("last checkpoint", "missing")):
+        assert mended.mended
+
+
+def test_a_torn_last_version_becomes_an_empty_one_and_its_number_is_not_used_again(
+    table: Table,
+) -> None:
+    land(table, "a", 5)
+    foreign_append(table)
+    lose(newest(table, ".json"), "torn")
+    mended = Table.open_for_writing(table.location)
+    assert mended.version == 2
+    octets = Path(table.location, "_delta_log", version(2)).read_bytes()
+    assert [json.loads(line)["commitInfo"]["operation"] for line in octets.splitlines()] == [
+        "EMPTY"
+    ]
+    assert land(mended, "a", 9) == 3
+    assert DeltaTable(table.location).version() == 3
+
+
+def test_a_commit_of_ours_which_was_cut_at_a_line_is_known_as_torn(table: Table) -> None:
+    land(table, "a", 5)
+    lose(newest(table, ".json"), "cut at a line")
+    with pytest.raises(TableError, match="holds 3 of 4 actions"):
+        Table.open(table.location)
+    assert Table.open_for_writing(table.location).landed() == {}
+
+
+def test_a_torn_first_version_is_refused(table: Table) -> None:
+    lose(newest(table, ".json"), "torn")
+    with pytest.raises(TableError, match="and it is the first"):
+        Table.open_for_writing(table.location)
+
+
+def test_a_torn_checkpoint_without_the_versions_before_it_is_refused(table: Table) -> None:
+    land(table, "a", 5)
+    foreign_checkpoint(table)
+    lose(newest(table, ".checkpoint.parquet"), "torn")
+    (Path(table.location) / "_delta_log" / version(0)).unlink()
+    with pytest.raises(TableError, match=r"lacks version 0; checkpoint 1 cannot be read"):
+        Table.open_for_writing(table.location)
+
+
+def test_a_whole_table_needs_no_mending(table: Table) -> None:
+    land(table, "a", 5)
+    foreign_append(table)
+    assert Table.open_for_writing(table.location).mended == ()
+
+
+def test_a_checkpoint_which_names_no_table_is_passed_over(table: Table) -> None:
+    land(table, "a", 5)
+    foreign_checkpoint(table)
+    path = newest(table, ".checkpoint.parquet")
+    actions = pq.read_table(path)
+    pq.write_table(actions.filter(pc.is_null(actions["metaData"])), path)
+    assert Table.open(table.location).landed() == {"a": Landed(5, 5, 7)}

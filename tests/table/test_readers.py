@@ -17,16 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.spark.conftest import data_source
 from tests.tools.s3 import Store
 from tests.tools.tables import rows_of
 from twisted_msgproto.queue import SCHEMA
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.landing import DAY, Files, Target
+from twisted_msgproto.table.landing import Files, Target
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import storage_at
 
 deltalake = pytest.importorskip("deltalake")
+
+DAY = pa.field("day", pa.date32(), nullable=False)
 
 RUN = Run("5eed", "here", 17)
 GATEWAYS = ["1e5", "007", "a b/c%41=ä"]
@@ -412,21 +415,18 @@ class TestSpark:
 def test_what_is_wrong_is_one_line(tmp_path: Path, options: dict[str, str], text: str) -> None:
     pytest.importorskip("pyspark")
     from twisted_msgproto.core.errors import ConfigurationError
-    from twisted_msgproto.spark.tablesource import TableSource
 
     table = tmp_path / "table"
     make_table(Place(str(table), {}), ("day",))
     given = {name: value.replace("TABLE", str(table)) for name, value in options.items()}
     with pytest.raises(ConfigurationError, match=text) as caught:
-        TableSource(given).schema()
+        data_source("msgproto-table", **given).schema()
     assert "\n" not in str(caught.value)
 
 
 def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql import datasource as sql
-
-    from twisted_msgproto.spark.tablesource import TableSource
 
     table = tmp_path / "table"
     for rows in landed_rows():
@@ -435,7 +435,7 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     files = len(open_delta(Place(str(table), {})).file_uris())
 
     def planned(*filters: Any) -> int:
-        source = TableSource({"path": str(table), "pushFilters": "true"})
+        source = data_source("msgproto-table", path=table, pushFilters=True)
         reader = source.reader(source.schema())
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return sum(len(part.files) for part in reader.partitions())
@@ -447,13 +447,16 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     assert planned(sql.EqualTo(("fields",), {"k": "1"})) == files
 
 
-def test_files_are_shared_among_tasks_by_their_size() -> None:
-    pytest.importorskip("pyspark")
-    from twisted_msgproto.spark.tablesource import TASK_OCTETS_MIN, TableFile, shared
-
-    small = [TableFile(f"{n:03}", 1000, None) for n in range(100)]
-    assert [len(group) for group in shared(small, 8)] == [100]
-    large = [TableFile(f"{n:03}", TASK_OCTETS_MIN, None) for n in range(100)]
-    groups = shared(large, 8)
-    assert len(groups) <= 9 and [file for group in groups for file in group] == large
-    assert shared([], 8) == []
+def test_files_are_shared_among_tasks_by_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(Place(str(tmp_path / "table"), {}), ("protocol", "day"))
+    monkeypatch.setattr("twisted_msgproto.spark.tablesource.TASK_OCTETS_MIN", 1)
+    source = data_source("msgproto-table", path=tmp_path / "table", numPartitions=4)
+    groups = [part.files for part in source.reader(source.schema()).partitions()]
+    paths = [file.path for group in groups for file in group]
+    assert len(groups) in (4, 5) and len(paths) == 18 and paths == sorted(set(paths))
+    assert max(map(len, groups)) <= 6
+    monkeypatch.undo()
+    [whole] = source.reader(source.schema()).partitions()
+    assert len(whole.files) == 18

@@ -28,8 +28,7 @@ from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log, starting
-from twisted_msgproto.table.actions import DataFile, version_name
-from twisted_msgproto.table.checkpoint import LAST_CHECKPOINT
+from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.counts import counts
 from twisted_msgproto.table.expire import expire
@@ -39,7 +38,13 @@ from twisted_msgproto.table.vacuum import vacuum
 from twisted_msgproto.table.verify import verify
 
 DAYS = 86_400.0
-FIRST, NEWEST = version_name(1), version_name(5)
+
+
+def version(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+FIRST, NEWEST = version(1), version(5)
 CHECKPOINT = ".checkpoint.parquet"
 DATA = "day="
 
@@ -99,7 +104,7 @@ def without_the_first(prepare: Callable[[Scene], Act]) -> Callable[[Scene], Act]
     """The log begins at its checkpoint, which is not to be done without."""
 
     def prepared(scene: Scene) -> Act:
-        scene.open().storage.delete(f"_delta_log/{version_name(0)}")
+        scene.open().storage.delete(f"_delta_log/{version(0)}")
         return prepare(scene)
 
     prepared.__name__ = f"{prepare.__name__} without the first"
@@ -232,8 +237,8 @@ READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     (making, "names", "_delta_log", ""),
     (starting_on, "names", "table", ""),
     (starting_on, "names", "_delta_log", ""),
-    (starting_on, "read", version_name(4), ""),
-    (refreshing, "read", version_name(6), ""),
+    (starting_on, "read", version(4), ""),
+    (refreshing, "read", version(6), ""),
     (listing_files, "names", "_delta_log", ""),
     (listing_files, "read", NEWEST, ""),
     (committing, "read", NEWEST, ""),
@@ -272,7 +277,7 @@ def contents(location: str, part: str = "") -> dict[str, bytes]:
     return {
         str(path.relative_to(location)): path.read_bytes()
         for path in Path(location).rglob(f"*{part}*/*" if part else "*")
-        if path.is_file() and path.name != LAST_CHECKPOINT
+        if path.is_file() and path.name != "_last_checkpoint"
     }
 
 
@@ -376,8 +381,8 @@ STORED: list[tuple[Callable[[Scene], Act], str, str]] = [
     (without_the_first(opening), CHECKPOINT, ""),
     (opening_for_writing, "prefix=", ""),
     (making, "_delta_log", ""),
-    (starting_on, version_name(4), ""),
-    (refreshing, version_name(6), ""),
+    (starting_on, version(4), ""),
+    (refreshing, version(6), ""),
     (committing, NEWEST, ""),
     (committing, DATA, ""),
     (counting, DATA, ""),

@@ -56,8 +56,6 @@ def start_browser(launch: Launcher) -> str:
 
 
 class Page:
-    """One page of a browser, through its debugging protocol."""
-
     def __init__(self, socket: Any) -> None:
         self.socket = socket
         self.numbers = itertools.count(1)

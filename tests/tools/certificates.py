@@ -16,22 +16,17 @@ DAY = datetime.timedelta(days=1)
 
 
 def subject(**parts: str) -> x509.Name:
-    """``subject(O="Example", CN="web-1")``, in this order."""
     names = {"O": NameOID.ORGANIZATION_NAME, "CN": NameOID.COMMON_NAME}
     return x509.Name([x509.NameAttribute(names[key], text) for key, text in parts.items()])
 
 
 @dataclass
 class Pair:
-    """A certificate and its key, as files."""
-
     cert: Path
     key: Path
 
 
 class Authority:
-    """A certificate authority which lives in a directory."""
-
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
         self._days = (-1, 1)
@@ -86,7 +81,6 @@ class Authority:
         return self._write(name, certificate, key)
 
     def expired(self, name: str = "expired") -> Pair:
-        """A server's certificate that was good until yesterday."""
         self._days = (-9, -1)
         try:
             return self.server(name)

@@ -64,11 +64,9 @@ class CpuByFile:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Such a worker has ended."""
         self.ticks.update(getattr(node, "workeroutput", {}).get("cpu", {}))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Tell the sum and the files which took most."""
         if sum(self.ticks.values()) < TICKS or terminalreporter.config.option.verbose < 0:
             return
         seconds = sum(self.ticks.values()) / TICKS

@@ -42,8 +42,6 @@ class Clock:
 
 @dataclass(frozen=True)
 class Act:
-    """A piece of work which is to be cut at each of its steps."""
-
     name: str
     prepare: Callable[[Scene], None]
     work: Callable[[Scene], None]
@@ -82,7 +80,6 @@ class Scene:
         self.promised[gateway] = hi
 
     def read(self) -> pa.Table:
-        """The table's rows, as another program sees them."""
         return DeltaTable(str(self.location)).to_pyarrow_table()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 
 def temporary(case: Any) -> Path:
-    """A new directory which is removed after ``case``."""
     directory = tempfile.mkdtemp(prefix="msgproto-")
     case.addCleanup(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)

@@ -54,14 +54,11 @@ class SlowServer(QueueFlightServer):
     delay = 0.0
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Wait, then answer."""
         time.sleep(self.delay)
         return super().do_action(context, action)
 
 
 class Served:
-    """Has one queue, its writer and its server."""
-
     def __init__(self, path: str, port: int, delay: float) -> None:
         self.path = path
         self._disk = HastyDisk()
@@ -71,7 +68,6 @@ class Served:
         self.server.delay = delay
 
     def write(self, rows: int) -> None:
-        """Add this many messages to the queue."""
         log = SegmentLog(self.path, disk=self._disk)
         first = log.end
         bodies = [b"body %d" % number for number in range(first, first + rows)]
@@ -133,7 +129,6 @@ class Endpoints:
 
     @property
     def ports(self) -> list[int]:
-        """Return the ports of the locations."""
         return [int(location.rpartition(":")[2]) for location in self.locations]
 
     def _answer(self) -> str:
@@ -154,11 +149,9 @@ class Endpoints:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue after :meth:`stop`."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End at once: connections are refused."""
         self._process.kill()
         self._process.communicate()
 
@@ -232,7 +225,6 @@ def reserved(count: int) -> Iterator[list[int]]:
 
 
 def main() -> None:
-    """Serves until its standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("count", type=int)

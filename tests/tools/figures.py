@@ -7,8 +7,6 @@ from typing import Any
 
 
 class Figures:
-    """Remembers figures, and tells which are others now."""
-
     def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
         self._read = read
         self._known = dict(read())

@@ -135,7 +135,6 @@ ANYWHERE = {"lumberjack": 0, "micromsg2": 0, "sabc": 0, "websocket": 0, "umq": 0
 
 
 def rows(queue: Path) -> dict[str, set[bytes]]:
-    """The bodies in the queue, by protocol."""
     reader = QueueReader(queue)
     found: dict[str, set[bytes]] = {}
     for batch in reader.read(reader.begin(), reader.end()):

@@ -84,7 +84,6 @@ def use_spark(directory: str) -> None:
 
 
 def make(environment: Mapping[str, str]) -> None:
-    """Make the archive, if this Java can."""
     with tempfile.TemporaryDirectory(prefix="classes-", dir=sys.prefix) as directory:
         new = Path(directory, "classes.jsa")
         opts = {

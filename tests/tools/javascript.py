@@ -16,12 +16,10 @@ MODULES = PACKAGE / "node_modules"
 
 
 def node() -> str:
-    """The program ``node``, or skip the test."""
     return _program("node")
 
 
 def npm() -> str:
-    """The program ``npm``, or skip the test."""
     return _program("npm")
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
 from tests.spark.conftest import identity
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.gateways import Gateways
-from twisted_msgproto.spark.jobs import Runner, open_range
+from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.marks import Marks
 from twisted_msgproto.spark.opening import open_queue
@@ -22,7 +24,6 @@ from twisted_msgproto.table.log import Table
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-    """Run the tasks one after the other in this process."""
     return merged(land_ranges(target, ranges, open_range) for ranges in tasks)
 
 
@@ -30,12 +31,14 @@ def loop_over(
     table: Table | Path,
     queues: Iterable[Path | str],
     *,
-    runner: Runner = run_here,
+    runner: Callable[[Target, Sequence[Sequence[Range]]], LandedRanges] = run_here,
     pace: Pace | None = None,
     start_begin: bool = False,
     say: Callable[[str], None] = print,
     stop: threading.Event | None = None,
     run: Run | None = None,
+    schema: pa.Schema | None = None,
+    partition_by: Sequence[str] | None = None,
     **options: object,
 ) -> Loop:
     """A loop over ``queues``, as a bridge makes one, which drains them unless ``pace`` says more.
@@ -44,7 +47,7 @@ def loop_over(
     """
     own_run = run or Run.new()
     if not isinstance(table, Table):
-        table = starting.open_table(str(table), None, None, {}, own_run)
+        table = starting.open_table(str(table), schema, partition_by, {}, own_run)
     starting.check_operations(table)
     consumer = starting.consumer_name(table.table_id)
     gateways = Gateways(
@@ -75,14 +78,12 @@ def loop_over(
 
 
 def finish(loop: Loop) -> None:
-    """What a bridge does at its end."""
     loop.marks.send()
     loop.marks.finish(10.0)
     assert not loop.marks.unsent()
 
 
 def drain(table: Table | Path, queues: Sequence[Path | str], **options: object) -> Loop:
-    """Lands what the queues hold, and has the marks sent."""
     loop = loop_over(table, queues, **options)  # type: ignore[arg-type]
     loop.run()
     finish(loop)
@@ -101,7 +102,6 @@ def landed_offsets(table: Path) -> dict[str, list[int]]:
 
 
 def places(table: Path) -> dict[str, Landed]:
-    """How far the table says that each gateway has landed."""
     return Table.open(table).landed()
 
 

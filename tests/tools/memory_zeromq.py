@@ -8,8 +8,6 @@ from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 
 
 class Network:
-    """Who listens where, and the identities which were given."""
-
     def __init__(self, clock: Any) -> None:
         self.clock = clock
         self.routers: dict[str, Router] = {}
@@ -17,7 +15,6 @@ class Network:
         self.away = False  # what is sent gets lost
 
     def sockets(self, host: str = "192.0.2.1") -> Any:
-        """A factory of :class:`Sockets` for one process on ``host``."""
         return lambda clock: Sockets(self, host)
 
 

@@ -19,12 +19,10 @@ def rows(texts: Sequence[bytes], before: bytes = b"") -> PackedOctets:
 def packed_frames(
     numbers: Sequence[int], bodies: Sequence[bytes]
 ) -> tuple[PackedNumbers, PackedOctets]:
-    """The columns of frames which came in bulk."""
     return PackedNumbers("q", numbers), rows(bodies, b"??")
 
 
 def packed_maps(values: Sequence[Mapping[str, str]]) -> PackedMaps:
-    """Maps whose texts stand one behind another."""
     bounds = array("i", [0])
     for value in values:
         bounds.append(bounds[-1] + len(value))

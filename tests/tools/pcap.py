@@ -35,7 +35,6 @@ class Capture:
         self._connections = 0
 
     def connection(self, port: int) -> Connection:
-        """A new connection to this port, opened."""
         self._connections += 1
         return Connection(self, _FIRST_CLIENT_PORT + self._connections, port)
 
@@ -43,7 +42,6 @@ class Capture:
         self._packets.append(packet)
 
     def write(self, path: Path) -> Path:
-        """Write all packets, a millisecond apart."""
         with path.open("wb") as file:
             file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, _RAW_IP))
             for number, packet in enumerate(self._packets):
@@ -55,8 +53,6 @@ class Capture:
 
 
 class Connection:
-    """One TCP connection of a :class:`Capture`."""
-
     def __init__(self, capture: Capture, client: int, server: int) -> None:
         self._capture = capture
         self._ports = (client, server)
@@ -79,20 +75,16 @@ class Connection:
             self._packet(side, _PUSH | _ACK, octets[at : at + self._capture.segment])
 
     def client(self, octets: bytes) -> None:
-        """The client sends this."""
         self._send(0, octets)
 
     def server(self, octets: bytes) -> None:
-        """The server sends this."""
         self._send(1, octets)
 
     def upgrade(self, subprotocol: str) -> None:
-        """The opening handshake of WebSocket."""
         self.client(UPGRADE.format(subprotocol).encode())
         self.server(UPGRADED.format(subprotocol).encode())
 
     def messages(self, side: str, messages: Iterable[str | bytes]) -> None:
-        """These WebSocket messages, in one write."""
         masked = side == "client"
         octets = b"".join(websocket_frame(message, masked) for message in messages)
         (self.client if masked else self.server)(octets)

@@ -28,6 +28,12 @@ class PowerDisk(OSTableDisk):
         self._octets = {path for path in root.rglob("*") if path.is_file()}
         self._names = {path: set(os.listdir(path)) for path in self._folders()}
 
+    def restarted(self) -> PowerDisk:
+        """The disk of the next program: what this one has not synced is not durable yet."""
+        after = PowerDisk(self.root)
+        after._octets, after._names = set(self._octets), dict(self._names)
+        return after
+
     def _folders(self) -> list[Path]:
         found = [path for path in self.root.rglob("*") if path.is_dir()]
         return [self.root.parent, *([self.root] if self.root.exists() else []), *found]

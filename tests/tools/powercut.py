@@ -24,7 +24,6 @@ class Cut(BaseException):
 
 
 def damaged(octets: bytes, loss: str) -> bytes:
-    """What a loss of power leaves of a file."""
     if loss == "empty":
         return b""
     if loss == "torn":

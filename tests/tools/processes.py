@@ -102,12 +102,10 @@ class Launched:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self.process.pid
 
     @property
     def output(self) -> str:
-        """All it has printed so far."""
         return "\n".join(self.lines)
 
     def line(
@@ -136,7 +134,6 @@ class Launched:
         return self.line(rf"\b{name} listening on ([^\s\"'\\]+)", seconds=seconds)[1]
 
     def port(self, name: str) -> int:
-        """The TCP port of the server ``name``."""
         return int(self.address(name).rpartition(":")[2])
 
     def signal(self, number: int) -> None:
@@ -191,7 +188,6 @@ class Launcher:
         env: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
     ) -> Launched:
-        """Start any command (a foreign program, say)."""
         launched = Launched(command, cwd=self.directory, env=env, stdin=stdin)
         self.started.append(launched)
         return launched
@@ -215,7 +211,6 @@ class Launcher:
         return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
     def end_all(self) -> None:
-        """End what still runs, the last started first."""
         for launched in reversed(self.started):
             with contextlib.suppress(ProcessLookupError):
                 launched.end()
@@ -274,7 +269,6 @@ def wait_gone(pid: int, *, seconds: float = PATIENCE_SECONDS) -> bool:
 
 @contextlib.contextmanager
 def launching(directory: Path) -> Iterator[Launcher]:
-    """A launcher whose processes end with the block."""
     launcher = Launcher(directory)
     try:
         yield launcher

@@ -1,19 +1,27 @@
-"""Queues in tests: batches with known bodies, putting them, and what comes back."""
+"""Queues in tests: known bodies, putting and reading them, and files by docs/queue-format.md."""
 
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
 from twisted_msgproto.queue.columns import Encoded, encode
 
 PATIENCE_SECONDS = 60.0
+
+OFFSET_MAX = 2**63 - 1
+FRAME_MARKER = b"\x93MPF"
+SEGMENT_HEADER_OCTETS, FRAME_HEADER_OCTETS = 56, 32
+HEAD_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + 16
+"""A segment's header and its frame of lineage."""
 
 
 def batch(first: int, count: int = 1, *, octets: int = 0) -> MessageBatch:
@@ -34,7 +42,6 @@ def batch(first: int, count: int = 1, *, octets: int = 0) -> MessageBatch:
 
 
 def frame(first: int, count: int = 1, *, octets: int = 0) -> Encoded:
-    """The same, encoded."""
     return encode([batch(first, count, octets=octets)])
 
 
@@ -90,7 +97,6 @@ def rows(
     disk: Disk = OS_DISK,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """The queue's messages as the table's rows."""
     reader = QueueReader(directory, disk=disk)
     lo = reader.begin() if lo is None else lo
     hi = reader.end() if hi is None else hi
@@ -105,3 +111,60 @@ def ids(rows: Sequence[dict[str, Any]]) -> list[int]:
     for row in rows:
         assert row["body"].startswith(b"body %d" % int(row["message_id"]))
     return [int(row["message_id"]) for row in rows]
+
+
+class Frame(NamedTuple):
+    """A frame of a segment, as its header says."""
+
+    position: int
+    payload_crc: int
+    octets: int
+    """Of its payload."""
+    first: int
+    count: int
+    runs: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    @property
+    def end_position(self) -> int:
+        return self.position + FRAME_HEADER_OCTETS + self.octets
+
+
+def segment_name(first: int) -> str:
+    return f"{first:020d}.segment"
+
+
+def frames_of(segment: bytes) -> list[Frame]:
+    """The frames with messages of a whole segment."""
+    found, at = list[Frame](), HEAD_OCTETS
+    while at < len(segment):
+        assert segment[at : at + 4] == FRAME_MARKER
+        found.append(Frame(at, *struct.unpack_from("<IIQII", segment, at + 8)))
+        at = found[-1].end_position
+    return found
+
+
+def frame_header(
+    seed: bytes, payload: bytes | bytearray, first: int, count: int, runs: int
+) -> bytes:
+    checked = struct.pack("<IIQII", crc32(payload), len(payload), first, count, runs)
+    return FRAME_MARKER + struct.pack("<I", crc32(checked, crc32(seed))) + checked
+
+
+def segment_header(version: int, queue_id: str, seed: bytes, first: int) -> bytes:
+    magic, own = b"\x93MPQSEG\n", bytes.fromhex(queue_id)
+    octets = struct.pack("<8sII16s8sQI", magic, version, 56, own, seed, first, 0)
+    return octets + struct.pack("<I", crc32(octets))
+
+
+def published(offset: int, segment: int, octets: int) -> bytes:
+    """The file ``end``, without lineage."""
+    said = struct.pack("<8sQQQQQQ", b"\x93MPQEND\n", offset, segment, octets, 0, 0, 0)
+    return said + struct.pack("<I", crc32(said))
+
+
+def sealed(text: str) -> bytes:
+    return b"%s %08x\n" % (text.encode(), crc32(text.encode()))

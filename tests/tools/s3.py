@@ -75,8 +75,6 @@ def denied(start_response: Any, status: str = "403") -> Iterable[bytes]:
 
 
 class Store:
-    """The server's address and one bucket, for tests."""
-
     bucket = "bucket"
 
     def __init__(self, address: str) -> None:
@@ -130,7 +128,6 @@ class Store:
 
 @contextlib.contextmanager
 def running_store() -> Iterator[Store]:
-    """Runs the server until the block ends."""
     launched = Launched([sys.executable, "-m", "tests.tools.s3"])
     try:
         address = launched.line(r"listening on (\S+)")[1]

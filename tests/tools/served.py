@@ -10,8 +10,6 @@ from twisted_msgproto.queue.flight import QueueFlightServer
 
 
 class Served:
-    """A server in a thread of this process."""
-
     def __init__(self, queue: Path, location: str = "grpc://127.0.0.1:0", **options: Any) -> None:
         self.server = QueueFlightServer(str(queue), location, **options)
         self.location = f"{location.rpartition(':')[0]}:{self.server.port}"

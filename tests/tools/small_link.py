@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.factory import MsgprotoServerFactory
-from twisted_msgproto.net.session import Session
+from twisted_msgproto.net.session import Session, SessionLink
 from twisted_msgproto.net.sink import IMessageSink
 
 
@@ -129,7 +130,7 @@ class LineMachine(Connection[bytes, bytes, Any]):
         return {"state": self.state}
 
 
-class LineServer(Session):
+class LineLink(SessionLink):
     log = Logger(namespace="twisted_msgproto.lines")
     machine: LineMachine
     lost: list[Any]
@@ -161,16 +162,18 @@ class LineServer(Session):
 
     answerEvents = frozenset({Answered})
     actions: ClassVar[Mapping[type, Any]] = {
-        Fault: Session.peerFaulted,
+        Fault: SessionLink.peerFaulted,
         LineReceived: _deliver,
         Answered: _answered,
     }
 
 
+class LineServer(Session, link=LineLink):
+    """Only hooks."""
+
+
 @implementer(IMessageSink)
 class Sink:
-    """Safe at once, or when the test says so."""
-
     def __init__(self, held: bool = False) -> None:
         self.held = held
         self.bodies: list[bytes] = []
@@ -188,8 +191,6 @@ class Sink:
 
 
 class Writes(StringTransport):
-    """A transport which keeps its writes apart."""
-
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[bytes] = []
@@ -216,7 +217,10 @@ class LinkCase(SynchronousTestCase):
     ) -> tuple[Any, Writes]:
         self.clock = Clock()
         self.factory = MsgprotoServerFactoryOfLines(sink or Sink(), clock=self.clock)
-        server: Any = type("Server", (LineServer,), hooks)()
+        ours = {name: hooks.pop(name) for name in list(hooks) if hasattr(LineLink, name)}
+        link = type("Link", (LineLink,), ours)
+        base = types.new_class("Base", (LineServer,), {"link": link})
+        server: Any = type("Server", (base,), hooks)()
         server.factory = self.factory
         transport = transport or Writes()
         self.logged: list[str] = []
@@ -225,7 +229,7 @@ class LinkCase(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.observe)
         server.makeConnection(transport)
         self.server, self.transport = server, transport
-        return server, transport
+        return server.link, transport
 
     def observe(self, event: Any) -> None:
         if "peer" in event:

@@ -34,7 +34,6 @@ PATIENCE_SECONDS: Final = 600
 
 
 def wanted() -> str:
-    """What the stamp says of an installation that fits."""
     return f"{sys.version}\n{PINNED.read_text()}"
 
 

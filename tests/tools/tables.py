@@ -56,7 +56,6 @@ def data_file(table: Path, gateway: str, lo: int, hi: int) -> DataFile:
 
 
 def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
-    """Lands a gateway's rows up to ``hi`` in one commit."""
     before = table.landed().get(gateway)
     lo = before.offset if before else 0
     files = [data_file(Path(table.location), gateway, lo, hi)]

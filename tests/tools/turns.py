@@ -69,7 +69,6 @@ class Turns:
         self.worst = max(self.worst, (spent, peer))
 
     def check(self) -> None:
-        """Fail if a turn was too long, as this process is now."""
         spent, peer = self.worst
         bound = bound_seconds() if spent > 0.01 else spent
         assert spent <= bound, (

@@ -43,7 +43,6 @@ class Unreadable:
 
     @contextlib.contextmanager
     def now(self, kind: str, part: str, number: int, times: int = 1_000_000) -> Iterator[None]:
-        """Fail at most ``times``."""
         assert kind in (*DISK, *ARROW)
         self._kind, self._part, self._number, self._left = kind, part, number, times
         try:
@@ -68,8 +67,6 @@ class Unreadable:
 
 
 class Files:
-    """Stands before a filesystem of pyarrow."""
-
     def __init__(self, faults: Unreadable, real: Any) -> None:
         self._faults = faults
         self._real = real

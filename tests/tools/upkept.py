@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.tools.queues import batch, put
+from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.landing import TABLE_SCHEMA, Range, Target, land_ranges
+from twisted_msgproto.table.landing import Range, Target, land_ranges
 from twisted_msgproto.table.log import Table
 
 RUN = Run("5eed", "here", 17)
@@ -26,8 +27,6 @@ FIRST_DAY = 1_700_006_400_000_000
 
 
 class Gateway:
-    """A queue in a directory, and landing it."""
-
     def __init__(self, directory: Path, *, new: bool = True) -> None:
         self.directory = directory
         self.rows = 0
@@ -38,7 +37,6 @@ class Gateway:
 
     @classmethod
     def at(cls, directory: Path) -> Gateway:
-        """A queue which is there already, such as a copy."""
         return cls(directory, new=False)
 
     @property
@@ -90,12 +88,10 @@ def land(table: Table, *gateways: Gateway, to: Mapping[str, int] | None = None) 
 
 
 def create(location: str | Path, **options: object) -> Table:
-    """An empty table of what queues land."""
     return Table.create(location, TABLE_SCHEMA, **options)  # type: ignore[arg-type]
 
 
 def again(table: Table) -> Table:
-    """The same table, as another process sees it."""
     return Table.open(table.location, dict(table.storage.options))
 
 
@@ -111,7 +107,6 @@ def rows(table: Table) -> Counter[tuple[str, int]]:
 
 
 def expected(gateway: Gateway, lo: int, hi: int) -> Counter[tuple[str, int]]:
-    """The rows of a gateway, once each."""
     return Counter((gateway.id, offset) for offset in range(lo, hi))
 
 

@@ -120,7 +120,6 @@ def _received(requests: socket.socket) -> tuple[dict[str, Any] | None, list[int]
 
 
 def _reap(descriptor: int, pid: int, told: socket.socket) -> None:
-    """Tell the status of a process that has ended."""
     os.close(descriptor)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with told, contextlib.suppress(OSError):  # whoever asked may have ended
@@ -357,7 +356,6 @@ class Forked:
         return int(number)
 
     def poll(self) -> int | None:
-        """Return its status if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -379,11 +377,9 @@ class Forked:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, text: str, timeout: float) -> tuple[str, str]:
@@ -448,7 +444,6 @@ class Forking:
         return deciding(env) == deciding(self.environment)
 
     def end(self) -> None:
-        """End it."""
         self._requests.close()
         self.process.wait()
 
@@ -478,7 +473,6 @@ def forking_pid() -> int | None:
 
 
 def end() -> None:
-    """End it, if there is one."""
     global _forking
     if _forking is not None:
         _forking.end()

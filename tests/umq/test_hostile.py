@@ -1,6 +1,5 @@
 """Hostile connections against a real server: what each costs is bounded, and others are served."""
 
-import contextlib
 import itertools
 import os
 import socket
@@ -9,7 +8,7 @@ import pytest
 
 from tests.chaos import gateways
 from tests.tools.turns import turn_warn
-from tests.umq.pair import masked
+from tests.umq.pairs import masked
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
@@ -134,52 +133,3 @@ def test_no_hostile_connection_costs_more_than_its_limits(launch):
         attacker.close()
         assert grown <= limit + GROWTH_MAX, f"{name}: {grown / MEBI:.1f} MiB"
     assert "Traceback" not in server.output
-
-
-@pytest.mark.slow
-def test_before_hello_a_connection_holds_next_to_nothing(launch):
-    """UM-20: 200 strangers with a large first message each."""
-    server = launch("umq", "-e", "tcp:0:interface=127.0.0.1", turn_warn(), module="twisted")
-    port = server.port("umq")
-    served(port)
-    before = resident(server.pid)
-    large = masked(bytes(60_000))[:-1]
-    strangers = [Attacker(port, hello=large) for _ in range(200)]
-    served(port)
-    assert resident(server.pid) - before <= 200 * (64 << 10) + GROWTH_MAX
-    for stranger in strangers:
-        stranger.close()
-
-
-@pytest.mark.slow
-@gateways.needs_proc
-def test_what_a_crowd_keeps_has_one_bound_and_its_neighbours_are_served__NB_02(launch):
-    """NB-02: each stays within ``attributes-octets``; of all together 150 MB are left at 16 MiB."""
-    kept, crowd = 16 * MEBI, 150
-    limits = {"process-kept-octets": kept, "process-octets": 4 * MEBI}
-    options = [f"--limit={name}={octets}" for name, octets in limits.items()]
-    five = gateways.Five(launch, options=options)
-    gateways.served(five.ports["lumberjack"])
-    good = Attacker(five.ports["umq"])
-    good.socket.sendall(masked("S:name=" + "x" * 1000))
-    before = gateways.resident(five.server)
-    attributes = b"".join(masked(f"S:{number}=" + "x" * 64_000) for number in range(15))
-    attackers = [Attacker(five.ports["umq"]) for _ in range(crowd)]
-    ends = []
-    for attacker in attackers:
-        with contextlib.suppress(ConnectionError):  # it is closed while it sends
-            attacker.socket.sendall(attributes + CALL)
-        ends.append(
-            gateways.until(attacker.socket, b"R1:0", b"F0:8 too many attributes: process-kept")
-        )
-        gateways.served(five.ports["lumberjack"])
-    good.socket.sendall(CALL)
-    gateways.until(good.socket, b"R1:0")
-    grown = gateways.resident(five.server) - before
-    assert grown <= 2 * kept + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
-    # Those that came while there was room keep what they have; the others were told why they end.
-    stand = kept // len(attributes)
-    assert stand <= ends.count(b"R1:0") <= stand + 1
-    for attacker in (good, *attackers):
-        attacker.close()
-    assert "refused: process-kept-octets is" in five.server.output

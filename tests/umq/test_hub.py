@@ -1,5 +1,6 @@
-"""The stock hub sends an update to thousands in turns, and everybody else is served between."""
+"""The stock hub sends an update to thousands in turns; calls are served as long as a turn lasts."""
 
+import itertools
 import json
 from unittest.mock import patch
 
@@ -7,11 +8,19 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Sink
-from tests.umq.pair import Pair
+from tests.umq.pairs import Pair, Sink, pair
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
-from twisted_msgproto.net.turns import TURN_SECONDS
-from twisted_msgproto.umq import Hub, Topic, UmqServer, UmqServerFactory, call_method
+from twisted_msgproto.umq import (
+    Hub,
+    MethodRegistry,
+    Topic,
+    UmqServer,
+    UmqServerFactory,
+    call_method,
+)
+
+TURN_SECONDS = 0.008
+"""A turn of the reactor takes about so long."""
 
 EACH = TURN_SECONDS / 3.9
 """An update to one subscriber takes so many seconds here: four fit into a turn."""
@@ -80,8 +89,8 @@ class Turns(TestCase):
                 self.clock.calls.remove(call)
                 call.called = True
                 call.func(*call.args, **call.kw)
-        for pair in both:
-            pair.pump()
+        for one in both:
+            one.pump()
         return len(self.sent) - before, self.clock.seconds() - began
 
     def finish(self, *both):
@@ -115,15 +124,6 @@ class Turns(TestCase):
         self.assertEqual(self.waits(), [])
         self.assertTrue(publisher.ends["server"].reading)
 
-    def test_two_publishers_are_heard_in_one_order_by_all__NB_07(self):
-        readers, first, second = self.client(), self.client(), self.client()
-        got = self.subscribe(readers, "news", 6)
-        answers = [self.call(first, "publish", "news", "a")]
-        answers.append(self.call(second, "publish", "news", "b"))
-        self.finish(readers, first, second)
-        self.assertEqual(got, [["a", "b"]] * 6)
-        self.assertEqual([self.successResultOf(one) for one in answers], [6, 6])
-
     def test_names_take_turns__NB_07(self):
         """NB-07: an update to few waits for one turn of the update to many, not for all."""
         readers, first, second = self.client(), self.client(), self.client()
@@ -137,20 +137,6 @@ class Turns(TestCase):
         self.assertLess(len(self.sent), 16)
         self.finish(readers, first, second)
         self.assertEqual(len(self.sent), 42)
-
-    def test_a_good_neighbour_is_served_between__NB_07(self):
-        readers, publisher, neighbour = self.client(), self.client(), self.client()
-        self.subscribe(readers, "news", 40)
-        answers = [call_method(publisher.client, "publish", "news", "a") for _ in range(5)]
-        publisher.pump()
-        turns = 0
-        while not answers[-1].called:
-            self.successResultOf(self.call(neighbour, "methods"))
-            self.assertLessEqual(self.turn(readers, publisher)[1], TURN_SECONDS + EACH)
-            turns += 1
-        self.assertGreaterEqual(turns, 5 * 40 // 4)
-        self.assertEqual([self.successResultOf(answer) for answer in answers], [40] * 5)
-        self.turn()
 
     def publishes(self, sink, finish):
         readers, publisher = self.client(), self.client(sink)
@@ -184,21 +170,6 @@ class Turns(TestCase):
 
         self.publishes(sink, safe)
 
-    def test_what_is_safe_later_waits_for_the_update_as_well__NB_07(self):
-        """NB-07, UM-17: two reads, and so two batches; both are stored before the first is done."""
-        readers, sink = self.client(), Sink()
-        publisher = self.client(sink)
-        got = self.subscribe(readers, "news", 6)
-        answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
-        self.assertEqual(len(sink.waiting), 2)
-        for waiting in sink.waiting:
-            waiting.callback(None)
-        self.finish(readers, publisher)
-        self.turn(publisher)
-        self.finish(readers, publisher)
-        self.assertEqual([self.successResultOf(one) for one in answers], [6, 6])
-        self.assertEqual(got, [["a", "b"]] * 6)
-
     def test_a_subscriber_that_goes_in_the_middle_is_not_counted(self):
         readers, leaving, publisher = self.client(), self.client(), self.client()
         self.subscribe(readers, "news", 4)
@@ -208,29 +179,6 @@ class Turns(TestCase):
         leaving.pump()
         self.finish(readers, publisher)
         self.assertEqual(self.successResultOf(answer), 4)
-
-    def test_all_subscribers_may_go_in_the_middle(self):
-        readers, publisher = self.client(), self.client()
-        self.subscribe(readers, "news", 9)
-        answer = self.call(publisher, "publish", "news", "a")
-        readers.client.abort()
-        readers.pump()
-        self.assertEqual(self.successResultOf(self.hub.publish("news", "b")), 0)
-        self.finish(publisher)
-        self.assertEqual(self.successResultOf(answer), 4)
-
-    def test_a_publisher_that_goes_in_the_middle_has_published(self):
-        readers, publisher = self.client(), self.client()
-        got = self.subscribe(readers, "news", 9)
-        for text in "ab":
-            publisher.client.call(json.dumps(["publish", "news", text])).addErrback(
-                lambda lost: None
-            )
-        publisher.pump()
-        publisher.client.abort()
-        publisher.pump()
-        self.finish(readers)
-        self.assertEqual(got, [["a"]] * 9, "nobody would hear the answer of the second")
 
     def test_a_publisher_that_goes_before_its_turn_has_not_published__NB_02(self):
         """NB-02: who published and went, and came again, left as many updates as it liked."""
@@ -328,28 +276,6 @@ class Turns(TestCase):
         self.assertEqual([self.successResultOf(one) for one in sent], [2])
         self.assertEqual(got, [["a"], [], ["a"]])
 
-    def test_a_server_that_stops_sends_what_waits_and_answers_it(self):
-        readers, publisher = self.client(), self.client()
-        got = self.subscribe(readers, "news", 9)
-        answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
-        drained = publisher.server_factory.drain()
-        self.assertNoResult(drained)
-        self.finish(readers, publisher)
-        self.assertEqual(self.successResultOf(answers[0]), 9)
-        self.failureResultOf(answers[1], ConnectionClosed)
-        self.assertTrue(drained.called)
-        self.assertEqual(got, [["a"]] * 9)
-
-    def test_nobody_is_left_to_hear_what_waits_when_all_end(self):
-        both = self.client()
-        self.subscribe(both, "news", 9)
-        self.call(both, "publish", "news", "a").addErrback(lambda lost: None)
-        sent = self.hub.publish("news", "b")
-        both.cut()
-        self.finish()
-        self.assertEqual(self.successResultOf(sent), 0)
-        self.assertEqual(self.successResultOf(self.hub.publish("news", "c")), 0)
-
     def test_a_program_publishes_without_a_client(self):
         readers = self.client()
         got = self.subscribe(readers, "news", 6)
@@ -415,17 +341,6 @@ class ServeAfter(TestCase):
         dones[1].callback(None)
         self.all_served()
 
-    def test_calls_that_come_one_by_one_wait_as_well(self):
-        self.join()
-        done = Deferred()
-        self.first = lambda session: session.serveAfter(done)
-        for number in range(3):
-            self.both.client.call(json.dumps(["work", number]))
-            self.both.pump()
-        self.assertEqual(self.served, [0])
-        done.callback(None)
-        self.all_served()
-
     def test_calls_that_are_stored_wait_as_well(self):
         """UM-17: they are safe together, and are served one after the other."""
         self.join(Sink(at_once=True))
@@ -479,3 +394,138 @@ class ServeAfter(TestCase):
         self.both.pump()
         self.failureResultOf(done, CancelledError)
         self.assertEqual((self.served, self.clock.getDelayedCalls()), ([0], []))
+
+
+class Serving(TestCase):
+    """NB-07: one read may bring hundreds of calls, each sent on to a thousand subscribers."""
+
+    def setUp(self):
+        self.served, self.turns = [], []
+        self.methods = MethodRegistry()
+        self.methods.register(self.work, name="work", durable=False)
+
+    def work(self, number):
+        self.served.append(number)
+        self.clock.rightNow += self.seconds
+        return number
+
+    def pair(self, seconds, sink=None, **options):
+        """A pair whose server needs so many seconds for a call."""
+        case = self
+
+        class Server(UmqServer):
+            def attributeChanged(self, name, value):
+                case.served.append(name)
+
+        both = pair(Server, sink=sink, methods=self.methods, **options)
+        self.clock, self.seconds = both.clock, seconds
+        self.addCleanup(both.close)
+        return both
+
+    def calls(self, both, count, begin=0):
+        """``count`` calls that come in one read."""
+        return [both.client.call(f'["work",{begin + number}]') for number in range(count)]
+
+    def tick(self):
+        """Somebody else, who has his turn between those of the calls."""
+        self.turns.append(len(self.served))
+        if len(self.served) < self.expected:
+            self.clock.callLater(0, self.tick)
+
+    def finish(self, both, expected=0):
+        """Let turns go by until nothing is left to serve."""
+        self.expected = expected
+        both.clock.callLater(0, self.tick)
+        both.clock.advance(0)
+        both.pump()
+
+    def test_calls_of_one_read_are_served_in_several_turns__NB_07(self):
+        """NB-07: without a sink."""
+        both = self.pair(TURN_SECONDS / 3.9)
+        answers = self.calls(both, 100)
+        both.pump()
+        self.assertEqual(self.served, list(range(4)))
+        self.assertFalse(both.ends["server"].reading)
+        self.finish(both, 100)
+        served = [0, *self.turns]
+        self.assertLessEqual(max(b - a for a, b in itertools.pairwise(served)), 8)
+        self.assertEqual(self.served, list(range(100)))
+        self.assertTrue(both.ends["server"].reading)
+        payloads = [self.successResultOf(answer).payload for answer in answers]
+        self.assertEqual(payloads, [str(number) for number in range(100)])
+
+    def test_calls_that_need_not_be_safe_are_served_in_several_turns__NB_07(self):
+        """NB-07: with a sink they are stored, in their order, and answered before that."""
+        sink = Sink()
+        both = self.pair(TURN_SECONDS * 0.6, sink)
+        answers = self.calls(both, 10)
+        both.pump()
+        self.assertEqual(self.served, [0, 1])
+        self.finish(both)
+        self.assertEqual(self.served, list(range(10)))
+        stored = [body for batch in sink.batches for body in batch.body]
+        self.assertEqual(stored, [b'["work",%d]' % number for number in range(10)])
+        for answer in answers:
+            self.successResultOf(answer)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+
+    def test_nothing_overtakes_the_calls_that_wait_for_their_turn__NB_07(self):
+        """NB-07: neither what came with them nor what came later."""
+        both = self.pair(TURN_SECONDS * 0.6)
+        self.calls(both, 3)
+        both.client.setAttribute("with them", "")
+        both.pump()
+        both.client.setAttribute("later", "")
+        self.calls(both, 3, 3)
+        both.pump()
+        self.assertEqual(self.served, [0, 1])
+        self.finish(both)
+        self.finish(both)
+        self.assertEqual(self.served, [0, 1, 2, "with them", "later", 3, 4, 5])
+
+    def test_calls_that_wait_for_their_turn_end_with_the_connection__NB_07(self):
+        """NB-07: nothing of them is served, and nothing is left on the clock."""
+        both = self.pair(TURN_SECONDS * 0.6)
+        answers = self.calls(both, 10)
+        both.pump()
+        both.server.abort()
+        both.pump()
+        both.clock.advance(0)
+        self.assertEqual(self.served, [0, 1])
+        for answer in answers[:2]:
+            self.successResultOf(answer)
+        for answer in answers[2:]:
+            self.failureResultOf(answer, ConnectionClosed)
+
+    def test_a_fault_at_the_end_of_a_turn_is_told(self):
+        """NB-09: it was to wait for the next turn, and there was none for a closed machine."""
+        both = self.pair(TURN_SECONDS * 2, limits={"attributes-octets": 100})
+        case, attachment = self, Deferred()
+        type(both.server).attributeChanged = lambda server, name, value: case.work(name)
+        both.client.setAttribute("a", "", [attachment])
+        both.client.setAttribute("a", "x" * 200)  # it waits for the first, and is too much
+        both.pump()
+        attachment.callback(b"x")
+        both.client.setAttribute("b", "")  # so that one read brings two messages
+        both.pump()
+        self.assertEqual(self.served, ["a"])
+        self.assertEqual(both.server_factory.counters["fault:attributes"], 1)
+
+    def test_calls_that_waited_for_a_slow_reader_are_served_in_several_turns__NB_07(self):
+        """NB-07, UM-21: and before what came behind them."""
+        both = self.pair(TURN_SECONDS * 0.6, full=1000, limits={"unread-octets": 2000})
+        both.deaf.add("client")
+        for value in ("a" * 4000, "b" * 4000):
+            both.server.setAttribute("of ours", value)
+        answers = self.calls(both, 10)
+        both.pump()
+        self.assertEqual(self.served, [])
+        both.deaf.clear()
+        while not self.served:
+            self.assertTrue(both.step("client", 500))
+        self.assertEqual(self.served, [0, 1])
+        self.finish(both)
+        self.assertEqual(self.served, list(range(10)))
+        for answer in answers:
+            self.successResultOf(answer)

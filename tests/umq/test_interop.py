@@ -1,4 +1,4 @@
-"""UMQ over real sockets: a WebSocket client which is not ours, wss, the server as a process."""
+"""UMQ over real sockets: clients that are not ours, a real browser, the server as a process."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from twisted.application.service import IServiceMaker
-from twisted.plugin import getPlugins
+from websockets.asyncio.client import connect
+
+from tests.tools.browser import Page, needs_browser, start_browser
+from tests.tools.certificates import Authority
+from tests.tools.processes import Launcher
 
 websockets = pytest.importorskip("websockets")
-from websockets.asyncio.client import connect  # noqa: E402
 
-from tests.tools.certificates import Authority  # noqa: E402
 
 SERVER = Path(__file__).parent / "server.py"
 
@@ -164,21 +165,6 @@ def test_wss_with_a_foreign_client(launch, certificate):
     talk(launch, conversation, "--tls", str(certificate[1]), ssl=context)
 
 
-def test_wss_with_our_client(launch, certificate):
-    """The issue: both sides over real sockets with wss; a wrong name or authority is refused."""
-    authority, pem = certificate
-    endpoint = f"ssl:0:interface=127.0.0.1:privateKey={pem}:certKey={pem}"
-    server = launch("umq", "-e", endpoint, module="twisted")
-    port = server.port("umq")
-    ca = ("--tls-ca", authority)
-    sent = launch.run("send", "umq", f"wss://localhost:{port}/", *ca, "--count", "500", "--json")
-    assert json.loads(sent.stdout)["acknowledged"] == 500, sent.stderr
-    sent = launch.run("send", "umq", f"tls:localhost:{port}", *ca, stdin="one\ntwo\n")
-    assert "acknowledged 2" in sent.stdout, sent.stderr
-    refused = launch.run("send", "umq", f"wss://localhost:{port}/", stdin="x\n")
-    assert refused.returncode != 0 and "Traceback" not in refused.stderr
-
-
 def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     """The issue, 5 and 6: twistd umq, msgproto send and recv; what is answered is on disk."""
     server = launch(
@@ -214,68 +200,85 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     assert {row["destination"] for row in rows} == {None, "subscribe", "publish", "methods"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--origin", "nonsense"], ["--limit", "attachments=x"], ["-e", "nonsense"], ["--auth", "x:y"]],
-)
-def test_usage_errors_of_the_server_are_one_line(words):
-    """An operator's fault is one clear line, never a traceback."""
-    with pytest.raises(SystemExit) as ended:
-        (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "umq"]
-        maker.options().parseOptions(words)
-    assert len(str(ended.value).splitlines()) == 1
+websockets = pytest.importorskip("websockets")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"
+
+FOREIGN = """
+new Promise((resolve) => {
+  const socket = new WebSocket("URL", "umq");
+  socket.onopen = () => resolve("let in");
+  socket.onerror = () => resolve("kept out");
+})
+"""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("send", "umq", "http://localhost/", "--count", "1"),
-        ("send", "umq", "ws://localhost:1/", "--call", "x"),
-        ("send", "umq", "--args", "x"),
-        ("recv", "umq", "ws://localhost:1/", "--destination", ""),
-    ],
-)
-def test_what_cannot_be_is_one_line(launch, arguments):
-    ended = launch.run(*arguments)
-    assert ended.returncode != 0
-    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+FAULTY = """
+new Promise((resolve) => {
+  const socket = new WebSocket("URL", "umq");
+  socket.onopen = () => socket.send("this is no message");
+  socket.onclose = (event) => resolve(`clean: ${event.wasClean}`);
+})
+"""
+
+DRAW = """
+(() => {
+  const canvas = document.getElementById("canvas");
+  const box = canvas.getBoundingClientRect();
+  const at = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, {
+    pointerId: 1, buttons: 1, clientX: box.left + x * box.width, clientY: box.top + y * box.height,
+  }));
+  canvas.setPointerCapture = () => {};
+  at("pointerdown", 0.1, 0.5);
+  for (let x = 0.1; x < 0.9; x += 0.02) at("pointermove", x, 0.5 - 0.35 * Math.sin(x * 12));
+  document.getElementById("send").click();
+  return new Promise((resolve) => {
+    const look = () => {
+      const image = document.querySelector("#wall img");
+      if (image && image.complete) resolve(image.naturalWidth); else setTimeout(look, 20);
+    };
+    look();
+  });
+})()
+"""
+
+WIDE = "document.documentElement.scrollWidth <= innerWidth"
 
 
-def test_a_client_logs_in_with_user_and_password(launch, tmp_path):
-    """UM-06: strcred checkers, and the identity in the queue."""
-    (tmp_path / "passwd").write_text("alice:secret\n")
-    (tmp_path / "right").write_text("secret\n")
-    (tmp_path / "wrong").write_text("guess\n")
-    server = launch(
-        "umq",
-        "-e",
-        "tcp:0:interface=127.0.0.1",
-        "--queue",
-        tmp_path / "queue",
-        "--auth",
-        f"file:{tmp_path / 'passwd'}",
-        module="twisted",
-    )
-    where = server.address("umq")
-    user = ("--user", "alice", "--password-file")
-    assert launch.run("send", "umq", where, *user, tmp_path / "right", stdin="x\n").returncode == 0
-    for arguments in ((*user, tmp_path / "wrong"), ()):
-        refused = launch.run("send", "umq", where, *arguments, stdin="x\n")
-        assert refused.returncode == 1 and "rejected" in refused.stderr
-    assert server.end() in (0, -signal.SIGTERM)
-    rows = launch.run("queue", "dump", tmp_path / "queue").stdout.splitlines()
-    assert [json.loads(row)["client_id"] for row in rows] == ["alice"]
+@pytest.mark.slow
+@needs_browser
+def test_a_browser_page_calls_draws_and_shows_updates(launch: Launcher) -> None:
+    """The issue: UM-09, UM-12 from a real browser; a page of a foreign origin is kept out."""
+    server = launch.command([sys.executable, str(EXAMPLE)])
+    url = server.line(r"^open (\S+)$")[1]
+    umq = server.address("umq").replace("tcp:", "ws://") + "/"
+    debugging = start_browser(launch)
+    pictures = launch.directory
 
+    async def visit() -> None:
+        async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
+            page = Page(socket)
+            await page.open(url)
+            text = await page.shown("open[^]*1 page is open[^]*Hello, world![^]*tick 3")
+            assert "tick 1" in text and "tick 2" in text
+            await page.value(
+                "document.getElementById('name').value = 'Ünï';"
+                "document.getElementById('form').requestSubmit()"
+                " ?? 'sent'"
+            )
+            await page.shown("Hello, Ünï!")
+            # FC-08: a drawing goes to the server and comes back as an attachment.
+            assert await page.value(DRAW) == 320
+            shown = {
+                await page.look(pictures / "light.png"),
+                await page.look(pictures / "dark.png", dark=True),
+                await page.look(pictures / "phone.png", width=390, height=1400),
+            }
+            assert len(shown) == 3
+            assert await page.value(WIDE), "a phone must not scroll sideways"
+            # HO-18: the server begins the closing hand-shake, and the browser sees no reset.
+            assert await page.value(FAULTY.replace("URL", umq)) == "clean: true"
+            await page.open("about:blank")
+            assert await page.value(FOREIGN.replace("URL", umq)) == "kept out"
 
-def test_recv_shows_calls_and_attributes_and_ends_with_the_server(launch):
-    """``msgproto recv umq`` without a destination: what the server pushes."""
-    server = launch.command([sys.executable, str(SERVER), "--push"])
-    where = server.address("umq")
-    received = launch.run("recv", "umq", where, "--user", "tok", "--json")
-    assert received.returncode == 0, received.stderr
-    rows = [json.loads(line) for line in received.stdout.splitlines()]
-    assert [(row["kind"], row["destination"], row["body"]) for row in rows] == [
-        ("attribute", "a", "1"),
-        ("attribute", "a", None),
-        ("call", None, "hello"),
-    ]
+    asyncio.run(asyncio.wait_for(visit(), 150))

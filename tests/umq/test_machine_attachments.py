@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.doubles import due
 from tests.umq.sides import announced, client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq import Client, Server
+from twisted_msgproto.umq import Client
 from twisted_msgproto.umq.machine.attachments import Slot
 
 # ── Attachments in ──────────────────────────────────────────────────────────────────────────────
@@ -299,28 +299,6 @@ def test_a_refused_answer_may_be_given_again():
     assert machine.outputs() == ["E1:too large"]
 
 
-def test_hello_and_welcome_may_have_attachments_of_ours():
-    """UM-06, UM-07."""
-    c, s = Client(), Server(limits())
-    slot = Slot()
-    c.hello("h", [slot])
-    feed(s, *c.outputs())
-    c.fill(slot, b"key")
-    assert feed(s, *c.outputs()) == [told.HelloReceived(1, "h", [b"key"])]
-    s.welcome("w", [b"sig"])
-    assert feed(c, *s.outputs()) == [told.WelcomeReceived(1, "w", [b"sig"])]
-
-
-def test_after_the_end_slots_send_nothing():
-    machine = client()
-    slot = Slot()
-    machine.call("x", [slot])
-    machine.lost(0.0)
-    machine.outputs()
-    machine.fill(slot, b"x")
-    assert machine.outputs() == []
-
-
 def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
     """NB-02: 31 of them took 130 MB of a connection, which held 1 octet as far as it was told."""
     machine = server()
@@ -334,14 +312,6 @@ def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
     assert call.attachments[0] == told.AttachmentFailure(wide[:1000])
     assert call.attachments[1].text == wide[: len(call.attachments[1].text)]
     assert 1000 <= len(call.attachments[1].text) <= 1200
-
-
-def test_the_text_of_failed_attachments_counts_among_those_of_attributes__NB_02():
-    """NB-02, UM-20."""
-    machine = server(attributes_octets=3000)
-    feed(machine, "A2:S:a=b", "-:" + "x" * 5000, "-:")
-    assert not machine.closed
-    refused(machine, "A3:S:b=c", "-:" + "x" * 900, "-:" + "x" * 900, "-:" + "x" * 900, code=1)
 
 
 @given(st.lists(st.sampled_from([*"abc", "stream", "x", "-", "C", "R", "D", "8"]), max_size=60))

@@ -1,10 +1,16 @@
-"""UMQ's machines: calls and callbacks, their ids, their answers, their limits."""
+"""UMQ's machines: calls, callbacks, topics, attributes; what they count and show."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 from tests.doubles import due, unanswered
-from tests.umq.sides import client, feed, refused, server, told
+from tests.tools.figures import Figures
+from tests.umq.sides import base36, client, feed, limits, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.umq import Client
 
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,15 +149,6 @@ def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
     assert (machine.held, machine.whole) == (0, True)
 
 
-def test_a_cancelled_call_is_not_answered():
-    """UM-20: cancel is supported."""
-    machine = client()
-    machine.call("a", waiter="a")
-    assert machine.cancel(1)
-    assert feed(machine, "R1:x") == []
-    assert machine.counters.unknown_answers == 1
-
-
 # ── Callbacks ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,3 +183,301 @@ def test_callbacks_are_limited():
     machine.register_callback()
     with pytest.raises(LimitExceeded):
         machine.register_callback()
+
+
+# ── Topics ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_topic_lives_from_its_subscription_to_its_close():
+    """UM-12, UM-13: updates may precede the answer to the call which subscribes."""
+    machine = client()
+    topic = machine.subscribe()
+    machine.call("subscribe 1", waiter="me")
+    assert feed(machine, "T1: update1", "R1:accepted", "T01:update2", "D1:") == [
+        told.TopicUpdated(topic, " update1"),
+        told.ResultReceived(1, "me", "accepted"),
+        told.TopicUpdated(topic, "update2"),
+        told.TopicClosed(topic),
+    ]
+    assert machine.snapshot()["subscriptions"] == 0
+    assert machine.subscribe() == 2  # UM-14: ids are never reused
+
+
+def test_an_update_for_an_unknown_topic_is_answered_with_one_unsubscribe():
+    """UM-12, UM-14."""
+    machine = client()
+    assert feed(machine, "T9A8Z:x", "T09A8Z:x", "A1:T9A8Z:x", b"discarded") == []
+    assert machine.outputs() == ["U9A8Z:"]
+    assert feed(machine, "D9A8Z:", "T9A8Z:again") == []
+    assert machine.outputs() == ["U9A8Z:"]
+
+
+def test_after_unsubscribing_late_updates_are_dropped_in_silence_for_a_while():
+    """UM-14: until D or 60 s."""
+    machine = client()
+    first, second = machine.subscribe(), machine.subscribe()
+    machine.unsubscribe(first)
+    machine.unsubscribe(first)
+    machine.unsubscribe(second)
+    assert machine.outputs() == ["U1:", "U2:"]
+    assert feed(machine, "T1:late", "D1:", "D1:", "T2:late") == []
+    assert machine.outputs() == []
+    assert machine.counters.late_updates == 2
+    assert machine.deadline == 60.0
+    assert due(machine, 60.0)[1] is None
+    assert feed(machine, "T2:far too late") == []
+    assert machine.outputs() == ["U2:"]
+
+
+def test_closing_topics_are_bounded():
+    """UM-14, UM-20: a flood of unknown topics."""
+    machine = client()
+    for number in range(1100):
+        machine.receive([f"T{number}:x"], 0.0)
+    assert machine.snapshot()["closing"] == 64
+    assert len(machine.outputs()) == 1100
+
+
+def test_subscriptions_are_limited():
+    """UM-20."""
+    machine = client(subscriptions=1)
+    machine.subscribe()
+    with pytest.raises(LimitExceeded):
+        machine.subscribe()
+
+
+def test_a_publisher_uses_the_id_it_was_given_and_answers_unsubscribe_once():
+    """UM-12, UM-13, UM-14."""
+    machine = server()
+    topic = machine.open_topic("9A8Z")
+    machine.publish(topic, "update1", [b"a"])
+    assert machine.outputs() == ["A1:T9A8Z:update1", b"a"]
+    assert feed(machine, "U9A8Z:", "U9A8Z:") == [told.TopicUnsubscribed(topic)]
+    assert machine.outputs() == ["D9A8Z:"]
+    with pytest.raises(ValueError):
+        machine.publish(topic, "late")
+    machine.close_topic(topic)
+    assert machine.outputs() == []
+
+
+def test_a_publisher_closes_a_topic_once():
+    """UM-13, UM-14."""
+    machine = server()
+    topic = machine.open_topic("A")
+    machine.close_topic(topic)
+    machine.close_topic(topic)
+    assert machine.outputs() == ["DA:"]
+    assert feed(machine, "UA:") == []
+    assert machine.outputs() == []
+
+
+def test_topics_are_limited_and_their_ids_checked():
+    """UM-20: a flood of subscriptions."""
+    machine = server(topics=2)
+    for id in ("", "a", "1" * 14, "1 "):
+        with pytest.raises(ValueError):
+            machine.open_topic(id)
+    machine.open_topic("1")
+    with pytest.raises(ValueError):
+        machine.open_topic("01")
+    machine.open_topic("2")
+    with pytest.raises(LimitExceeded):
+        machine.open_topic("3")
+
+
+# ── Attributes ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_attributes_are_split_at_the_first_sign_and_spaces_count():
+    """UM-15, UM-16."""
+    machine = server()
+    assert feed(
+        machine, "S:key=value", "S: k = v=w", "S7:=", "X:key", "X:never", "A1:S:p=q", b"a"
+    ) == [
+        told.AttributeSet("key", "value"),
+        told.AttributeSet(" k ", " v=w"),
+        told.AttributeSet("", ""),
+        told.AttributeUnset("key"),
+        told.AttributeUnset("never"),
+        told.AttributeSet("p", "q", [b"a"]),
+    ]
+    assert {
+        name: (entry.value, entry.attachments) for name, entry in machine.attributes.items()
+    } == {
+        " k ": (" v=w", []),
+        "": ("", []),
+        "p": ("q", [b"a"]),
+    }
+
+
+def test_an_attribute_without_a_sign_is_fatal_3():
+    """UM-15."""
+    refused(server(), "S:key", reason="attribute")
+
+
+def test_attributes_are_limited():
+    """UM-20: a flood of attributes, by number and by weight."""
+    machine = server(attributes=2)
+    feed(machine, "S:a=1", "S:b=1", "S:a=2", "X:b", "S:c=1")
+    refused(machine, "S:d=1", code=1, reason="attributes")
+    machine = server(attributes_octets=10)
+    feed(machine, "S:a=12345678", "S:a=123", "S:b=12345")
+    refused(machine, "A1:S:b=", b"12345678", code=1, reason="attributes")
+    machine = server(attributes_octets=10)
+    feed(machine, "S:a=123")
+    refused(machine, "S:b=123456", code=1, reason="attributes")
+
+
+def test_nothing_follows_a_fault_which_an_attachment_set_free():
+    """UM-18: the fault is the last event, whatever waited behind it."""
+    machine = server(attributes=1)
+    assert feed(machine, "S:a=1", "A1:S:b=1", "X:b", "S:b=2") == [told.AttributeSet("a", "1")]
+    assert refused(machine, b"1", code=1, reason="attributes") == []
+
+
+def test_attributes_of_ours():
+    """UM-15, UM-16."""
+    machine = client()
+    machine.set_attribute("key", "va=lue", [b"a"])
+    machine.unset_attribute("key")
+    assert machine.outputs() == ["A1:S:key=va=lue", b"a", "X:key"]
+    with pytest.raises(ValueError):
+        machine.set_attribute("a=b", "c")
+
+
+def test_few_topics_that_were_never_ours_are_remembered__NB_02():
+    """NB-02, UM-14: a peer could have 1,024 remembered; further ones are answered each time."""
+    machine = server()
+    ids = [f"{number}X" for number in range(1, 1000)]
+    feed(machine, *(f"T{id}:x" for id in ids))
+    assert machine.outputs() == [f"U{id}:" for id in ids]
+    assert machine.snapshot()["closing"] == 64
+    feed(machine, *(f"T{id}:x" for id in ids))
+    assert machine.outputs() == [f"U{id}:" for id in ids[64:]]
+    # Topics that were ours end as ever, however many they are.
+    numbers = [machine.subscribe() for _ in range(200)]
+    for number in numbers:
+        machine.unsubscribe(number)
+    machine.outputs()
+    feed(machine, *(f"T{base36(number)}:late" for number in numbers))
+    assert machine.outputs() == []
+
+
+def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14() -> None:
+    machine = server(calls=3, callbacks=2)
+
+    def figures() -> dict[str, Any]:
+        counted = {f"counted {name}": count for name, count in asdict(machine.counters).items()}
+        own = {"whole": machine.whole, "deadline": machine.deadline}
+        shown = machine.snapshot()
+        assert machine.held == shown.pop("held_octets")
+        return {**counted, **shown, **own}
+
+    assert {name: value for name, value in figures().items() if value} == {
+        "state": "OPEN", "whole": True
+    }  # fmt: skip
+    changed = Figures(figures)
+
+    def read(now: float, *messages: str | bytes) -> None:
+        for message in messages:
+            machine.receive([message], now)
+
+    gone = {"announcements": 0, "whole": True}
+    steps: list[tuple[Callable[[], object], dict[str, Any], list[str]]] = [
+        (lambda: read(1.0, "C1:x", "C2:y"), {"counted calls": 2, "calls": 2}, []),
+        (
+            lambda: read(2.0, "A2:C3:x"),
+            {
+                **{"counted calls": 3, "calls": 3, "announcements": 1},
+                **{"whole": False, "deadline": 62.0},
+            },
+            [],
+        ),
+        (lambda: read(3.0, b"abc"), {"counted attachments": 1}, []),
+        (lambda: read(3.0, b"d"), {"counted attachments": 2, **gone}, []),
+        (
+            lambda: read(3.5, "C4:x"),
+            {"counted calls": 4, "counted calls_refused": 1},
+            ["E4:8 too many calls are pending"],
+        ),
+        (lambda: machine.result("1", "ok"), {"calls": 2}, ["R1:ok"]),
+        (lambda: machine.error("2", "no"), {"calls": 1}, ["E2:no"]),
+        (lambda: read(4.0, "S:a=b"), {"attributes": 1}, []),
+        (lambda: read(4.0, "X:a"), {"attributes": 0}, []),
+        (lambda: machine.call("p", deadline=30.0), {"own_calls": 1, "deadline": 30.0}, ["C1:p"]),
+        (lambda: machine.call("q"), {"own_calls": 2}, ["C2:q"]),
+        (lambda: read(5.0, "R1:ok"), {"counted results": 1, "own_calls": 1}, []),
+        (lambda: read(5.0, "R9:ok"), {"counted unknown_answers": 1}, []),
+        (lambda: read(5.0, "E2:no"), {"counted errors": 1, "own_calls": 0}, []),
+        (lambda: read(5.0, "E2:no"), {"counted unknown_answers": 2}, []),
+        (machine.register_callback, {"callbacks": 1}, []),
+        (lambda: read(6.0, "B5:1:x"), {"counted calls": 5, "calls": 2}, []),
+        (lambda: read(6.0, "B6:9:x"), {"counted calls": 6}, ["E6:2 callback not found"]),
+        (lambda: machine.unregister_callback(1), {"callbacks": 0}, []),
+        (machine.subscribe, {"subscriptions": 1}, []),
+        (lambda: read(7.0, "T1:u"), {"counted updates": 1}, []),
+        (lambda: read(7.0, "T5:u"), {"counted unknown_topics": 1, "closing": 1}, ["U5:"]),
+        (lambda: machine.unsubscribe(1), {"subscriptions": 0, "closing": 2}, ["U1:"]),
+        (lambda: read(7.0, "T1:u"), {"counted late_updates": 1}, []),
+        (lambda: read(7.0, "D1:"), {"closing": 1}, []),
+        (lambda: read(7.0, "D1:"), {"counted unknown_topics": 2}, []),
+        (machine.subscribe, {"subscriptions": 1}, []),
+        (lambda: read(7.0, "D2:"), {"subscriptions": 0}, []),
+        (lambda: machine.open_topic("K"), {"topics": 1}, []),
+        (lambda: machine.publish(20, "u"), {}, ["TK:u"]),
+        (lambda: read(8.0, "UK:"), {"topics": 0}, ["DK:"]),
+        (lambda: read(8.0, "UK:"), {"counted unknown_topics": 3}, []),
+        (lambda: machine.open_topic("M"), {"topics": 1}, []),
+        (lambda: machine.close_topic(22), {"topics": 0}, ["DM:"]),
+        (
+            lambda: read(9.0, "A1:C7:x"),
+            {
+                **{"counted calls": 7, "calls": 3, "announcements": 1},
+                "whole": False,
+            },
+            [],
+        ),
+        (
+            lambda: read(9.0, "-:lost"),
+            {"counted attachments": 3, "counted attachments_failed": 1, **gone},
+            [],
+        ),
+        (
+            lambda: read(10.0, "A2:C8:x"),
+            {
+                **{"counted calls": 8, "counted calls_refused": 2, "announcements": 1},
+                **{"whole": False},
+            },
+            ["E8:8 too many calls are pending"],
+        ),
+        (lambda: machine.paused(11.0), {}, []),
+        (lambda: machine.resumed(12.0), {}, []),
+        (lambda: machine.advance(13.0), {}, []),
+        (lambda: machine.advance(71.0), {"closing": 0, "deadline": 72.0}, []),
+        (
+            lambda: machine.advance(72.0),
+            {
+                **{"state": "CLOSED", "deadline": None},
+                **{"announcements": 0, "whole": True},
+            },
+            ["F0:3 no attachment for 60 s"],
+        ),
+    ]
+    told: list[tuple[int, dict[str, Any], list[str]]] = []
+    for number, (step, _, _) in enumerate(steps):
+        told.append((number, changed(step()), machine.outputs()))
+    assert told == [(n, expected, said) for n, (_, expected, said) in enumerate(steps)]
+
+
+def test_a_client_that_decides_by_itself_has_all_the_time_for_it__UM_07() -> None:
+    """The server has said its word in time."""
+    for decides in (False, True):
+        machine = Client(limits(), 0.0, decides=decides)
+        machine.hello()
+        assert machine.deadline is not None
+        machine.receive(["W1:"], 1.0)
+        assert machine.deadline is None
+        assert machine.advance(1e6) == []
+        if decides:
+            machine.accept(1e6)
+        assert (machine.closed, machine.deadline) == (False, None)

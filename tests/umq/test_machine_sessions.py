@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.umq.sides import EXAMPLES, base36, client, feed, limits, names, server, told
+from tests.umq.sides import EXAMPLES, client, feed, limits, names, server, told
 from twisted_msgproto.umq import Client, Server
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────
@@ -89,25 +89,6 @@ def application(machine, event):
         machine.result(event.id, "ok")
     else:
         machine.result(event.id, event.payload)
-
-
-def test_the_sources_callback_example():
-    """UM-11: the example of the source, both sides ours."""
-    c, s = client(), server()
-    work = c.register_callback()
-    c.call(f"I am ready, please send me a work as ID={base36(work)}")
-    (ready,) = feed(s, *c.outputs())
-    s.result(ready.id, "accepted")
-    done = s.register_callback()
-    s.callback(work, f"here is a work. Send me result as ID={base36(done)}")
-    accepted, job = feed(c, *s.outputs())
-    assert (accepted.payload, job.callback) == ("accepted", work)
-    c.result(job.id, "accepted")
-    c.callback(done, "Work done")
-    answer, result = feed(s, *c.outputs())
-    assert (answer.payload, result.payload) == ("accepted", "Work done")
-    s.result(result.id, "Thank you!")
-    assert feed(c, *s.outputs())[0].payload == "Thank you!"
 
 
 # ── Fuzz ────────────────────────────────────────────────────────────────────────────────────────

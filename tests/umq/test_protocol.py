@@ -4,7 +4,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Echo, Sink, pair
+from tests.umq.pairs import Sink, pair
 from tests.umq.sides import told
 from twisted_msgproto.core.errors import (
     ConfigurationError,
@@ -15,7 +15,6 @@ from twisted_msgproto.umq import (
     AttachmentLost,
     CallFailed,
     Reply,
-    UmqClient,
     UmqClientFactory,
     UmqServer,
     UmqServerFactory,
@@ -109,12 +108,6 @@ class Calls(TestCase):
             "[AttachmentFailure(text='the attachment is not available'), b'2', b'3']",
         )
 
-    def test_an_attachment_which_never_comes_is_replaced_before_the_peer_gives_up(self):
-        """UM-04, UM-19."""
-        answered = self.answer("count", [Deferred()])
-        self.pair.advance(45.1)
-        self.assertIn("not there in time", self.successResultOf(answered).payload)
-
     def test_a_late_attachment_which_is_too_large_is_replaced(self):
         """UM-19."""
         late = Deferred()
@@ -123,19 +116,6 @@ class Calls(TestCase):
         self.pair.pump()
         self.assertIn("too large", self.successResultOf(answered).payload)
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded)), 1)
-
-    def test_the_server_calls_the_client_as_well(self):
-        """UM-09, UM-11: symmetric."""
-
-        class Answering(UmqClient):
-            def requestReceived(self, message):
-                return b"client says " + message.body
-
-        both = pair(client=Answering)
-        answered = both.server.call("hi")
-        both.pump()
-        self.assertEqual(self.successResultOf(answered).payload, "client says hi")
-        both.close()
 
 
 class Callbacks(TestCase):
@@ -151,19 +131,6 @@ class Callbacks(TestCase):
         answered = both.server.callback(id, "c")
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
-        both.close()
-
-    def test_a_callback_may_be_late_and_have_attachments(self):
-        """UM-11."""
-        both = pair()
-
-        async def job(request):
-            return Reply("done", request.attachments)
-
-        id = both.client.registerCallback(job)
-        answered = both.server.callback(id, "work", [b"tool"])
-        both.pump()
-        self.assertEqual(self.successResultOf(answered).attachments, [b"tool"])
         both.close()
 
 
@@ -222,13 +189,6 @@ class Streams(TestCase):
             bodies = [self.successResultOf(stream.next()) for _ in range(3)]
             self.assertEqual(bodies, [b"1", b"2", b"3"])
             both.close()
-
-    def test_what_was_not_asked_for_yet_is_lost_with_the_connection(self):
-        both = pair()
-        both.client.call("stream", [Deferred()]).addErrback(lambda failure: None)
-        both.pump()
-        both.cut()
-        self.failureResultOf(both.server.stream.next(), ConnectionClosed)
 
     def test_what_nobody_takes_pauses_reading(self):
         """UM-19: octets which were streamed and not taken are bounded."""
@@ -289,31 +249,6 @@ class OneRead(TestCase):
 
 
 class Hooks(TestCase):
-    def test_a_message_in_two_reads_of_one_hold_keeps_its_place(self):
-        """UM-07: what the server says while the client still decides, in several reads."""
-
-        class Wary(UmqClient):
-            seen = ()
-
-            def welcomed(self, welcome):
-                self.decision = Deferred()
-                return self.decision
-
-            def attributeChanged(self, name, value):
-                self.seen += ((name, value),)
-
-        class Talking(Echo):
-            def sessionEstablished(self):
-                self.setAttribute("a", "1")
-                self.setAttribute("a", "2")
-
-        both = pair(Talking, client=Wary)
-        self.assertEqual(both.client.seen, ())
-        both.client.decision.callback(None)
-        both.pump()
-        self.assertEqual(both.client.seen, (("a", "1"), ("a", "2")))
-        both.close()
-
     def test_a_subscription_which_was_ended_before_it_was_refused(self):
         both = pair()
         subscription = both.client.subscribe(lambda id: "refuse")
@@ -354,8 +289,3 @@ class Making(TestCase):
         self.assertRaises(
             ConfigurationError, UmqServerFactory, clock=Clock(), limits={"no-such": 1}
         )
-
-    def test_sub_protocols_are_agreed(self):
-        both = pair()
-        self.assertEqual(both.ends["client"].protocol.websocket_protocol_in_use, "umq")
-        both.close()

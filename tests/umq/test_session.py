@@ -1,15 +1,13 @@
 """A session's beginning and end on Twisted: authorisation, faults, coming back."""
 
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
-from twisted.cred.credentials import UsernamePassword
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Echo, pair
-from tests.umq.pair import Pair
+from tests.umq.pairs import Echo, Pair, pair
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     ProtocolViolation,
@@ -48,30 +46,6 @@ class HandShake(TestCase):
             self.assertEqual(both.server.seen, [])
             self.assertTrue(both.ends["server"].gone)
             both.close()
-
-    def test_an_authorise_of_ones_own_asks_the_portal_through_the_same_door(self):
-        """UM-06, NB-04: its guesses wait and are counted, and its failures take the same time."""
-
-        class Tokens(Echo):
-            def authorise(self, hello):
-                credentials = UsernamePassword(b"alice", hello.payload[6:].encode())
-                asked = self.factory.authentication.login(credentials, self.address)
-                return asked.addCallback(lambda login: login.name.upper())
-
-        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
-        portal = Portal(UmqRealm(), [checker])
-        both = pair(Tokens, portal=portal, hello="token=secret")
-        self.successResultOf(self.established(both))
-        self.assertEqual(both.server.clientId, "ALICE")
-        both.close()
-        both = pair(Tokens, portal=portal, hello="token=guess")
-        standing = self.established(both)
-        both.advance(0.9)
-        self.assertNoResult(standing)
-        both.advance(0.1)
-        self.failureResultOf(standing, SessionRefused)
-        self.assertEqual(both.server_factory.counters["login_failures"], 1)
-        both.close()
 
     def test_the_avatar_is_logged_out(self):
         """UM-06."""
@@ -271,26 +245,6 @@ class Faults(TestCase):
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
         both.server.later[0].callback("too late")
         both.close()
-
-    def test_every_kind_of_fault_ends_with_its_code(self):
-        """UM-18: over the wire, as a peer sees it."""
-        for messages, code, close in (
-            (["C1:later", "C1:later"], 3, 1002),
-            (["Z1:"], 4, 1002),
-            ([b"stray"], 3, 1002),
-            (["-:stray"], 3, 1002),
-            (["H1:again"], 3, 1002),
-            (["A9999:C1:"], 3, 1002),
-            (["C" + "1" * 8000 + ":"], 3, 1002),
-            ([f"S:{n}=" for n in range(300)], 1, 1000),
-        ):
-            both = pair()
-            pending = both.client.call("later")
-            both.pump()
-            both.raw(*messages)
-            self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, code)
-            self.assertEqual(both.ends["client"].protocol.remoteCloseCode, close)
-            both.close()
 
     def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
         """UM-19, UM-20"""

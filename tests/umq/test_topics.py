@@ -1,15 +1,24 @@
-"""Topics on Twisted: subscribers which read, which do not, and what is unread on the way."""
+"""Topics on Twisted: those who read them, those who do not, their ends, and their coming back."""
 
-from twisted.internet.defer import Deferred, succeed
+from io import BytesIO
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
+from twisted.internet.task import Clock
+from twisted.protocols.basic import FileSender
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import pair
+from tests.umq.pairs import Echo, Pair, pair
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
+    Refused,
 )
 from twisted_msgproto.umq import (
     CallFailed,
+    UmqClient,
+    UmqClientFactory,
+    UmqClientService,
+    UmqServerFactory,
 )
 
 
@@ -42,37 +51,6 @@ class Topics(TestCase):
         self.assertEqual(both.server.reason, ["closed"])
         self.assertFalse(both.server.topic.publish("late"))
         self.assertEqual(self.successResultOf(both.server.topic.whenClosed()), "closed")
-        both.close()
-
-    def test_updates_may_be_iterated(self):
-        """UM-12: async iteration, to the end of the topic."""
-        both, subscription, _ = self.subscribed(hook=None)
-        both.server.topic.publish("a")
-        both.pump()
-
-        async def all_of_it():
-            return [update.payload async for update in subscription]
-
-        collected = Deferred.fromCoroutine(all_of_it())
-        both.server.topic.publish("b")
-        both.pump()
-        self.assertNoResult(collected)
-        both.server.topic.publish("c")
-        both.server.topic.close()
-        both.pump()
-        self.assertEqual(self.successResultOf(collected), ["a", "b", "c"])
-        both.close()
-
-    def test_unsubscribing_tells_the_publisher_and_ends_delivery(self):
-        """UM-14."""
-        both, subscription, updates = self.subscribed()
-        subscription.unsubscribe()
-        both.server.topic.publish("on its way")
-        both.pump()
-        self.assertEqual(updates, [])
-        self.assertEqual(both.server.reason, ["unsubscribed"])
-        subscription.unsubscribe()
-        self.assertEqual(both.server.topics, {})
         both.close()
 
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self):
@@ -133,19 +111,6 @@ class Topics(TestCase):
         topic.close()
         self.assertEqual(producer.seen, ("pause", "resume", "stop"))
         both.pump()
-        both.close()
-
-    def test_closing_sends_what_waits_first(self):
-        """UM-13, UM-21."""
-        both, subscription, updates = self.subscribed(full=100)
-        both.deaf.add("client")
-        for number in range(20):
-            both.server.topic.publish(f"update {number}")
-        both.server.topic.close()
-        both.deaf.clear()
-        both.pump()
-        self.assertEqual(len(updates), 20)
-        self.assertTrue(subscription.ended)
         both.close()
 
     def test_a_subscriber_which_does_not_read_is_dropped_with_d(self):
@@ -306,20 +271,6 @@ class Topics(TestCase):
         both.close()
         self.failureResultOf(taking, ConnectionClosed)
 
-    def test_a_flood_of_subscriptions_is_refused_by_the_application_limit(self):
-        """UM-20: floods of topics."""
-        both = pair(limits={"topics": 1})
-        for expected in (True, False):
-            subscription = both.client.subscribe(lambda id: f"topic {id}")
-            both.pump()
-            started = subscription.whenStarted()
-            if expected:
-                self.successResultOf(started)
-            else:
-                self.failureResultOf(started, CallFailed)
-        self.assertEqual(len(self.flushLoggedErrors(LimitExceeded)), 1)
-        both.close()
-
 
 class Unread(TestCase):
     def test_a_peer_which_calls_and_does_not_read_is_not_served_and_then_dropped(self):
@@ -358,3 +309,323 @@ class Unread(TestCase):
         self.successResultOf(ours)
         self.failureResultOf(theirs, CallFailed)
         both.close()
+
+
+class Telling(UmqClient):
+    """Keeps what its hook is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def subscriptionEnded(self, subscription, reason):
+        self.told.append((subscription.id, reason))
+
+
+def taking(subscription):
+    """All updates of a subscription, as a list which grows, and the end of the iteration."""
+    taken = []
+
+    async def take():
+        async for update in subscription:
+            taken.append(update.payload)
+
+    return taken, Deferred.fromCoroutine(take())
+
+
+class Ends(TestCase):
+    def subscribed(self, hook=None, payload="topic", **options):
+        both = pair(client=Telling, **options)
+        subscription = both.client.subscribe(lambda id: f"{payload} {id}", hook)
+        both.pump()
+        return both, subscription, subscription.whenEnded()
+
+    def check(self, both, subscription, ended, reason):
+        self.assertEqual(self.successResultOf(ended), reason)
+        self.assertEqual(self.successResultOf(subscription.whenEnded()), reason)
+        self.assertEqual(subscription.reason, reason)
+        self.assertTrue(subscription.ended)
+        self.assertEqual(both.client.told, [(subscription.id, reason)])
+        self.assertEqual(both.client.subscriptions, {})
+
+    def test_the_publisher_ends_it__HO_08(self):
+        updates = []
+        both, subscription, ended = self.subscribed(lambda update: updates.append(update.payload))
+        both.server.topic.publish("a")
+        both.pump()
+        self.assertNoResult(ended)
+        self.assertIsNone(subscription.reason)
+        both.server.topic.close()
+        both.pump()
+        self.check(both, subscription, ended, "closed")
+        self.assertEqual(updates, ["a"])
+        self.assertIsNone(subscription.failure)
+        both.close()
+
+    def test_we_end_it__HO_08(self):
+        both, subscription, ended = self.subscribed()
+        subscription.unsubscribe()
+        self.check(both, subscription, ended, "unsubscribed")
+        both.close()
+
+    def test_it_is_refused__HO_08(self):
+        both, subscription, ended = self.subscribed(payload="refuse")
+        self.check(both, subscription, ended, "refused")
+        self.assertIsInstance(subscription.failure, CallFailed)
+        both.close()
+
+    def test_we_take_it_too_slowly__HO_08(self):
+        both, subscription, ended = self.subscribed(client_limits={"backlog": 2})
+        pending = both.client.call("later")  # so that it is read all the time
+        for number in range(8):
+            both.server.topic.publish(str(number))
+            both.pump()
+        self.check(both, subscription, ended, "slow")
+        taken, end = taking(subscription)
+        self.failureResultOf(end, LimitExceeded)
+        self.assertEqual(taken, [str(number) for number in range(8)])
+        both.close()
+        self.failureResultOf(pending, ConnectionClosed)
+
+    def test_the_connection_ends__HO_08(self):
+        both, subscription, ended = self.subscribed()
+        both.cut()
+        self.check(both, subscription, ended, "lost")
+        self.assertIsInstance(subscription.failure, ConnectionClosed)
+
+    def test_who_no_longer_waits_for_the_end_or_the_beginning_disturbs_nobody__HO_08(self):
+        both, subscription, ended = self.subscribed(payload="later")
+        first, second = subscription.whenEnded(), subscription.whenStarted()
+        third = subscription.whenStarted()
+        second.addErrback(lambda failure: third.cancel())
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        both.server.later[0].errback(Refused("no"))
+        both.pump()
+        self.failureResultOf(third, CancelledError)
+        self.check(both, subscription, ended, "refused")
+        both.close()
+
+    def test_a_hook_which_fails_harms_nobody__HO_08(self):
+        both, _, ended = self.subscribed()
+        both.client.subscriptionEnded = lambda subscription, reason: 1 / 0
+        both.server.topic.close()
+        both.pump()
+        self.assertEqual(self.successResultOf(ended), "closed")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        both.close()
+
+
+class Iteration(TestCase):
+    def subscribed(self, **options):
+        both = pair(**options)
+        subscription = both.client.subscribe(lambda id: f"topic {id}")
+        both.pump()
+        return both, subscription
+
+    def publish(self, both, *payloads):
+        for payload in payloads:
+            both.server.topic.publish(payload)
+        both.pump()
+
+    def test_a_time_out_loses_no_update__HO_08(self):
+        both, subscription = self.subscribed()
+        taken, end = taking(subscription)
+        end.addTimeout(5, both.clock)
+        self.publish(both, "a")
+        both.advance(5)
+        self.failureResultOf(end, TimeoutError)
+        self.publish(both, "b", "c")
+        again, end = taking(subscription)
+        self.publish(both, "d")
+        both.server.topic.close()
+        both.pump()
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual((taken, again), (["a"], ["b", "c", "d"]))
+        both.close()
+
+    def test_several_consumers_share_what_comes__HO_08(self):
+        both, subscription = self.subscribed()
+        consumers = [taking(subscription) for _ in range(3)]
+        self.publish(both, *"abcdef")
+        self.assertEqual([taken for taken, _ in consumers], [["a", "d"], ["b", "e"], ["c", "f"]])
+        both.server.topic.close()
+        both.pump()
+        for _, end in consumers:
+            self.assertIsNone(self.successResultOf(end))
+        both.close()
+
+    def test_every_consumer_hears_of_a_loss_also_one_which_comes_later__HO_08(self):
+        both, subscription = self.subscribed()
+        consumers = [taking(subscription) for _ in range(2)]
+        both.cut()
+        consumers.append(taking(subscription))
+        for _, end in consumers:
+            self.failureResultOf(end, ConnectionClosed)
+
+
+class PullProducers(TestCase):
+    def topic(self, **options):
+        both = pair(**options)
+        updates = []
+        both.client.subscribe(lambda id: f"topic {id}", lambda u: updates.append(u.payload))
+        both.pump()
+        return both, both.server.topic, updates
+
+    def test_one_is_not_asked_while_the_subscriber_does_not_read__HO_08(self):
+        both, topic, updates = self.topic(full=100)
+        octets = b"0123456789" * 100
+        sender = FileSender()
+        sender.CHUNK_SIZE = 10
+        both.deaf.add("client")
+        sent = sender.beginFileTransfer(BytesIO(octets), topic)
+        for _ in range(200):
+            both.advance(0)
+        self.assertTrue(topic.paused)
+        self.assertNoResult(sent)
+        self.assertEqual(updates, [])
+        both.deaf.clear()
+        for _ in range(200):
+            both.advance(0)
+        self.successResultOf(sent)
+        self.assertEqual("".join(updates), octets.decode())
+        both.close()
+
+    def test_one_which_comes_while_the_subscriber_does_not_read_is_asked_later__HO_08(self):
+        both, topic, updates = self.topic(full=100)
+        both.deaf.add("client")
+        while not topic.paused:
+            topic.publish("x" * 50)
+        sent = FileSender().beginFileTransfer(BytesIO(b"abc"), topic)
+        both.advance(0)
+        both.deaf.clear()
+        both.advance(0)
+        both.advance(0)
+        self.successResultOf(sent)
+        self.assertEqual(updates[-1], "abc")
+        both.close()
+
+    def test_the_end_of_the_topic_ends_the_asking__HO_08(self):
+        both, topic, updates = self.topic()
+        sent = FileSender().beginFileTransfer(BytesIO(b"abc"), topic)
+        topic.close()
+        both.advance(0)
+        self.failureResultOf(sent, Exception)
+        self.assertEqual(updates, ["abc"])
+        both.close()  # which finds any call that is left
+
+
+class AlwaysRefusing(Echo):
+    def do_topic(self, request, rest):
+        raise Refused("too many topics", 8)
+
+
+class Renewal(TestCase):
+    def setUp(self):
+        self.clock = Clock()
+        self.server_factory = UmqServerFactory(clock=self.clock)
+        self.server_factory.protocol = Echo
+        self.pairs = []
+        test = self
+
+        class Endpoint:
+            def connect(self, factory):
+                both = Pair(test.server_factory, factory, clock=test.clock, connect=False)
+                test.pairs.append(both)
+                return succeed(both.ends["client"].protocol)
+
+        factory = UmqClientFactory("ws://server/", limits={"backlog": 2}, clock=self.clock)
+        self.service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
+        self.service.startService()
+        self.pairs[0].pump()
+        self.updates = []
+        self.renewed = self.service.subscribe(
+            lambda id: f"topic {id}", lambda update: self.updates.append(update.payload)
+        )
+        self.pump()
+
+    def tearDown(self):
+        stopped = self.service.stopService()
+        self.pump()
+        self.successResultOf(stopped)
+        self.pairs[-1].close()
+
+    def pump(self):
+        self.pairs[-1].pump()
+
+    def publish(self, payload):
+        self.pairs[-1].server.topic.publish(payload)
+        self.pump()
+
+    def come_back(self):
+        self.pairs[-1].cut()
+        self.clock.advance(1.1)
+        self.pump()
+
+    def test_an_end_is_told_and_the_next_session_begins_anew__HO_08(self):
+        ended = self.renewed.whenEnded()
+        self.come_back()
+        self.publish("a")
+        self.assertNoResult(ended)
+        self.pairs[-1].server.topic.close()
+        self.pump()
+        self.assertEqual(self.successResultOf(ended), "closed")
+        self.assertEqual(self.successResultOf(self.renewed.whenEnded()), "closed")
+        self.come_back()
+        self.assertIsNone(self.renewed.reason)
+        self.publish("b")
+        self.assertEqual(self.updates, ["a", "b"])
+
+    def test_it_may_be_asked_for_again_in_the_same_session__HO_08(self):
+        self.pairs[-1].server.topic.close()
+        self.pump()
+        self.assertEqual(self.renewed.reason, "closed")
+        self.renewed.renew()
+        self.pump()
+        self.renewed.renew()  # it lives: nothing happens
+        self.pump()
+        self.publish("a")
+        self.assertEqual(self.updates, ["a"])
+        self.assertIsNone(self.renewed.reason)
+        self.assertEqual(len(self.service.session.subscriptions), 1)
+
+    def test_a_refusal_is_told_whenever_it_comes__HO_08(self):
+        ended = self.renewed.whenEnded()
+        self.server_factory.protocol = AlwaysRefusing
+        self.come_back()
+        self.assertEqual(self.successResultOf(ended), "refused")
+        self.assertEqual(str(self.renewed.failure), "too many topics")
+        self.server_factory.protocol = Echo
+        self.come_back()
+        self.publish("a")
+        self.assertEqual(self.updates, ["a"])
+
+    def test_what_cannot_even_be_asked_for_is_told__HO_08(self):
+        refused = self.service.subscribe(lambda id: "x" * (2 << 20), self.updates.append)
+        self.assertEqual(self.successResultOf(refused.whenEnded()), "refused")
+        self.assertIsInstance(refused.failure, LimitExceeded)
+
+    def test_our_own_end_is_an_end__HO_08(self):
+        ended, given_up = self.renewed.whenEnded(), self.renewed.whenEnded()
+        given_up.cancel()
+        self.failureResultOf(given_up, CancelledError)
+        self.renewed.end()
+        self.assertEqual(self.successResultOf(ended), "unsubscribed")
+        self.come_back()
+        self.assertEqual(self.pairs[-1].server.machine.counters.calls, 0)
+
+    def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self):
+        """RD-25"""
+        renewed = self.service.subscribe(lambda id: f"topic {id}")
+        self.pump()
+        for number in range(20):
+            for _ in range(3):
+                self.publish(str(number))
+            self.come_back()
+        taken, end = taking(renewed)
+        self.assertTrue(2 <= len(taken) <= 8, taken)
+        self.pump()
+        self.publish("new")
+        self.assertEqual(taken[-1], "new")
+        end.cancel()
+        self.failureResultOf(end, CancelledError)

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "flight": "twisted_msgproto.cli.flight",
     "reload": "twisted_msgproto.cli.reload",
     "init": "twisted_msgproto.cli.init",
+    "passwd": "twisted_msgproto.cli.passwd",
     "check": "twisted_msgproto.cli.check",
     "doctor": "twisted_msgproto.cli.doctor",
     "demo": "twisted_msgproto.cli.demo",
@@ -80,7 +81,6 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def available() -> list[str]:
-    """Return the sub-commands that this installation has."""
     return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
 
 
@@ -119,8 +119,6 @@ KINDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the words, and what was meant perhaps."""
-
     _words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -160,12 +158,10 @@ def _flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[st
 
 
 def load(name: str) -> ModuleType:
-    """Return the module of this sub-command."""
     return importlib.import_module(COMMANDS[name])
 
 
 def fail(name: str, text: str) -> int:
-    """Say why ``msgproto NAME`` ends, in one line."""
     print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)
     return USAGE_ERROR
 

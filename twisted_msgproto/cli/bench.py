@@ -28,7 +28,6 @@ NUMBERS = 1_000_000_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_connect_options(parser)
     option = parser.add_argument
     option("--clients", metavar="N", type=positive, default=1, help="connections (default 1)")
@@ -75,7 +74,6 @@ class Load:
         self._started: list[Any] = []
 
     async def start(self) -> None:
-        """Wait until every client is here, or has failed."""
         from twisted.internet.defer import Deferred
 
         self._started.append(Deferred())
@@ -84,7 +82,6 @@ class Load:
         await mine
 
     def arrived(self) -> None:
-        """One client less is waited for."""
         self._absent -= 1
         if self._absent == 0:
             self.began = self.ended = self.clock.seconds()
@@ -93,7 +90,6 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """The time from the start to the last acknowledgement."""
         return float(self.ended - self.began)
 
     def percentile(self, share: float) -> float | None:
@@ -106,7 +102,6 @@ class Load:
         return None
 
     def result(self) -> dict[str, Any]:
-        """Return what was measured, for ``--json``."""
         counted, took = self.counted, self.seconds
         done = counted.messages_acknowledged + counted.messages_written
         return {
@@ -123,8 +118,6 @@ class Load:
 
 
 class Client:
-    """One client: the messages of its ``send``, and its progress."""
-
     def __init__(self, load: Load, clients: int, size: int) -> None:
         self._load = load
         self._documents = MadeUp(NUMBERS, size)
@@ -155,7 +148,6 @@ class Client:
         return []
 
     def sent(self, count: int) -> None:
-        """Note when these messages were sent."""
         self._load.counted.sent(count)
         while count:
             messages, size = self._sizes.popleft()
@@ -167,12 +159,10 @@ class Client:
             count -= some
 
     def acknowledged(self, count: int) -> None:
-        """Note how long these messages, the oldest in flight, have waited."""
         self._load.counted.acknowledged(count)
         self._done(count, timed=True)
 
     def written(self, count: int) -> None:
-        """Note that these were written to a server that acknowledges none."""
         self._load.counted.written(count)
         self._done(count, timed=False)
 
@@ -229,7 +219,6 @@ def _first(failure: Any) -> Any:
 
 
 def shown(load: Load, clients: int) -> str:
-    """Return what was measured, in words."""
     result = load.result()
     text = (
         f"{load.counted.messages_acknowledged:,} of {load.counted.messages_sent:,} messages"

@@ -11,6 +11,8 @@ import re
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from .queues import PROXY_HELP
+
 SUMMARY = "land queues in a Delta table, with Spark"
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
@@ -20,7 +22,6 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto bridge``."""
     add = parser.add_argument
     add(
         "--queue",
@@ -72,6 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--max-rows", metavar="N", type=int, help="rows of one batch at most")
     add("--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT")
     add("--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT")
+    add("--flight-proxy", metavar="URL", help=PROXY_HELP)
     add(
         "--conf",
         metavar="KEY=VALUE",
@@ -107,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
             settings=read_settings(arguments.conf),
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
+            proxy=arguments.flight_proxy,
             json_log=arguments.json_log,
         )
     )

@@ -45,7 +45,6 @@ AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     actions = parser.add_subparsers(dest="action", metavar="ls|peek|purge|requeue", required=True)
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
@@ -140,7 +139,6 @@ def find(queues: Sequence[QueueShown], name: str, space: str | None) -> QueueSho
 
 
 def age(seconds: float) -> str:
-    """Return an age for people: ``3 min``."""
     for unit, name in AGES:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
@@ -172,7 +170,6 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
 
 
 def as_row(message: MessageShown) -> dict[str, object]:
-    """Return a message as ``peek --json`` prints it."""
     from ..net.control.shapes import in_json
 
     shown = in_json(message)

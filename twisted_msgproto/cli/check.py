@@ -22,7 +22,6 @@ SUMMARY = "validate a gateway.toml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the gateway.toml")
     parser.add_argument(
         "--file-only",
@@ -42,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.whereItListens())}")
+        doubt = options.doubtOfPasswords()
+        if doubt is not None:
+            print(f"{name}: {doubt}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:
@@ -65,7 +67,7 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
     from twisted.internet import reactor
 
     from twisted_msgproto.gateway import make_gateway
-    from twisted_msgproto.net.trying import BindingReactor, refusals
+    from twisted_msgproto.net.endpoints import Held, refusals
 
     gateway = make_gateway(configuration, reactor)
     directory = configuration.queue.get("directory")
@@ -73,11 +75,11 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
         return
     if directory is not None:
         try_queue(Path(directory))
-    binding = BindingReactor()
+    held = Held()
     try:
-        refused = list(refusals(gateway, binding))
+        refused = list(refusals(gateway, held))
     finally:
-        binding.close()
+        held.close()
     if refused:
         raise ConfigurationError("; ".join(refused))
 
@@ -105,8 +107,7 @@ def try_queue(directory: Path) -> None:
 
 
 def without_certificates(endpoints: list[str]) -> Iterator[str]:
-    """Yield a line for each endpoint that a start accepts, and that refuses every hand-shake."""
-    from twisted_msgproto.net.reloading import check_directory
+    from twisted_msgproto.net.endpoints import check_directory
 
     for description in endpoints:
         try:
@@ -116,7 +117,6 @@ def without_certificates(endpoints: list[str]) -> Iterator[str]:
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:
-    """Yield a line for each server whose users are rules' business, and prove nothing."""
     assert configuration.access is not None
     for name, options in configuration.servers.items():
         doubt = options.doubtOfUsers()

@@ -56,7 +56,6 @@ class Child:
         return self.process.poll()
 
     def lines(self) -> list[str]:
-        """All whole lines it has said so far."""
         text = self.log.read_text(errors="backslashreplace")
         return text[: text.rfind("\n") + 1].splitlines()
 
@@ -66,7 +65,6 @@ class Child:
             os.killpg(self.process.pid, number)
 
     def terminate(self) -> None:
-        """Ask the child itself to end in peace."""
         if self.status is None:
             self.process.send_signal(signal.SIGTERM)
 
@@ -85,12 +83,10 @@ class Children:
     """
 
     def __init__(self, logs: Path) -> None:
-        """``logs`` is the directory for the children's output."""
         self.logs = logs
         self.all: list[Child] = []
 
     def start(self, name: str, *words: str) -> Child:
-        """Start ``msgproto WORDS``."""
         with signals_held():  # or an interrupt might leave a child that nobody knows
             child = Child(name, words, self.logs / f"{name}.log")
             self.all.append(child)
@@ -114,7 +110,6 @@ class Children:
 
     @staticmethod
     def end(children: Sequence[Child], seconds: float = END_SECONDS) -> None:
-        """End all of ``children`` at once: ask, wait, then kill what is left of their groups."""
         for child in children:
             child.terminate()
         deadline = time.monotonic() + seconds

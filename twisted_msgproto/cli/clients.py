@@ -38,7 +38,6 @@ FLAGS: Final[Mapping[str, str]] = {
 
 
 def positive(text: str) -> int:
-    """Return an option's value of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"at least 1, not {text}")
@@ -54,7 +53,6 @@ def seconds(text: str) -> float:
 
 
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
-    """PROTOCOL, ENDPOINT and the options that say who connects."""
     parser.add_argument(
         "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
     )
@@ -99,7 +97,6 @@ def command_of(protocol: str, verb: str) -> ModuleType:
 def check_options(
     protocol: str, command: ModuleType, verb: str, fields: Mapping[str, object]
 ) -> None:
-    """ConfigurationError for the first option that was given and which this protocol has not."""
     known = getattr(command, f"{verb.upper()}_OPTIONS", None)
     if known is None:
         return

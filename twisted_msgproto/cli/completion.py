@@ -28,15 +28,13 @@ PROTOCOL: Final = re.compile(r"PROTOCOL")
 
 @dataclass(frozen=True)
 class Value:
-    """Describes what may stand in a place: one of ``words``, a path, or what nobody can guess."""
-
     words: tuple[str, ...] = ()
     path: bool = False
 
 
 @dataclass
 class Place:
-    """Describes the words that may follow those of ``at``, such as ``/queue/tail``.
+    """The words that may follow those of ``at``, such as ``/queue/tail``.
 
     Attributes:
         at: sub-command and action, each after a slash; empty for ``msgproto`` alone.
@@ -52,17 +50,14 @@ class Place:
 
     @property
     def flags(self) -> list[str]:
-        """Return every spelling of every option."""
         return [flag for flags, _, _ in self.options for flag in flags]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("shell", choices=sorted(SHELLS), help="whose script to print")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
     for line in SHELLS[arguments.shell](list(places())):
         print(line)
     return 0
@@ -199,7 +194,6 @@ def zsh(found: list[Place]) -> Iterator[str]:
 
 
 def fish(found: list[Place]) -> Iterator[str]:
-    """Yield the lines of fish's script."""
     yield "# Completion of msgproto for fish; made by: msgproto completion fish"
     yield "function __msgproto_at"
     yield "    set -l at ''"

@@ -45,7 +45,6 @@ FORGETTING: Final = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto queue consumers``."""
     queue_options(parser)
     add = parser.add_argument
     changes = parser.add_mutually_exclusive_group()
@@ -88,8 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Describes one consumer: its committed offset, and how long it has left rows unread."""
-
     name: str
     offset: int
     behind: int
@@ -100,7 +97,6 @@ class Standing:
     """How long it has had rows to commit and has not moved; 0.0 when nothing waits."""
 
     def line(self) -> str:
-        """Return it as one line."""
         moved = "at an unknown time" if self.moved is None else _shown(self.moved)
         line = f"consumer {self.name} has committed {self.offset}, {self.behind} behind"
         line += f", last moved {moved}"

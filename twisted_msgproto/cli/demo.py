@@ -70,8 +70,6 @@ class DemoFailed(MsgprotoError):
 
 @dataclass(slots=True)
 class Count:
-    """Counts what became of one protocol's messages."""
-
     sent: int = 0
     acknowledged: int = 0
     landed: int = 0
@@ -81,13 +79,11 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """Return all were acknowledged and all landed, whoever reads the table."""
         everywhere = self.read_again is None or self.read_again == self.landed
         return everywhere and self.sent == self.acknowledged == self.landed > 0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--messages",
         metavar="N",
@@ -185,8 +181,6 @@ def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
 
 
 class Progress:
-    """Says how far the demo is: a line when something moved, rewritten in place on a terminal."""
-
     def __init__(self, total: int) -> None:
         self._total = total
         self._live = sys.stdout.isatty()
@@ -196,12 +190,10 @@ class Progress:
         self._open = False  # a line without an end stands on the terminal
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
         self.end_line()
         print(text, flush=True)
 
     def show(self, on_disk: int, landed: int) -> None:
-        """Show how many messages are on disk and in the table by now."""
         now = time.monotonic()
         if now < self._due and self._shown == (on_disk, landed):
             return
@@ -220,17 +212,13 @@ class Progress:
             print(text, flush=True)
 
     def end_line(self) -> None:
-        """End the rewritten line."""
         if self._open:
             print(flush=True)
             self._open = False
 
 
 class Demo:
-    """One run: it starts the processes, sends, waits until all has landed, and counts."""
-
     def __init__(self, directory: Path, messages: int) -> None:
-        """``messages`` is per protocol."""
         self.messages = messages
         self.directory = directory
         self.queue = directory / "queue"
@@ -284,7 +272,6 @@ class Demo:
         return report(self.directory, counts, twice, self._shown(queue_id, first))
 
     def _shown(self, queue_id: str, first: int) -> Iterator[str]:
-        """Yield some rows of the table, and where the chart is."""
         from twisted_msgproto.spark.table import LandedTable
 
         from .landed import draw, landed_rows, sample
@@ -345,7 +332,6 @@ class Demo:
         return clients
 
     def _addresses(self, gateway: Child) -> dict[str, list[str]]:
-        """Where each protocol listens, as the gateway's log says it."""
         deadline = time.monotonic() + START_SECONDS
         wanted = {name: protocol.demo_addresses for name, protocol in self.protocols.items()}
         addresses: dict[str, list[str]] = {name: [] for name in wanted}
@@ -369,7 +355,6 @@ class Demo:
     def _wait(
         self, reader: QueueReader, first: int, clients: dict[str, Child], servers: list[Child]
     ) -> None:
-        """Until all clients have ended and the table holds what they had acknowledged."""
         from twisted_msgproto.spark.table import LandedTable
 
         table = LandedTable(self.table)
@@ -409,7 +394,6 @@ class Demo:
     def _counted(
         self, queue_id: str, first: int, clients: dict[str, Child]
     ) -> tuple[dict[str, Count], int]:
-        """Compare what the clients say and what the table says about this run."""
         from twisted_msgproto.spark.table import LandedTable
 
         counts: dict[str, Count] = {}
@@ -432,7 +416,6 @@ class Demo:
 
 
 def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
-    """Return rows per protocol in the table that this gateway wrote from offset ``first`` on."""
     import pyarrow.compute as pc
 
     rows = table.read(["gateway", "offset", "protocol"])
@@ -460,7 +443,6 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
 
 
 def failed(child: Child, what: str) -> DemoFailed:
-    """Return why the demo ends, with the last lines of the process that is the cause."""
     tail = "".join(f"\n  {line[:300]}" for line in child.lines()[-TAIL_LINES:])
     return DemoFailed(f"the {child.name} process {what}; its log {child.log} ends:{tail}")
 

@@ -69,7 +69,6 @@ class Finding:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--queue", metavar="DIR", type=Path, help="look at the disk of this queue as well"
     )
@@ -88,7 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(found: list[Finding]) -> Iterator[str]:
-    """Yield the findings as lines."""
     width = max(len(finding.subject) for finding in found)
     for finding in found:
         yield f"{finding.state:<8} {finding.subject:<{width}}  {finding.text}"
@@ -97,7 +95,6 @@ def table(found: list[Finding]) -> Iterator[str]:
 
 
 def look(queue: Path | None) -> Iterator[Finding]:
-    """Yield all findings in turn."""
     yield python()
     for extra, package, purpose in PARTS:
         yield extra_installed(extra, package, purpose)
@@ -115,7 +112,6 @@ def python() -> Finding:
 
 
 def extra_installed(extra: str, package: str, purpose: str) -> Finding:
-    """Say whether an extra of this package is installed."""
     try:
         return Finding(package, OK, f"{version(package)}: {purpose}")
     except PackageNotFoundError:
@@ -125,7 +121,6 @@ def extra_installed(extra: str, package: str, purpose: str) -> Finding:
 
 
 def java() -> Finding:
-    """Return the Java that Spark would use."""
     from twisted_msgproto.spark.java import find_java
 
     try:
@@ -136,7 +131,6 @@ def java() -> Finding:
 
 
 def compiled_parts() -> Finding:
-    """Say whether the compiled loops are in use."""
     missing = []
     for name, module in (
         ("packed columns", "twisted_msgproto.core.packed"),
@@ -156,7 +150,6 @@ def compiled_parts() -> Finding:
 
 
 def open_files(limit: tuple[int, int]) -> Finding:
-    """Compare the limit of open files with the connections that a server admits."""
     soft, hard = limit
     text = f"{soft} of at most {hard}"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_LEAST:
@@ -170,7 +163,6 @@ def open_files(limit: tuple[int, int]) -> Finding:
 
 
 def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterator[Finding]:
-    """Check the disk of a queue: its kind, its space, and the time of a sync."""
     directory = nearest(queue)
     if not os.access(directory, os.W_OK):
         remedy = f"run it as the owner of {directory}, or choose another directory"
@@ -192,7 +184,6 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
 
 
 def unheld_queues(queue: Path) -> Iterator[Finding]:
-    """Name the queues beside this one, or in it, that no gateway holds."""
     from twisted_msgproto.queue.below import unheld
 
     for place in unheld(queue):
@@ -201,7 +192,6 @@ def unheld_queues(queue: Path) -> Iterator[Finding]:
 
 
 def nearest(path: Path) -> Path:
-    """Return ``path``, or the nearest directory above it that exists."""
     path = path.absolute()
     while not path.is_dir():
         path = path.parent
@@ -217,7 +207,6 @@ def read_mounts() -> str:
 
 
 def file_system(directory: Path, mounts: str) -> str:
-    """Return the kind of file system that ``directory`` is on."""
     best, kind = "", "unknown file system"
     for line in mounts.splitlines():
         _, point, name, *_ = line.split(" ")
@@ -229,7 +218,6 @@ def file_system(directory: Path, mounts: str) -> str:
 
 
 def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:
-    """Say how long the disk needs to make a small write durable."""
     with tempfile.TemporaryFile(dir=directory) as file:
         times = []
         for _ in range(SYNCS):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.log_output import LogOutput
 
 SUMMARY = "serve a queue to a bridge on another machine"
 
@@ -26,7 +26,6 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto flight``."""
     add = parser.add_argument
     add("--queue", metavar="DIR", required=True, help="the queue's directory")
     add(
@@ -52,13 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
     token = _read(arguments.token_file)
     if token is not None and not token.strip():
         raise ConfigurationError(f"{arguments.token_file} holds no token")
+    log = LogOutput(2)
     server = QueueFlightServer(
         arguments.queue,
         arguments.listen,
         token=None if token is None else token.decode(errors="replace").strip(),
         certificate=_read(arguments.tls_cert),
         key=_read(arguments.tls_key),
-        report=lambda line: print(line, file=sys.stderr, flush=True),
+        report=lambda line: log.write(f"{line}\n"),
     )
     serving = threading.Thread(target=server.serve, name="flight", daemon=True)
     serving.start()
@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     while serving.is_alive() and not ended.wait(LOOK_SECONDS):
         pass
     server.close()
+    log.close()
     return 0
 
 

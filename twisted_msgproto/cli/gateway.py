@@ -9,7 +9,6 @@ SUMMARY = "run all servers of a gateway.toml in the foreground"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the gateway.toml")
     parser.add_argument("--queue", metavar="DIR", help="the durable queue; wins over the file")
     parser.add_argument(

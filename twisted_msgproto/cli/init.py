@@ -124,7 +124,6 @@ WantedBy=multi-user.target
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "directory",
         metavar="DIR",
@@ -199,7 +198,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def instance_units(count: int) -> list[str]:
-    """Return the names of the units of so many gateways."""
     return [INSTANCE_UNIT.format(number) for number in range(1, count + 1)]
 
 
@@ -260,7 +258,6 @@ def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -
 
 
 def program() -> list[str]:
-    """Return the words that run ``msgproto`` of this installation, wherever they are run."""
     script = Path(sys.executable).with_name("msgproto")
     return [str(script)] if script.exists() else [sys.executable, "-m", "twisted_msgproto"]
 
@@ -305,7 +302,6 @@ def bridge_unit(directory: Path, user: str, queue: Path, table: str, gateways: l
 
 
 def escaped(words: list[str]) -> str:
-    """Return ``words`` as a unit file has them: quoted where need be, ``%`` and ``$`` doubled."""
     quoted = []
     for word in words:
         plain = word.replace("%", "%%").replace("$", "$$")
@@ -316,7 +312,6 @@ def escaped(words: list[str]) -> str:
 
 
 def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -> Iterator[str]:
-    """Yield what to type next."""
     file = shlex.quote(str(directory / CONFIGURATION))
     yield "Next, each in a terminal of its own:"
     yield f"  msgproto gateway --config {file}"
@@ -333,7 +328,6 @@ def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -
 def steps_of_instances(
     directory: Path, queue: Path, table: str, protocols: list[str]
 ) -> Iterator[str]:
-    """Yield what to know of several gateways."""
     left_out = [name for name in registry.PROTOCOLS if name not in protocols and refusal(name)]
     if left_out:
         yield f"It serves no {', '.join(left_out)}, which cannot share a port."
@@ -343,7 +337,6 @@ def steps_of_instances(
 
 
 def systemd_steps(directory: Path, units: list[str]) -> Iterator[str]:
-    """Yield what to type for systemd."""
     yield "For systemd:"
     gateways = " ".join(units)
     if units == [GATEWAY_UNIT]:

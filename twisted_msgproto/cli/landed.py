@@ -32,7 +32,6 @@ COLOURS: Final = ("#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30
 
 
 def landed_rows(table: LandedTable, gateway: str, first: int) -> pa.Table:
-    """Return what this gateway wrote from offset ``first`` on, in order."""
     import pyarrow.compute as pc
 
     rows = table.read(["gateway", "offset", "body", *SHOWN])
@@ -43,7 +42,6 @@ def landed_rows(table: LandedTable, gateway: str, first: int) -> pa.Table:
 
 
 def sample(rows: pa.Table) -> Iterator[str]:
-    """Yield the first row of each protocol as lines of a table."""
     found: dict[str, dict[str, Any]] = {}
     for name in sorted(set(rows.column("protocol").to_pylist())):
         place = rows.column("protocol").index(name).as_py()

@@ -83,15 +83,12 @@ class Lines:
                 return
 
     def fileno(self) -> int:
-        """For the reactor."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """For the reactor."""
         return "msgproto send"
 
     def doRead(self) -> None:
-        """For the reactor: there is something to read, or the end."""
         try:
             octets = os.read(self._descriptor, READ_OCTETS)
         except BlockingIOError:  # somebody else made this terminal or pipe non-blocking
@@ -108,7 +105,6 @@ class Lines:
             self._wake()
 
     def connectionLost(self, reason: Failure) -> None:
-        """For the reactor: the other end of the pipe is closed, or the reactor ends."""
         self._fed(b"")
         self._wake()
 

@@ -26,17 +26,14 @@ class Counted:
         self.messages_written = 0
 
     def sent(self, count: int) -> None:
-        """``count`` more messages are on their way."""
         self.messages_sent += count
         self.show()
 
     def acknowledged(self, count: int) -> None:
-        """``count`` more messages are acknowledged."""
         self.messages_acknowledged += count
         self.show()
 
     def written(self, count: int) -> None:
-        """``count`` more messages are written to a peer that acknowledges none."""
         self.messages_written += count
         self.show()
 

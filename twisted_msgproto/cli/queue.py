@@ -36,7 +36,6 @@ enough.
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     actions = parser.add_subparsers(
         dest="action", metavar="ls|verify|dump|tail|consumers|trim|mend", required=True
     )
@@ -266,7 +265,6 @@ def _mend(arguments: argparse.Namespace) -> int:
 
 
 def _check_forgotten(log: SegmentLog, name: str) -> None:
-    """Raise QueueError, one line, if a consumer still needs messages, or is that of a bridge."""
     offset = max(log.committed().get(name, log.end), log.begin)
     if offset < log.end:
         raise QueueError(

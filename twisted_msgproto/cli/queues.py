@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 CALL_SECONDS_MAX = 10.0
 """A gateway elsewhere may need this long for one answer."""
 
+PROXY_HELP = "an HTTP proxy in front of grpc://HOST:PORT; default: none, whatever http_proxy says"
+
 ELSEWHERE = ("grpc://", "grpc+tls://")
 """The address of a queue on another machine begins with one of these."""
 
 
 def queue_options(parser: argparse.ArgumentParser) -> None:
-    """Declare where the queue is, as ``arguments.directory``, and what its gateway wants."""
     add = parser.add_argument
     add(
         "directory",
@@ -28,6 +29,7 @@ def queue_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--token-file", metavar="FILE", help="the token for a queue at grpc://HOST:PORT")
     add("--tls-ca", metavar="FILE", help="who signed the certificate of grpc+tls://HOST:PORT")
+    add("--flight-proxy", metavar="URL", help=PROXY_HELP)
 
 
 def opened(arguments: argparse.Namespace) -> Queue:
@@ -39,9 +41,10 @@ def opened(arguments: argparse.Namespace) -> Queue:
             arguments.directory,
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
+            proxy=arguments.flight_proxy,
             limit=CALL_SECONDS_MAX,
         )
-    for option in ("token_file", "tls_ca"):
+    for option in ("token_file", "tls_ca", "flight_proxy"):
         if getattr(arguments, option) is not None:
             raise ConfigurationError(f"--{option.replace('_', '-')} goes with grpc://HOST:PORT")
     from twisted_msgproto.queue import QueueReader

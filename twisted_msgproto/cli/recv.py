@@ -33,7 +33,6 @@ QUIET_SECONDS = 1.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_connect_options(parser)
     option = parser.add_argument
     option("--count", metavar="N", type=positive, help="end after N messages")

@@ -16,7 +16,6 @@ SUMMARY = "let a running gateway read certificates, keys, rules and tokens again
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "where", metavar="WHERE", help="the queue's directory of a gateway, or http://HOST:PORT"
     )

@@ -35,7 +35,6 @@ def base64_of(octets: bytes) -> str:
 
 
 def row(message: Message) -> dict[str, Any]:
-    """Return the row of this message, without the columns that only a queue adds."""
     body = None if message.body is None else text_of(message.body)
     if message.body is not None and body is None:
         body_column: dict[str, Any] = {"body_base64": base64_of(message.body)}

@@ -40,7 +40,6 @@ SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknow
 
 
 def named(text: str) -> tuple[str, str]:
-    """``NAME=VALUE`` in its parts."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"NAME=VALUE expected, not {text!r}")
@@ -48,7 +47,6 @@ def named(text: str) -> tuple[str, str]:
 
 
 def add_sending_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say how messages are sent."""
     option = parser.add_argument
     option("--window", metavar="N", type=positive, help="messages in flight")
     option(
@@ -88,7 +86,6 @@ def add_sending_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_connect_options(parser)
     option = parser.add_argument
     option("--count", metavar="N", type=positive, help="send N made-up messages instead of stdin")

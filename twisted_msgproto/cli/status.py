@@ -33,7 +33,6 @@ ROWS_MAX: Final = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "where",
         metavar="WHERE",
@@ -204,7 +203,6 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
 
 
 def _flow(flow: Mapping[str, Any] | None, protocol: str) -> tuple[str, str]:
-    """Return messages per second and the latency of acknowledgements, as sampled last."""
     columns = {} if flow is None else flow["protocols"].get(protocol, {})
     rate, p99 = (
         (columns.get(name) or [None])[-1] for name in ("messages_per_second", "ack_p99_seconds")
@@ -254,7 +252,6 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _section(
     head: tuple[str, ...], rows: list[tuple[object, ...]], total: int | None = None
 ) -> Iterator[str]:
-    """Yield a table with columns as wide as they need be, and an empty line."""
     texts = [head, *(tuple(escaped(str(cell)) for cell in row) for row in rows[:ROWS_MAX])]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:

@@ -45,7 +45,6 @@ class StoppedBroker:
             raise
 
     def close(self) -> None:
-        """Write what was changed, and release the lock."""
         try:
             if self._state is not None:
                 self._state.tend()
@@ -54,7 +53,6 @@ class StoppedBroker:
             self._log.close()
 
     def queues(self) -> list[QueueShown]:
-        """Return all queues, by space and name."""
         return [
             QueueShown(
                 space=name.space,
@@ -100,7 +98,6 @@ class StoppedBroker:
         return len(places)
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        """Move all that waits to another queue of the same space."""
         self._of(space, name)
         other = QueueName(space, to)
         if to.endswith(DEAD):

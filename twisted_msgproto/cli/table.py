@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from .queues import PROXY_HELP
+
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
     from twisted_msgproto.table.log import Table
@@ -31,7 +33,6 @@ AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     actions = parser.add_subparsers(
         dest="action", metavar="counts|verify|compact|vacuum|expire|rewind", required=True
     )
@@ -100,6 +101,7 @@ def _queue_options(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT"
     )
+    parser.add_argument("--flight-proxy", metavar="URL", help=PROXY_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -137,7 +139,6 @@ def read_age(option: str, text: str) -> timedelta:
 
 
 def read_before(arguments: argparse.Namespace, today: date) -> date:
-    """The first day that stays, as ``--before`` or ``--keep`` says."""
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
         if age.seconds:
@@ -159,7 +160,7 @@ def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.spark.options import Access
 
-    access = Access(arguments.token_file, arguments.tls_ca)
+    access = Access(arguments.token_file, arguments.tls_ca, arguments.flight_proxy)
     queues = [open_queue(location, access) for location in arguments.queue]
     return {queue.queue_id: queue for queue in queues}
 

@@ -44,7 +44,6 @@ AWAY_SECONDS: Final = 1.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto queue tail``."""
     queue_options(parser)
     add = parser.add_argument
     add("-f", "--follow", action="store_true", help="show what arrives, too, until Ctrl-C")
@@ -131,7 +130,7 @@ def wanted(arguments: argparse.Namespace) -> Callable[[str, str | None], bool]:
 
 
 class Tail:
-    """Reads a queue from near its end on, a few messages at a time.
+    """A reader of a queue from near its end on, a few messages at a time.
 
     Attributes:
         away: the gateway of the queue does not answer at the moment.
@@ -148,13 +147,11 @@ class Tail:
         self.away = False
 
     def last(self, count: int) -> Iterator[tuple[int, Message]]:
-        """Yield the last ``count`` messages that are selected, with their offsets."""
         end = self._queue.end()
         self._next = self._start(count, end)
         yield from self._until(end)
 
     def more(self) -> Iterator[tuple[int, Message]]:
-        """Yield what has arrived since."""
         try:
             end = self._queue.end()
             if end < self._next:
@@ -171,7 +168,6 @@ class Tail:
         self.away = False
 
     def _start(self, count: int, end: int) -> int:
-        """Return the offset of the first of the last ``count`` messages that are selected."""
         if not count:
             return end
         lo = end

@@ -63,7 +63,6 @@ class Attempt(Generic[T]):
         return await self._running
 
     def give_up(self) -> None:
-        """Cancel the work, and again whatever it still waits for after ``LEAVE_SECONDS``."""
         if not self.given_up and not self._over:
             self._give_up()
 
@@ -76,7 +75,7 @@ class Attempt(Generic[T]):
 
 
 class Patience:
-    """Watches over one ``send``: both the messages it reads and the progress it tells.
+    """A watch over one ``send``: both the messages it reads and the progress it tells.
 
     Hand this object to ``send`` as ``messages`` and as ``progress``.
     """
@@ -112,7 +111,6 @@ class Patience:
     # ── the deadline ────────────────────────────────────────────────────────────────────────────
 
     def _moved(self) -> None:
-        """Something happened: the peer's time begins anew."""
         now = self._clock.seconds()
         self._due_most = now + self._seconds * ALIVE_FACTOR
         self._due = now + self._seconds
@@ -132,7 +130,6 @@ class Patience:
     # ── what ``send`` calls ─────────────────────────────────────────────────────────────────────
 
     async def some(self, most: int) -> list[bytes]:
-        """As :class:`Messages`: meanwhile the peer owes only what is outstanding."""
         self._reading = True
         try:
             return await self._messages.some(most)
@@ -142,20 +139,17 @@ class Patience:
                 self._moved()
 
     def sent(self, count: int) -> None:
-        """As :class:`Progress`."""
         if not self._outstanding:
             self._moved()
         self._outstanding += count
         self._progress.sent(count)
 
     def acknowledged(self, count: int) -> None:
-        """As :class:`Progress`."""
         self._outstanding -= count
         self._moved()
         self._progress.acknowledged(count)
 
     def written(self, count: int) -> None:
-        """As :class:`Progress`."""
         self._outstanding -= count
         self._moved()
         self._progress.written(count)
@@ -168,14 +162,13 @@ class Patience:
 
 @implementer(IReadDescriptor)
 class Reader:
-    """Watches whether somebody still reads the pipe that our output goes to.
+    """A watch whether somebody still reads the pipe that our output goes to.
 
     A pipe whose reading end is closed says so to whoever waits for input on the writing end, where
     input never comes.  Other kinds of output (files, terminals, sockets) are not watched.
     """
 
     def __init__(self, reactor: Any, descriptor: int | None, gone: Callable[[], None]) -> None:
-        """``gone()`` is called once when nobody reads ``descriptor`` any more."""
         self._reactor = reactor
         self._gone = gone
         self._watching = False
@@ -185,25 +178,20 @@ class Reader:
             reactor.addReader(self)
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._watching:
             self._watching = False
             self._reactor.removeReader(self)
 
     def fileno(self) -> int:
-        """For the reactor."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """For the reactor."""
         return "msgproto recv"
 
     def doRead(self) -> None:
-        """For the reactor: something came to the writing end of a pipe, so it is broken."""
         self._broken()
 
     def connectionLost(self, reason: Failure) -> None:
-        """For the reactor: the reading end is closed, or the reactor ends."""
         self._broken()
 
     def _broken(self) -> None:

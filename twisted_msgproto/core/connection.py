@@ -12,8 +12,9 @@ Duties of the caller, in this order:
 1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what was
    read, and deal with its events in order; call it again with nothing while the machine is
    ``unfinished``, between other work.  Call ``ended(now)`` when the peer will send no more.
-2. Call ``made_safe(place, now)`` when the sink has made safe what an event with this ``place``
-   brought, and ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
+2. Call ``made_safe(position, now)`` when the sink has made safe what the event with this position
+   brought, and ``not_safe(position, now)`` when it never will.  Positions may become safe in any
+   order.
 3. After every call write ``outputs()``; when the machine is ``finished`` close the connection after
    that.
 4. Call ``advance(now)`` when the time ``deadline`` comes.  If there is nothing to do yet, the
@@ -96,20 +97,20 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         """The peer has shut its sending side: answer what came, then be ``finished``."""
         return self.drain(now)
 
-    def made_safe(self, place: Any, now: float) -> list[Event]:
-        """Note that what the event with this ``place`` brought is safe; acknowledgements may be
+    def made_safe(self, position: Any, now: float) -> list[Event]:
+        """Note that what the event with this ``position`` brought is safe; acknowledgements may be
         due.
 
-        Raises ValueError for a place that no event had, and for one that was answered already.
+        Raises ValueError for a position that no event had, and for one that was answered already.
         """
-        raise ValueError(f"no event had the place {place!r}")
+        raise ValueError(f"no event had the position {position!r}")
 
-    def not_safe(self, place: Any, now: float) -> list[Event]:
-        """What the event with this ``place`` brought never will be safe, nor acknowledged.
+    def not_safe(self, position: Any, now: float) -> list[Event]:
+        """What the event with this ``position`` brought never will be safe, nor acknowledged.
 
         ValueError as ``made_safe``.
         """
-        raise ValueError(f"no event had the place {place!r}")
+        raise ValueError(f"no event had the position {position!r}")
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,11 +34,9 @@ class Deadlines:
         self.next: float | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether the deadline ``name`` is set."""
         return name in self._times
 
     def set(self, name: str, at: float) -> None:
-        """Let the deadline ``name`` be at ``at``, whether it was set before or not."""
         times, nearest = self._times, self.next
         before = times.get(name)
         times[name] = at
@@ -54,7 +52,6 @@ class Deadlines:
             self.set(name, at)
 
     def clear(self, name: str) -> None:
-        """Let there be no deadline ``name``; nothing happens if there is none."""
         times = self._times
         if times.pop(name, None) == self.next:
             if times:
@@ -63,7 +60,6 @@ class Deadlines:
                 self.clear_all()  # a dict that had something keeps the room for it, but not then
 
     def clear_all(self) -> None:
-        """Let there be no deadline at all: the connection is over."""
         self._times.clear()
         self.next = None
 
@@ -101,27 +97,22 @@ class ManyDeadlines(Generic[K]):
         self.next: float | None = None
 
     def __len__(self) -> int:
-        """Return how many keys have a deadline."""
         return len(self._stamps)
 
     def __contains__(self, key: K) -> bool:
-        """Return whether ``key`` has a deadline."""
         return key in self._stamps
 
     def set(self, key: K, at: float) -> None:
-        """Let the deadline of ``key`` be at ``at``, whether it had one before or not."""
         self._stamp += 1
         self._stamps[key] = self._stamp
         heapq.heappush(self._rows, (at, self._stamp, key))
         self._tidy()
 
     def clear(self, key: K) -> None:
-        """Let ``key`` have no deadline; nothing happens if it has none."""
         if self._stamps.pop(key, None) is not None:
             self._tidy()
 
     def clear_all(self) -> None:
-        """Let there be no deadline at all."""
         self._rows.clear()
         self._stamps.clear()
         self.next = None
@@ -140,7 +131,6 @@ class ManyDeadlines(Generic[K]):
         return keys
 
     def _tidy(self) -> None:
-        """Drop rows that are not in force from the top, or everywhere once they are most."""
         rows, stamps = self._rows, self._stamps
         if len(rows) > 2 * len(stamps) + 64:
             rows[:] = [row for row in rows if stamps.get(row[2]) == row[1]]

@@ -26,7 +26,6 @@ class Gathered:
         self.octets = 0
 
     def add(self, octets: bytes) -> None:
-        """Put ``octets`` behind what is here."""
         size = len(octets)
         self.octets += size
         if size >= PIECE_OCTETS:

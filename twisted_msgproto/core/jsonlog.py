@@ -14,7 +14,6 @@ from math import isfinite
 from typing import Any, Final
 
 FIXED: Final = ("time", "level", "source", "text")
-"""Every line has these keys, in this order."""
 
 FIELD_MAX: Final = 1000
 """A field's text is cut after this many characters; ``text`` itself is not cut."""

@@ -14,7 +14,6 @@ from sys import getsizeof
 from typing import Final
 
 KEPT_LIMIT: Final = "process-kept-octets"
-"""The limit has this name, and who is refused is told it."""
 
 KEPT_WEIGHT_OCTETS: Final = 256
 """What is kept counts as this many octets beside its own: the objects that it is made of."""
@@ -41,7 +40,7 @@ def table_octets(texts: Mapping[str, str]) -> int:
 
 
 class Kept:
-    """Counts what all sessions of a process keep.
+    """What all sessions of a process keep.
 
     All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each
     session beside it.
@@ -77,7 +76,6 @@ class Keeping:
         self.octets = 0
 
     def fits(self, octets: int) -> bool:
-        """Whether this session may keep ``octets`` more."""
         every = self._every
         limit, together = every.limit, every.octets + octets
         if together <= limit:
@@ -99,7 +97,6 @@ class Keeping:
         return True
 
     def add(self, octets: int) -> None:
-        """Keep ``octets`` more from now on."""
         if octets:
             every = self._every
             if not self.octets:
@@ -108,7 +105,6 @@ class Keeping:
             every.octets += octets
 
     def remove(self, octets: int) -> None:
-        """Keep ``octets`` less from now on."""
         if octets:
             every = self._every
             self.octets -= octets

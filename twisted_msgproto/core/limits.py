@@ -52,7 +52,6 @@ class Limits(Mapping[str, float]):
 
     @classmethod
     def of(cls, *tables: Iterable[Limit]) -> Limits:
-        """Return all limits of ``tables`` at their defaults."""
         return cls({limit.name: limit for table in tables for limit in table}, {})
 
     def replace(self, changes: Mapping[str, object]) -> Limits:
@@ -92,7 +91,6 @@ class Limits(Mapping[str, float]):
         return self.table[name].default
 
     def integer(self, name: str) -> int:
-        """Return the limit as an integer (counts and octets)."""
         return int(self[name])
 
     def check(self, name: str, amount: float) -> None:

@@ -84,20 +84,3 @@ class Machine(Generic[S]):
 def events(table: Table[S]) -> list[type]:
     """Every event class the table knows, in order of first appearance."""
     return list(dict.fromkeys(event for row in table.values() for event in row))
-
-
-def mermaid(table: Table[S], initial: S) -> str:
-    """Return the table as a Mermaid state diagram, in table order.
-
-    Transitions between the same two states share one arrow, so that a large table stays readable.
-    """
-    lines = ["stateDiagram-v2", f"    [*] --> {initial.name}"]
-    for state, row in table.items():
-        arrows: dict[S, list[str]] = {}
-        for event, target in row.items():
-            arrows.setdefault(target, []).append(event.__name__)
-        lines += [
-            f"    {state.name} --> {target.name}: {', '.join(names)}"
-            for target, names in arrows.items()
-        ]
-    return "\n".join(lines) + "\n"

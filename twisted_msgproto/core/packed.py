@@ -29,7 +29,6 @@ FORM: Final = 3
 _compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
 
 COMPILED: Final = _compiled is not None
-"""True if the compiled form is in use."""
 
 V = TypeVar("V")
 
@@ -64,7 +63,6 @@ def shift_python(bounds: array[int], by: int) -> bytes:
 
 
 def shift_compiled(bounds: array[int], by: int) -> bytes:
-    """See :func:`shift_python`."""
     shifted: bytes = _compiled.shift(bounds, by)
     return shifted
 
@@ -86,7 +84,6 @@ class Packed(Sequence[V], Generic[V]):
         raise NotImplementedError
 
     def values(self) -> list[V]:
-        """All values, cut out."""
         return [self.value(row) for row in range(len(self))]
 
     @overload
@@ -134,7 +131,6 @@ class PackedOctets(Packed[bytes]):
         return [octets[start:end] for start, end in pairwise(self.bounds)]
 
     def text(self, row: int) -> str:
-        """Return row ``row`` as UTF-8."""
         return self.value(row).decode()
 
 

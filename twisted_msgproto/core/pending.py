@@ -42,7 +42,6 @@ class Pending(Generic[K, W]):
 
     @property
     def full(self) -> bool:
-        """Nobody else may wait now."""
         return len(self._waiters) >= self.limit
 
     def add(self, key: K, waiter: W, deadline: float | None = None) -> None:
@@ -89,7 +88,6 @@ class Pending(Generic[K, W]):
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[tuple[K, W]]:
-        """Remove and return every waiter whose deadline is ``now`` or earlier, earliest first."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             key = heappop(self._deadlines)[2]
@@ -97,11 +95,9 @@ class Pending(Generic[K, W]):
         return expired
 
     def keys(self) -> list[K]:
-        """Return the keys somebody waits for, oldest first."""
         return list(self._waiters)
 
     def drain(self) -> list[tuple[K, W]]:
-        """Remove and return every waiter, oldest first, because the connection is gone."""
         drained = [(key, waiter) for key, (_, waiter) in self._waiters.items()]
         self._waiters.clear()
         self._deadlines.clear()

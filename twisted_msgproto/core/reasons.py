@@ -170,7 +170,6 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
 
 
 def cannot_listen(error: object) -> str:
-    """Return why an endpoint cannot be listened on, and what to try."""
     text = ERRNO.sub("", str(error)).rstrip(".")
     for pattern, words in LISTENING:
         if re.search(pattern, text):
@@ -179,7 +178,6 @@ def cannot_listen(error: object) -> str:
 
 
 ERRNO: Final = re.compile(r"\[Errno \d+\] ")
-"""The system's numbers of errors mean nothing to a person."""
 
 
 PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
@@ -214,7 +212,6 @@ PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def client_tls(text: str) -> str:
-    """Return what a server says of a client whose TLS failed with this text of OpenSSL."""
     for pattern, words in PEERS_TLS:
         if re.search(pattern, text):
             return f"{words} ({text})"
@@ -222,14 +219,11 @@ def client_tls(text: str) -> str:
 
 
 TLS_BEGINS: Final = b"\x16\x03"
-"""A TLS hand-shake begins with these octets."""
 
 TLS_HERE: Final = "it speaks TLS, and this endpoint does not"
-"""A server says this of a client that began so on an endpoint without TLS."""
 
 
 def speaks_tls(octets: bytes) -> bool:
-    """Return whether a peer that begins with ``octets`` speaks TLS."""
     return octets[:2] == TLS_BEGINS
 
 
@@ -242,7 +236,6 @@ PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def ended_because(error: BaseException | None) -> str:
-    """Return why a session has ended, as its server says it, in one line without a full stop."""
     text = "" if error is None else plain(error)
     for pattern, words in PEER_ENDS:
         if re.search(pattern, text):

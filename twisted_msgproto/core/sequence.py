@@ -20,7 +20,6 @@ class SequenceSpace:
 
     @property
     def size(self) -> int:
-        """Return how many numbers the circle has."""
         return self.last - self.first + 1
 
     def __contains__(self, number: int) -> bool:
@@ -31,7 +30,6 @@ class SequenceSpace:
         return (number - self.first + steps) % self.size + self.first
 
     def following(self, number: int, count: int) -> Sequence[int]:
-        """Return the ``count`` numbers that follow ``number``, in order."""
         first = self.after(number)
         if first + count - 1 <= self.last:
             return range(first, first + count)
@@ -44,6 +42,3 @@ class SequenceSpace:
 
 SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
 """MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
-
-SEQUENCE_64_BITS = SequenceSpace(0, 0xFFFF_FFFF_FFFF_FFFF)
-"""MTL counts in this space (``MT-22``)."""

@@ -18,7 +18,6 @@ from math import isinf
 from typing import Any, Final, NoReturn
 
 DEPTH_MAX: Final = 64
-"""Objects and arrays may be nested this deep."""
 
 CHECKED_DEPTH_MAX: Final = 512
 """Documents that are only checked (:func:`check_json`) may be nested this deep."""
@@ -188,7 +187,6 @@ _CAREFUL_DECODER: Final = json.JSONDecoder(
 _CHECKER: Final = json.JSONDecoder(
     object_pairs_hook=len, parse_constant=_no_constant, parse_int=len, parse_float=len
 )
-"""It makes nothing of objects and numbers."""
 
 # ── in slices ───────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +216,6 @@ def _holding(value: str) -> str:
 
 @cache
 def _runs(levels: int) -> Mapping[str, re.Pattern[str]]:
-    """Match runs of values nested no deeper than ``levels``, in an array and in an object."""
     value = _SCALAR
     for _ in range(levels):
         value = _holding(value)
@@ -238,8 +235,6 @@ _CLOSING: Final = {"]": "[", "}": "{"}
 
 
 class _Place(Enum):
-    """What may come next in a document that is read token by token."""
-
     VALUE = auto()
     FIRST_VALUE = auto()  # or the end of the array
     KEY = auto()
@@ -250,7 +245,7 @@ class _Place(Enum):
 
 
 class JsonCheck:
-    """Checks that octets are a JSON text, in slices; it says the same as :func:`check_json`.
+    """A check in slices that octets are a JSON text; it says the same as :func:`check_json`.
 
     Nothing is built: it holds one chunk of text and the list of open containers.
 
@@ -345,7 +340,6 @@ class JsonCheck:
             self._token(found[1] or "", text, at)
 
     def _token(self, mark: str, text: str, at: int) -> None:
-        """Match one token: a punctuation ``mark``, or empty for a number or a word."""
         place, inside = self._place, self._inside
         if mark in _CLOSING:
             closes = place is _Place.AFTER_VALUE or place is _FIRST.get(_CLOSING[mark])

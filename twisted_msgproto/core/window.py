@@ -39,7 +39,6 @@ class SendWindow(Generic[M]):
         self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
-        """Return how many messages are in flight."""
         return len(self._flights)
 
     def __contains__(self, sequence: int) -> bool:
@@ -47,12 +46,10 @@ class SendWindow(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """No further message may be sent now."""
         return len(self._flights) >= self.limit
 
     @property
     def room(self) -> int:
-        """How many more messages may be sent now."""
         return max(0, self.limit - len(self._flights))
 
     def sent(self, sequence: int, message: M) -> None:
@@ -108,7 +105,6 @@ class SendWindow(Generic[M]):
         return self._flights.popitem(last=False)[1]
 
     def sequences(self) -> list[int]:
-        """Return the numbers in flight, oldest first."""
         return list(self._flights)
 
     def messages(self) -> list[M]:
@@ -125,7 +121,7 @@ class SendWindow(Generic[M]):
 
 
 class ReceiveWindow(Generic[A]):
-    """Counts messages by place in the order of arrival, and keeps acknowledgements until due.
+    """Messages by place in the order of arrival, and acknowledgements until they are due.
 
     Duties of the caller, in this order:
 
@@ -171,7 +167,6 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
-        """Note that ``count`` more messages arrived."""
         self.received += count
 
     def mark(self, ack: A, place: int | None = None) -> None:
@@ -226,7 +221,6 @@ class ReceiveWindow(Generic[A]):
             self._safe_ahead = _NONE_AHEAD
 
     def due(self) -> list[A]:
-        """Take the acknowledgements whose messages are all safe, oldest first."""
         marks, safe = self.waiting, self.safe
         acks = []
         for place, ack in marks:

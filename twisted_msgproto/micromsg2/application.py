@@ -34,6 +34,7 @@ from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.kept import KEPT_LIMIT, Keeping, Kept
 from ..core.limits import Limit, Limits
+from ..net.broker import ServedBroker
 from ..net.broker.forms import fields_of
 from .letters import (
     FILTERED_OCTETS,
@@ -112,66 +113,13 @@ Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
 """A message as it was published: destination, properties, their text, payload and notes."""
 
 
-class Queues(Protocol):
-    """Describes what is needed of the broker that has the queues (``net.broker.ServedBroker``)."""
-
-    durable: bool
-
-    def names(self, space: str) -> Mapping[str, QueueName]:
-        """Return the queues of a space that take messages; the mapping changes with them."""
-
-    def declare(self, name: QueueName, *, kept: bool = False) -> None:
-        """Let there be a queue; TooManyQueues above the limit."""
-
-    def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
-        """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
-
-    def when_accepted(
-        self,
-        names: Iterable[QueueName],
-        accepted: Callable[[], None],
-        came: Callable[[], None] = ...,
-    ) -> None:
-        """Call ``came`` when all that was published is in its queue, then ``accepted`` when none
-        of these queues is full.
-        """
-
-    def subscribe(
-        self,
-        consumer: Subscriber,
-        name: QueueName,
-        wants: Callable[[Letter], bool] | None = None,
-        cost: Callable[[Letter], int] | None = None,
-    ) -> None:
-        """Let a consumer compete for the letters of a queue; TooManyQueues above the limit."""
-
-    def unsubscribe(self, consumer: Subscriber, name: QueueName) -> bool:
-        """Deliver nothing more of a queue to a consumer."""
-
-    def deliver(self) -> None:
-        """Deliver what new subscriptions let pass."""
-
-    def settle(self, consumer: Subscriber, places: Sequence[int]) -> None:
-        """A consumer has acknowledged the letters with these places."""
-
-    def ready(self, consumer: Subscriber) -> None:
-        """A consumer may have room."""
-
-    def gone(self, consumer: Subscriber, *, orderly: bool = False) -> None:
-        """A consumer is lost."""
-
-    def snapshot(self) -> Mapping[str, int]:
-        """Return figures for metrics."""
-
-
 _routed = partial(routed, foreign=fields_of)
 
 
 class Consumer(Protocol):
-    """Describes what the broker needs of a connection."""
+    """What the broker needs of a connection."""
 
-    def room(self) -> int:
-        """Return how many messages it accepts now."""
+    def room(self) -> int: ...
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
@@ -182,12 +130,10 @@ class Consumer(Protocol):
     def too_slow(self) -> None:
         """More waits for it than may: end it."""
 
-    def failed(self, error: Exception) -> None:
-        """``push`` has raised ``error``: end it."""
+    def failed(self, error: Exception) -> None: ...
 
 
 def _weight(destination: str, chosen: Filter | None) -> int:
-    """Return what a subscription weighs."""
     octets = SUBSCRIPTION_OCTETS + getsizeof(destination)
     return octets if chosen is None else octets + chosen.weight
 
@@ -264,7 +210,6 @@ class Subscriber:
     # As the consumer of queues.
 
     def room(self) -> int:
-        """Return how many letters it accepts now."""
         return self.consumer.room()
 
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
@@ -279,7 +224,6 @@ class Subscriber:
         return True
 
     def failed(self, error: Exception) -> None:
-        """Writing letters has failed, and they are back in their queue."""
         self.consumer.failed(error)
 
 
@@ -294,7 +238,7 @@ class Broker:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: ServedBroker,
         limits: Limits | None = None,
         kept: Iterable[str] = (),
         space: str = SPACE,
@@ -439,7 +383,6 @@ class Broker:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def concerns_topics(self, destinations: Iterable[str]) -> bool:
-        """Is one of these a topic with subscribers?"""
         # Most servers have no subscriber at all, and most batches one destination.
         return bool(self._topics) and not self._topics.keys().isdisjoint(set(destinations))
 
@@ -506,7 +449,6 @@ class Broker:
                 steps -= taken
 
     def _publish(self, rows: Iterable[Row], published: Callable[[], None]) -> Iterator[int]:
-        """Do what :meth:`publish` says; yield the number of steps done."""
         topics: defaultdict[str, list[Routed]] = defaultdict(list)
         for destination, run in groupby(rows, itemgetter(0)):
             if destination in self._topics:
@@ -519,7 +461,6 @@ class Broker:
         published()
 
     def _route(self, rows: Iterable[Row], to: list[Routed]) -> Iterator[int]:
-        """Encode messages for all their receivers; yield the number of steps done."""
         last, address, weight, steps = None, b"", 0, 0
         for destination, properties, text, payload, notes in rows:
             if text != last:
@@ -537,7 +478,6 @@ class Broker:
         yield steps
 
     def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
-        """Deliver messages to the subscribers of their topics; yield the number of steps done."""
         subscribers = chain.from_iterable(self._topics.get(name, ()) for name in topics)
         concerned = dict.fromkeys(subscribers)
         yield len(concerned)
@@ -570,7 +510,6 @@ class Broker:
             self._end(subscriber, error)
 
     def _too_much_for_all(self, subscriber: Subscriber) -> bool:
-        """Whether all sessions keep too much, and more waits for this one than its share."""
         every = self._every
         return (
             every.octets > every.limit
@@ -592,7 +531,6 @@ class Broker:
         self._waiting.add(new)
 
     def _waited(self, subscriber: Subscriber, messages: Collection[Routed]) -> None:
-        """Note that ``messages`` do not wait for a subscriber any more."""
         octets, done = 0, 0
         for message in messages:
             octets += message.octets

@@ -117,9 +117,6 @@ async def _connect(
 
 
 def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) -> Exception:
-    """Return what to say when the server accepted none of ``choices``; ``error`` came of the
-    last.
-    """
     if len(choices) == 1 or not isinstance(error, Refused):
         return error
     names = " nor ".join(choice[0].name for choice in choices if choice)
@@ -200,8 +197,6 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 
 
 class _Receiver(MicroMsg2Client):
-    """Shows what arrives; an ERROR of the server ends it."""
-
     show: Callable[[Message], None]
     left: int | None
     ended: Deferred[None] | None = None  # until the session stands nobody waits for its end
@@ -253,7 +248,6 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
 
 
 def _filter(options: RecvOptions) -> Filter | None:
-    """Return what ``--filter`` says; ConfigurationError if it cannot be."""
     if options.filter is None:
         return None
     try:

@@ -75,8 +75,6 @@ class Routed:
 
 
 class Envelopes:
-    """Makes the envelopes of messages for the queues of one space."""
-
     def __init__(self, space: str) -> None:
         self._space = space
         self._heads: dict[str, bytes] = {}
@@ -134,7 +132,6 @@ def _pieces(octets: bytes) -> Iterator[bytes]:
 
 
 def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
-    """Return what a message weighs while it waits for a consumer, without its properties."""
     said = getsizeof(notes) + sum(map(getsizeof, notes.values())) if notes else 0
     return LETTER_OCTETS + len(address) + len(payload) + said
 
@@ -180,13 +177,11 @@ class Glance:
     __slots__ = ("_envelope", "_foreign", "_properties")
 
     def __init__(self, foreign: Foreign = no_fields) -> None:
-        """``foreign`` reads the properties of messages of other protocols."""
         self._foreign = foreign
         self._envelope: bytes | None = None
         self._properties = NO_PROPERTIES
 
     def steps(self, letter: Letter) -> int:
-        """Return the number of steps that reading its properties takes now."""
         envelope = letter.envelope
         return 0 if envelope == self._envelope else READ_STEPS * len(envelope)
 

@@ -16,10 +16,10 @@ from ..core.errors import ConfigurationError
 from ..core.reasons import cannot_listen
 from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
+from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..net.reloading import Change
-from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
 from .application import ALIASES
 from .protocol.link import PROTOCOL
@@ -163,7 +163,7 @@ class MtlService(Service):
         for address in addresses[len(self._control) :]:
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
 
-    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+    def refusals(self, held: Held) -> Iterator[str]:
         """Yield a line for each address that cannot be listened on."""
         try:
             self.factory.checkAddresses(self._control, self._data)
@@ -171,7 +171,7 @@ class MtlService(Service):
             yield f"{PROTOCOL}: {error}"
             return
         data = [] if self._data is None else data_beside(self._control, self._data)
-        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], reactor))
+        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], held))
 
     def stopService(self) -> Deferred[None]:
         super().stopService()  # type: ignore[no-untyped-call]
@@ -210,10 +210,10 @@ class BoundSockets:
         self._context.destroy(linger=0)
 
 
-def try_addresses(addresses: Sequence[str], reactor: BindingReactor) -> Iterator[str]:
-    """Bind every address until ``reactor`` is closed, and yield a line for each refusal."""
+def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
+    """Bind every address until ``held`` is closed, and yield a line for each refusal."""
     bound = BoundSockets()
-    reactor.hold(bound)
+    held.hold(bound)
     for address in addresses:
         try:
             bound.bind(address)

@@ -20,7 +20,7 @@ _NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one wei
 
 
 class ReadControl:
-    """Pauses and resumes the reading of one transport, for any number of reasons at a time."""
+    """The reading of one transport, which pauses for any number of reasons at a time."""
 
     __slots__ = ("_changed", "_reasons", "_transport")
 
@@ -58,7 +58,7 @@ class ReadControl:
 
 
 class OctetBudget:
-    """Bounds the octets that wait for the sink, over all connections of a process.
+    """The bound of octets that wait for the sink, over all connections of a process.
 
     Above the limit connections with more than their share of it are not read; a connection with
     little waiting is never paused for the others.

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Places:
-    """Says where the counters of a connection stand: this maps names to dotted attributes of it.
+    """Where the counters of a connection stand: names and dotted attributes of it.
 
     ``machine.state`` is the connection's state.
 
@@ -39,7 +39,6 @@ class Places:
         return cls(machine | others)
 
     def figures(self, connection: object) -> dict[str, int]:
-        """Return the counters of ``connection`` by name."""
         return dict(zip(self.names, self.read(connection)[1:], strict=True))
 
 
@@ -47,7 +46,7 @@ Figures = Callable[[], Mapping[str, int]]
 
 
 class Counters(MutableMapping[str, int]):
-    """Maps names to plain integers; a name that was never counted has 0.
+    """A mapping of names to plain integers; a name that was never counted has 0.
 
     A connection joins with :class:`Places`, or with a function that returns its own counters.  They
     are added whenever somebody reads, and kept when the connection leaves.
@@ -117,7 +116,6 @@ class Counters(MutableMapping[str, int]):
         return summed
 
     def _read_again(self, connections: Collection[Any]) -> None:
-        """Bring the sums up to date with these connections."""
         self.stirred.difference_update(connections)
         alike: defaultdict[Places, list[Any]] = defaultdict(list)
         for connection in connections:

@@ -67,8 +67,8 @@ class Delivery:
     ) -> None:
         """Make a delivery; above ``limit`` unsafe octets the connection is not read.
 
-        For each batch ``safe(place)`` is called when it is safe, or ``failed(place, failure)`` when
-        it never will be.  ``traffic`` counts what is delivered.
+        For each batch ``safe(position)`` is called when it is safe, or ``failed(position,
+        failure)`` when it never will be.  ``traffic`` counts what is delivered.
         """
         self._control = control
         self._budget = budget
@@ -79,8 +79,8 @@ class Delivery:
         self.unsafe_octets = 0
         self.unsafe_batches = 0
 
-    def deliver(self, hook: Hook, batch: MessageBatch, place: Any) -> None:
-        """Deliver ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
+    def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
+        """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
         traffic, count = self._traffic, batch.count
         traffic.messages += count
         traffic.octets += batch.octets
@@ -89,11 +89,11 @@ class Delivery:
             if result is not None and not isinstance(result, Deferred):
                 result = awaited(result)
         except Exception:
-            self._failed(place, Failure())
+            self._failed(position, Failure())
             return
         if result is None or (result.called and not result.paused and result.result is None):
             traffic.latencies[0] += count
-            self._safe(place)  # at once, without a callback
+            self._safe(position)  # at once, without a callback
             return
         octets = batch.octets + batch.weight + BATCH_WEIGHT_OCTETS
         if not self.unsafe_batches:
@@ -103,9 +103,9 @@ class Delivery:
         self._budget.add(octets, self._control, self.unsafe_octets)
         if self.unsafe_octets > self._limit:
             self._control.pause("connection-octets")
-        result.addBoth(self._finished, octets, place, count, traffic.seconds())
+        result.addBoth(self._finished, octets, position, count, traffic.seconds())
 
-    def _finished(self, result: Any, octets: int, place: Any, count: int, began: float) -> None:
+    def _finished(self, result: Any, octets: int, position: Any, count: int, began: float) -> None:
         self.unsafe_octets -= octets
         self.unsafe_batches -= 1
         if not self.unsafe_batches:
@@ -114,7 +114,7 @@ class Delivery:
         if self.unsafe_octets <= self._limit // 2:
             self._control.resume("connection-octets")
         if isinstance(result, Failure):
-            self._failed(place, result)
+            self._failed(position, result)
         else:
             self._traffic.acknowledged(count, began)
-            self._safe(place)
+            self._safe(position)

@@ -34,6 +34,11 @@ class OrderlyLink(Link):
         return Waiters()
 
     @property
+    def established(self) -> bool:
+        """Whether the session stands."""
+        return self._established and not self._ended
+
+    @property
     def closing(self) -> bool:
         """``close()`` was called."""
         return self._lateness is not None
@@ -61,7 +66,6 @@ class OrderlyLink(Link):
             self.endInOrder()
 
     def _late(self) -> None:
-        """The time for what is in flight is over."""
         self.because(ConnectionClosed("the connection was closed before everything was answered"))
         self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
         if not self._ended:

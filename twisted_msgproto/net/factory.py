@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, TypeVar, cast, runtime_checkable
-from typing import Protocol as Shape
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
@@ -88,26 +87,10 @@ COMMON_LIMITS: Final = (
 """Every server has these limits."""
 
 
-@runtime_checkable
-class Displaceable(Shape):
-    """Describes what is needed of a connection that may be closed for a newcomer."""
-
-    heard: float
-    peer: str
-
-    @property
-    def owes(self) -> bool:
-        """Whether anything is owed to the peer."""
-
-    def displace(self) -> None:
-        """Close the connection at once."""
-
-
-def silentSince(connection: Any) -> float | None:
+def silentSince(protocol: Any) -> float | None:
     """Return when the peer of a connection was heard last; None if it may not be displaced."""
-    if isinstance(connection, Displaceable) and not connection.owes:
-        return connection.heard
-    return None
+    link = protocol.link
+    return None if link.owes else link.heard
 
 
 class SessionNames:
@@ -298,7 +281,7 @@ class SessionFactory:
 
     def logSessions(self) -> None:
         """Write a line when a session begins and one when it ends."""
-        self.sessionLog = SessionLog(self)
+        self.sessionLog = SessionLog(self.protocolName, self.clock.seconds, self.writeOf)
 
     def countFault(self, reason: str, limit: str = "") -> None:
         """A peer broke the protocol; ``limit`` names the limit that it met, if there is one."""
@@ -369,6 +352,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._drained: Deferred[None] | None = None
         self.draining = False
 
+    def logPrefix(self) -> str:
+        return self.protocolName  # Twisted's line says what starts where
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)
@@ -391,8 +377,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         )
         if longest is None:
             return False
-        self.displaced(longest.peer)
-        longest.displace()
+        self.displaced(longest.link.peer)
+        longest.link.displace()
         return True
 
     def displaced(self, peer: str) -> None:
@@ -525,7 +511,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def drain(self) -> Deferred[None]:
         """Accept no more connections and end the live ones in order; fires when the last is gone.
 
-        Each protocol's ``drain()`` stops reading, acknowledges what it has when that is safe, and
+        Each link's ``drain()`` stops reading, acknowledges what it has when that is safe, and
         closes.  After the limit ``drain`` the rest is cut off.
         """
         if self._drained is None:
@@ -536,7 +522,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
             self._drained.addBoth(lambda result: None)
             for protocol in list(self.liveConnections):
-                protocol.drain()
+                protocol.link.drain()
             self._lookDrained()
         return self._drained
 

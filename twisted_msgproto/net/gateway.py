@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
-from twisted.internet import endpoints
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
@@ -29,6 +28,7 @@ from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .control.shapes import BrokerView
+from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .jsonlog import JsonLog, twistd_observer
 from .memory import (
@@ -43,14 +43,12 @@ from .reloading import (
     Reloaded,
     ReloadOnHangUp,
     Reread,
-    ServedEndpoint,
     reload,
     rereadable,
     told,
 )
 from .sink import DurableSink, IMessageSink
 from .status.flow import FlowHistory
-from .trying import BindingReactor, ReusedPorts, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -60,7 +58,6 @@ begin to kill after 5 s.
 """
 
 QUEUE_SECONDS_LEAST: Final = 0.5
-"""The queue gets at least this much of it, even when the connections have used up all."""
 
 
 class CannotStart(SystemExit, Exception):
@@ -108,7 +105,7 @@ class Gateway(MultiService):
         self._observer: JsonLog | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
-        self.namespaces = Namespaces(self)
+        self.namespaces = Namespaces(reactor, self.sinkOf)
         self.rereads: list[Reread] = []
         self.laterChanges: Callable[[], list[str]] = list
         self.flow: FlowHistory | None = None
@@ -118,7 +115,6 @@ class Gateway(MultiService):
             self._serveControl(queue)  # the first to start, the last to end
 
     def _serveControl(self, directory: str) -> None:
-        """Answer an operator on a socket in the queue's directory."""
         from .control.service import ControlService
 
         control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
@@ -218,9 +214,7 @@ class Gateway(MultiService):
         service.setServiceParent(self)
 
     def logsFor(self, options: Any) -> None:
-        """Log as the ``options`` of a plugin of ``twistd`` say: ``json-log``."""
-        if options["json-log"]:
-            self._observer = twistd_observer(options.parent)
+        self._observer = twistd_observer(options.parent, bool(options["json-log"]))
 
     def setServiceParent(self, parent: Any) -> None:
         """Join an application; ``twistd`` asks it how to log."""
@@ -326,7 +320,7 @@ class Gateway(MultiService):
 
 
 class Notifier(Service):
-    """Tells systemd what becomes of this process: ``Type=notify``, ``WatchdogSec=``.
+    """What tells systemd how this process is: ``Type=notify``, ``WatchdogSec=``.
 
     It tells when the servers listen, that the reactor turns (twice in the time that systemd
     waits for it), and when the end begins.
@@ -354,7 +348,6 @@ class Notifier(Service):
                 self._pings.start(self._usec / 2e6)
 
     def stopService(self) -> None:
-        """Tell that it ends."""
         super().stopService()  # type: ignore[no-untyped-call]
         if self._pings.running:
             self._pings.stop()
@@ -372,7 +365,6 @@ class Notifier(Service):
 
 
 def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
-    """Read the file of ``--access`` again."""
     rules = options.readRules()
 
     def apply() -> None:
@@ -398,9 +390,6 @@ def announce(name: str, address: str) -> None:
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
-_TLS_ENDPOINTS: Final = frozenset(("mtls", "ssl", "tls"))
-
-
 def address_name(address: Any, description: str = "") -> str:
     """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
     ``unix:/run/x``.
@@ -409,14 +398,14 @@ def address_name(address: Any, description: str = "") -> str:
     there, ``mtls:127.0.0.1:5044``.
     """
     if getattr(address, "host", None) is not None:
-        kind = description.removeprefix("haproxy:").partition(":")[0]
-        kind = kind if kind in _TLS_ENDPOINTS else str(address.type).lower()
+        kind = kind_of(description)
+        kind = kind if kind in TLS_KINDS else str(address.type).lower()
         return f"{kind}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
 
 class ListeningService(Service):
-    """Serves one factory on any number of endpoints, with an end that loses nothing.
+    """One factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """
@@ -428,7 +417,6 @@ class ListeningService(Service):
         descriptions: Iterable[str],
         announced: Callable[[str, str], None] = announce,
     ) -> None:
-        """``descriptions`` are server endpoint strings."""
         self._reactor = reactor
         self.factory = factory
         self._descriptions = list(descriptions)
@@ -441,8 +429,9 @@ class ListeningService(Service):
     def startService(self) -> None:
         """Listen on every endpoint; what cannot be listened on ends the process with one line."""
         super().startService()  # type: ignore[no-untyped-call]
-        reactor = ReusedPorts(self._reactor) if self._reuses else self._reactor
-        self._endpoints = [ServedEndpoint(reactor, text) for text in self._descriptions]
+        self._endpoints = [
+            ServedEndpoint(self._reactor, text, reused=self._reuses) for text in self._descriptions
+        ]
         for endpoint in self._endpoints:
             description = endpoint.description
             endpoint.listen(self.factory).addCallbacks(
@@ -455,16 +444,12 @@ class ListeningService(Service):
                 raise CannotStart(self._refusal)
 
     def reread(self) -> Iterator[Change]:
-        """Read the certificates of every endpoint with TLS again."""
         for endpoint in self._endpoints:
             yield from endpoint.reread(self.factory.protocolName)
 
-    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
-        """Yield a line for each endpoint that cannot be listened on."""
-        reactor.reuse_ports = self._reuses
+    def refusals(self, held: Held) -> Iterator[str]:
         for description in self._descriptions:
-            endpoint = endpoints.serverFromString(reactor, description)
-            why = refusal_of(endpoint.listen(self.factory))
+            why = held.refusal(description, self.factory, reused=self._reuses)
             if why is not None:
                 yield self._refusalText(description, why)
 
@@ -489,7 +474,6 @@ class ListeningService(Service):
             self._reactor.stop()
 
     def stopService(self) -> Deferred[Any]:
-        """Stop listening, then drain the connections."""
         super().stopService()  # type: ignore[no-untyped-call]
         closed = [maybeDeferred(port.stopListening) for port in self.ports]
         self.ports = []

@@ -15,13 +15,11 @@ WIDTH_LEAST = 40
 """Text has at least this many columns; a narrower terminal breaks the lines itself."""
 
 WIDTH_MOST = 100
-"""Longer lines are hard to read."""
 
 INDENT = "  "
 
 
 def terminal_width() -> int:
-    """Return how many columns a page of help has."""
     return max(WIDTH_LEAST, min(shutil.get_terminal_size().columns, WIDTH_MOST))
 
 
@@ -52,7 +50,6 @@ def _wrapped(text: str, width: int, indent: str = "") -> str:
 
 
 def limits_table(title: str, limits: Iterable[Limit], width: int) -> str:
-    """Return a table of ``limits``: name, default with its unit, reason."""
     rows = [(limit.name, amount(limit.default, limit.unit), limit.reason) for limit in limits]
     name_width = max(len(name) for name, _, _ in rows)
     default_width = max(len(default) for _, default, _ in rows)
@@ -93,10 +90,8 @@ class LegibleOptions(usage.Options):
 
 
 Tables = Mapping[str, Iterable[Limit]]
-"""This maps the title of a table to its limits."""
 
 
 def limits_tables(tables: Tables, width: int) -> list[str]:
-    """Return a table for each title that has limits."""
     shown = {title: list(limits) for title, limits in tables.items()}
     return [limits_table(title, limits, width) for title, limits in shown.items() if limits]

@@ -26,20 +26,18 @@ SOFT_SHARE: Final = 0.75
 """Above this share of the limit connections are held back, one after another."""
 
 LOOK_SECONDS: Final = 1.0
-"""This often the ledger checks whether those that are held back may be read again."""
 
 UNCOUNTED_OCTETS: Final = 4 << 10
 """A connection may hold this many octets of an unfinished frame without being counted."""
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
-"""It may hold at most this share of the limit so."""
 
 READ_OCTETS: Final = 256 << 10
 """A connection that may be read again is expected to bring at least this much with one read."""
 
 
 class Clock(Protocol):
-    """Describes what is needed of a reactor here."""
+    """What is needed of a reactor here."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -67,7 +65,7 @@ class Holder(Protocol):
 
 
 class _Account:
-    """Notes what one holder holds, since when, and how much has moved meanwhile."""
+    """What one holder holds, since when, and how much has moved meanwhile."""
 
     __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
 
@@ -82,7 +80,6 @@ class _Account:
 
     @property
     def arrives(self) -> bool:
-        """Whether it holds a message whose rest is being read."""
         return self.stopped is None and not self.outward
 
     @property
@@ -98,7 +95,6 @@ class _Account:
             self.stopped = now
 
     def stop(self, now: float) -> None:
-        """The connection is not read from now on."""
         if self.stopped is None:
             self.stopped = now
 
@@ -110,7 +106,7 @@ class _Account:
 
 
 class Ledger:
-    """Counts the octets that peers make this process hold, and decides which peer is cut off when
+    """The octets that peers make this process hold; it decides which peer is cut off when
     they are too many.
 
     Above three quarters of ``limit`` a connection whose message grows is held back, unless its
@@ -190,7 +186,6 @@ class Ledger:
             account.stop(now)
 
     def resumed(self, holder: Holder, now: float) -> None:
-        """The connection is read again."""
         account = self._accounts.get(holder)
         if account is not None:
             account.go_on(now)
@@ -198,7 +193,6 @@ class Ledger:
     # ── when there is too much ──────────────────────────────────────────────────────────────────
 
     def _lateness(self, account: _Account, now: float) -> float:
-        """Return how many seconds this peer is behind one that sends at ``min_rate``."""
         until = now if account.stopped is None else account.stopped
         return until - account.began - account.moved / self.min_rate
 

@@ -7,8 +7,8 @@ not store, by a server that stops, and by the network.
 
 A protocol maps each event to the method for it in ``actions``::
 
-    class LumberjackServer(Session):
-        actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
+    class ReaderLink(SessionLink):
+        actions = {Fault: SessionLink.peerFaulted, JsonReceived: _deliver, DataReceived: _deliver}
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger, LogLevel
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from ..core.connection import Connection, WorkLost
 from ..core.errors import (
@@ -74,12 +73,11 @@ class SteadyLogger(Logger):
         return self
 
 
-@implementer(IHalfCloseableProtocol, IHandshakeListener)
-class Link(Protocol):
-    """Serves one connection: it is the protocol of a byte stream, or the session of a WebSocket
-    wire.
+class Link:
+    """Serves one connection, for the protocol that owns it.
 
     Attributes:
+        protocol: what Twisted and the application see of this side; it has the hooks.
         factory: sink, limits, clock and counters come from it.
         machine: decides everything; its ``snapshot()`` tells where the connection stands.
         wire: what the machine's outputs are written to.
@@ -125,7 +123,9 @@ class Link(Protocol):
     timeFaults: ClassVar[frozenset[str]] = frozenset()
     """These are the reasons of faults that mean that the peer did not answer in time."""
 
+    protocol: Any
     factory: SessionFactory
+    transport: Any = None
     machine: Connection[Any, Any, Any]
     wire: Wire
     session: str
@@ -145,6 +145,16 @@ class Link(Protocol):
     _stretch = FIRST_READ_OCTETS  # octets that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is lost."""
+        return self._gone
+
+    def __init__(self, protocol: Any) -> None:
+        """``protocol`` has its ``factory``; nothing happens before :meth:`connect`."""
+        self.protocol = protocol
+        self.factory = protocol.factory
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -214,11 +224,20 @@ class Link(Protocol):
 
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
-    def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it."""
-        factory, transport = self.factory, self.transport
-        clock = factory.clock
-        assert transport is not None
+    def connect(self, transport: Any) -> None:
+        """The connection is made: begin.
+
+        ``connectionMade`` of the application comes before anything that the machine, or the peer,
+        has to say to it.
+        """
+        self._prepare(transport)
+        self._follow(self.machine.connection_made(self._now()))
+        self._guarded(self.protocol.connectionMade)
+        self._begin()
+
+    def _prepare(self, transport: Any) -> None:
+        factory, clock = self.factory, self.factory.clock
+        self.transport = transport
         address = transport.getPeer()
         self.peer = peer_name(address)
         self.address = str(getattr(address, "host", ""))
@@ -248,16 +267,25 @@ class Link(Protocol):
         )
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
-        factory.connectionOpened(self, self.address)
+        factory.connectionOpened(self.protocol, self.address)
         plain = type(self).connectionCounters is Link.connectionCounters
         factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
-        self._follow(self.machine.connection_made(self._now()))
-        if isinstance(transport, ProtocolWrapper) and not isinstance(
-            transport, TLSMemoryBIOProtocol
-        ):  # the PROXY protocol
-            self.dataReceived = partial(self._announced, self.dataReceived)  # type: ignore[method-assign]
+        if isinstance(self.wire, StreamWire):
+            received = self.dataReceived
+            if isinstance(transport, ProtocolWrapper) and not isinstance(
+                transport, TLSMemoryBIOProtocol
+            ):  # the PROXY protocol
+                received = partial(self._announced, received)
+            self.protocol.dataReceived = received  # found on the instance: no call in between
+
+    def _begin(self) -> None:
+        """The application knows of the connection, and may have ended it."""
+        transport, clock = self.transport, self.factory.clock
+        if self._ended:
+            return
         if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
-            self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
+            seconds = self.factory.limits["handshake"]
+            self._handshake = clock.callLater(seconds, self._handshakeExpired)
         else:
             self._secure()
 
@@ -319,14 +347,12 @@ class Link(Protocol):
         Until then it is the proxy's.  What the proxy says is believed only if it is an address: it
         goes into the log, and into what is stored.
         """
-        self.dataReceived = received  # type: ignore[assignment, method-assign]
-        transport = self.transport
-        assert transport is not None
-        address = transport.getPeer()
+        self.protocol.dataReceived = received
+        address = self.transport.getPeer()
         host = host_of(address)
         if is_address(host):
             self.peer, self.address = peer_name(address), host
-            if not self._ended and not self.factory.addressKnown(self, host):
+            if not self._ended and not self.factory.addressKnown(self.protocol, host):
                 self.because(ConnectionClosed("its address has too many connections"))
                 self._abort()
         received(data)
@@ -461,16 +487,16 @@ class Link(Protocol):
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def _safe(self, place: Any) -> None:
+    def _safe(self, position: Any) -> None:
         if not self._gone:
-            events = self.machine.made_safe(place, self._now())
+            events = self.machine.made_safe(position, self._now())
             if not self._following:
                 self._followAlone(events)
             elif events:
                 self._follow(events)
 
-    def _notSafe(self, place: Any, failure: Failure) -> None:
-        """Note that what stood at ``place`` will never be safe: neither it nor what follows is
+    def _notSafe(self, position: Any, failure: Failure) -> None:
+        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
         acknowledged.
 
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
@@ -482,7 +508,7 @@ class Link(Protocol):
         if not self._gone:
             self._control.pause("draining")
             follow = self._follow if self._following else self._followAlone
-            follow(self.machine.not_safe(place, self._now()))
+            follow(self.machine.not_safe(position, self._now()))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -622,7 +648,9 @@ class Link(Protocol):
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass that overrides this calls it."""
+        """The connection is gone; a second call does nothing."""
+        if self.loss is not None:
+            return
         self.loss = reason
         self.ending = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True
@@ -637,7 +665,7 @@ class Link(Protocol):
         factory = self.factory
         factory.budget.forget(self._control)
         factory.counters.leave(self)
-        factory.connectionClosed(self, reason)
+        factory.connectionClosed(self.protocol, reason)
         for event in events:
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)

@@ -15,7 +15,7 @@ silent for longest is dropped first.
 
 
 class Offence(NamedTuple):
-    """Says how often an address had the same fault, and when last, in seconds of the clock.
+    """How often an address had the same fault, and when last, in seconds of the clock.
 
     An IPv6 address stands for its network of 64 bits, which one client has to itself.
     """
@@ -28,7 +28,7 @@ class Offence(NamedTuple):
 
 
 class Offenders:
-    """Counts faults by protocol, address and reason, since the start.
+    """Faults by protocol, address and reason, since the start.
 
     Attributes:
         forgotten: faults of addresses that had to make room for others.

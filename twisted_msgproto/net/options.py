@@ -6,12 +6,9 @@ A usage error is one line: nothing an operator types ends in a traceback.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
-from twisted.internet import endpoints
-from twisted.internet.protocol import Factory
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
@@ -19,34 +16,23 @@ from ..core.limits import Limit, Limits
 from ..core.named import failure_text, load_named
 from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
+from .endpoints import TCP_KINDS, check_endpoint, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .help import LegibleOptions, limits_tables
-from .jsonlog import twist_json_log
-from .reloading import Change, file_trouble
+from .jsonlog import twist_log
+from .reloading import Change
 from .sink import IMessageSink
-from .trying import BindingReactor, BoundPort
 
 STATUS_PARAMETERS: Final = (
     ["status", None, None, "Endpoint of the live page, /status.json, /metrics and /healthz."],
     ["status-token", None, None, "File with the token that the status endpoint wants."],
 )
-"""These options of every server say where it shows how it is."""
 
 
 LOG_FLAGS: Final = (
     ["log-sessions", None, "Log a line when a session begins and one when it ends."],
     ["json-log", None, "Log one JSON object a line."],
 )
-"""These options of every server say what is logged, and how."""
-
-ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
-"""Some of the forms that an endpoint string may have, for those who have written another one."""
-
-OF_TCP: Final = re.compile(r"(haproxy:)?(tcp6?|ssl|tls|mtls):")
-"""An endpoint string that begins so listens on a TCP port."""
-
-HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
-"""This is how clients write an endpoint, and so do many who want a server."""
 
 
 class ServerOptions(LegibleOptions):
@@ -145,7 +131,7 @@ class ServerOptions(LegibleOptions):
         if refusal is not None:
             raise usage.UsageError(f"reuse-port cannot be true here: {refusal}")
         for description in self.endpointStrings():
-            if not OF_TCP.match(description):
+            if kind_of(description) not in TCP_KINDS:
                 raise usage.UsageError(
                     f"reuse-port is for TCP ports, and {description!r} is none: leave one of them"
                     " out"
@@ -280,15 +266,17 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         self._checkReuse()
         for description in self["endpoints"]:
             self.checkEndpoint(description)
         if self["status"] is not None:
-            check_endpoint(self["status"])
+            _checked(self["status"])
+
+    def doubtOfPasswords(self) -> str | None:
+        return None
 
     def doubtOfUsers(self) -> str | None:
         return None
@@ -302,25 +290,14 @@ class ServerOptions(LegibleOptions):
             )
 
     def checkEndpoint(self, description: str) -> None:
-        check_endpoint(description)
+        _checked(description)
 
 
-def check_endpoint(description: str) -> None:
-    """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
+def _checked(description: str) -> None:
     try:
-        endpoints.serverFromString(_NoReactor(), description)
-        _look_for_certificates(description)
-    except Exception as error:
-        reason = file_trouble(error)
-        swapped = HOST_FIRST.fullmatch(description)
-        if swapped is not None:
-            kind, host, port = swapped.groups()
-            reason = f"the port comes first: {kind}:{port}:interface={host}"
-        elif isinstance(error, ValueError | TypeError) and not isinstance(
-            error, ConfigurationError
-        ):
-            reason += f"; it is written like {ENDPOINT_FORMS}"
-        raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
+        check_endpoint(description)
+    except ConfigurationError as error:
+        raise usage.UsageError(str(error)) from None
 
 
 def _maker(what: str, found: Any, interface: Any) -> Any:
@@ -342,40 +319,3 @@ def parse_or_exit(
         parse(words)
     except usage.UsageError as error:
         raise SystemExit(f"{name}: {error}") from None
-
-
-def _look_for_certificates(description: str) -> None:
-    """Raise ValueError for ``tls:DIRECTORY:…`` if there is no such directory.
-
-    Twisted would listen, and refuse every hand-shake.  The certificates may be added to the
-    directory later.
-    """
-    match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
-    if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):
-        raise ValueError(f"no directory {directory!r}")
-
-
-def ports_of(description: str) -> list[tuple[str, int]]:
-    """Return interface and number of each TCP port that an endpoint string listens on; not 0."""
-    noting = _Ports()
-    endpoints.serverFromString(noting, description).listen(Factory()).addErrback(lambda _: None)
-    return noting.ports
-
-
-class _Ports(BindingReactor):
-    """Notes the TCP ports, and binds nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ports: list[tuple[str, int]] = []
-
-    def listenTCP(
-        self, port: int, factory: object, backlog: int = 1, interface: str = ""
-    ) -> BoundPort:
-        if port:
-            self.ports.append((interface, port))
-        return BoundPort((interface, port))
-
-
-class _NoReactor:
-    """Stands in for a reactor while a string is only being checked."""

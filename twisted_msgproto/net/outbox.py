@@ -20,7 +20,6 @@ from ..core.errors import LimitExceeded
 T = TypeVar("T")
 
 TICKETS_MAX: Final = 10_000
-"""One connection has this many tickets at a time, unless its protocol has a lower limit."""
 
 
 class Ticket(Deferred[T]):
@@ -38,7 +37,6 @@ class Ticket(Deferred[T]):
             self.callback(result)
 
     def fail(self, error: BaseException | Failure) -> None:
-        """Fail with ``error``, unless it has fired or was cancelled."""
         if not self.called:
             self.errback(error)
 
@@ -76,7 +74,6 @@ class Tickets(Generic[T]):
             raise LimitExceeded(f"{len(self._tickets)} wait for an answer already; nothing sent")
 
     def issue(self, number: Any) -> Ticket[T]:
-        """Return a new ticket for the work ``number``."""
         ticket: Ticket[T] = Ticket(self._cancelled)
         ticket.number = number
         self._tickets[number] = ticket
@@ -103,11 +100,6 @@ class Tickets(Generic[T]):
         ticket.fail(error)
         return True
 
-    def failAll(self, error: BaseException) -> None:
-        """Fail every ticket, the oldest first: the connection is gone."""
-        tickets, self._tickets = self._tickets, {}
-        fail_all(tickets.values(), error)
-
 
 class Waiters(Generic[T]):
     """All who wait for the same thing: an established session, or a connection's end."""
@@ -131,7 +123,6 @@ class Waiters(Generic[T]):
         self._tell(lambda waiting: waiting.callback(result))
 
     def fail(self, error: BaseException | Failure) -> None:
-        """Fail for all who wait now."""
         self._tell(lambda waiting: waiting.errback(error))
 
     def _tell(self, tell: Callable[[Deferred[T]], None]) -> None:
@@ -142,7 +133,7 @@ class Waiters(Generic[T]):
 
 
 class ProducerControl:
-    """Pauses a push producer while there is no room for what it would send.
+    """A push producer, paused while there is no room for what it would send.
 
     Attributes:
         producer: the producer, or None.
@@ -167,7 +158,6 @@ class ProducerControl:
         self._paused = False
 
     def unregister(self) -> None:
-        """Unregister the producer, as ``IConsumer.unregisterProducer`` says."""
         self.producer = None
 
     def look(self, full: bool) -> None:
@@ -182,7 +172,6 @@ class ProducerControl:
             producer.resumeProducing()
 
     def stop(self) -> None:
-        """Tell the producer that nobody will accept anything any more."""
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()

@@ -37,7 +37,7 @@ the others that have no sum of their own.
 
 @dataclass(frozen=True)
 class Topic:
-    """Describes what is summed up together.
+    """What is summed up together.
 
     Attributes:
         more: what a sum calls the lines that were not written.
@@ -51,13 +51,10 @@ class Topic:
 
 
 FAULTS: Final = Topic("more like it from this address")
-"""Peers that broke their protocol or TLS, did not read, or came too late."""
 
 NEWS: Final = Topic("more like it from this address", 20)
-"""What peers did that ends nothing, such as errors they sent."""
 
 LOGINS: Final = Topic("more logins refused")
-"""These lines tell of logins that were refused."""
 
 LIMITS: Final = Topic("more like it", 1)
 """These lines tell of connections that were refused or closed because a limit was met."""
@@ -68,16 +65,12 @@ TURNS: Final = Topic("more long turns", 1)
 
 @dataclass(slots=True)
 class _Address:
-    """Counts what one address did in the window."""
-
     lines: int = 0
     unwritten: Counter[str] = field(default_factory=Counter)  # by reason
 
 
 @dataclass(slots=True)
 class _Window:
-    """Counts what all addresses did in the window of a topic."""
-
     log: Logger
     until: float
     lines: int = 0
@@ -90,7 +83,7 @@ class _Window:
 
 
 class PeerLog:
-    """Writes what peers did to the log, a limited number of lines for each address.
+    """The log of what peers did, with a limited number of lines for each address.
 
     Attributes:
         clock: writes a sum as soon as its window is over.  None: the next line that anybody causes
@@ -151,7 +144,6 @@ class PeerLog:
             timer.cancel()
 
     def _come_back(self, at: float, now: float) -> None:
-        """Write the sums at this time, if they are not written before."""
         if self.clock is None:
             return
         if self._timer is None:

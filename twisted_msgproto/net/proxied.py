@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from twisted.logger import Logger
 from twisted.protocols.haproxy._info import ProxyInfo
+from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 
@@ -21,7 +22,6 @@ log = Logger(namespace="twisted_msgproto.net.proxied")
 Given = TypeVar("Given")
 
 FAULT: Final = "proxy"
-"""Faults of this kind are counted under this name."""
 
 
 HEADER_OCTETS_MAX: Final = 16 << 10
@@ -34,14 +34,24 @@ LENGTH: Final = slice(14, 16)
 """A binary header contains its length here, without its own first 16 octets."""
 
 
+class LineParser(V1Parser):
+    """A reader of version 1 which takes the short form of an unknown peer, too.
+
+    Load balancers send it when they look whether a server is well.
+    """
+
+    @classmethod
+    def parse(cls, line: bytes) -> ProxyInfo:
+        return super().parse(line + b" " if line == b"PROXY UNKNOWN" else line)
+
+
 class ProxiedConnection(HAProxyProtocolWrapper):
-    """Reads the header in front of one connection, and hands on what follows it."""
+    """The header in front of one connection; what follows it is handed on."""
 
     factory: Any
     transport: Any
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive octets; the transport calls this."""
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
@@ -52,6 +62,8 @@ class ProxiedConnection(HAProxyProtocolWrapper):
         ):
             self._refuse()
             return
+        if self._parser is None and data.startswith(V1Parser.PROXYSTR):
+            self._parser = LineParser()
         ends = self.disconnecting
         try:
             super().dataReceived(data)
@@ -67,7 +79,6 @@ class ProxiedConnection(HAProxyProtocolWrapper):
                 self._refuse()
 
     def _refuse(self) -> None:
-        """Count and tell that the header is none, and cut the connection."""
         sessions = self.factory.wrappedFactory
         if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
             sessions = getattr(sessions, "sessions", None)
@@ -94,4 +105,5 @@ def heeding_proxies(factory: Given) -> Given:
         inner = getattr(inner, "wrappedFactory", None)
     if inner is not None:
         inner.protocol = cast(Any, ProxiedConnection)
+        inner.noisy = False
     return factory

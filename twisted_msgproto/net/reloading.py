@@ -8,30 +8,18 @@ so a broken file leaves everything as it was.
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from OpenSSL.crypto import Error as CryptoError
-from OpenSSL.SSL import Error as TLSError
 from twisted.application.service import IServiceCollection, Service
-from twisted.internet import endpoints
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IListeningPort
-from twisted.internet.protocol import Factory, ServerFactory
 from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from ..core.errors import ConfigurationError, MsgprotoError
-from .proxied import heeding_proxies
-from .tls import tls_from_directory, tls_with
-from .trying import BindingReactor, BoundPort
 
 log = Logger(namespace="twisted_msgproto.reload")
 
 TERMINAL: Final = "/dev/tty"
-"""A process can open this as long as it has a terminal."""
 
 
 class Change(NamedTuple):
@@ -71,7 +59,6 @@ class Rereadable(Protocol):
 
 
 def rereadable(service: object) -> Iterator[Reread]:
-    """Yield what reads again below ``service``."""
     if isinstance(service, Rereadable):
         yield service.reread
     if IServiceCollection.providedBy(service):
@@ -96,170 +83,6 @@ def reload(rereads: Iterable[Reread]) -> list[str]:
     for change in changes:
         change.apply()
     return [change.what for change in changes]
-
-
-# ── endpoints with TLS ──────────────────────────────────────────────────────────────────────────
-
-
-class _Exchangeable(ServerFactory):
-    """Builds connections with the newest of several TLS factories; older connections stay."""
-
-    noisy = False
-
-    def __init__(self, first: Any) -> None:
-        self._first = first  # its start and end are those of the server's factory
-        self.newest = first
-
-    def logPrefix(self) -> str:
-        """Return the name of the server's factory; Twisted calls this."""
-        return str(self._first.logPrefix())
-
-    def doStart(self) -> None:
-        """Start the server's factory; the port calls this."""
-        self._first.doStart()
-        super().doStart()  # type: ignore[no-untyped-call]
-
-    def doStop(self) -> None:
-        """Stop the server's factory; the port calls this."""
-        self._first.doStop()
-        super().doStop()  # type: ignore[no-untyped-call]
-
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Build a connection with the newest certificates."""
-        return self.newest.buildProtocol(addr)
-
-
-class _TlsNoting:
-    """A reactor for one endpoint that keeps hold of its TLS, whatever kind of string it is.
-
-    ``directory`` is that of the certificates, if the string is ``tls:DIRECTORY``.
-    """
-
-    def __init__(self, reactor: Any, directory: str | None) -> None:
-        self._reactor = reactor
-        self._directory = directory
-        self.tls: list[_Exchangeable] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reactor, name)
-
-    def listenSSL(
-        self, port: int, factory: Factory, contextFactory: Any, *rest: Any, **settings: Any
-    ) -> Any:
-        """Listen as :meth:`listenTCP` with TLS over it."""
-        tls = _Exchangeable(tls_with(contextFactory, heeding_proxies(factory)))
-        self.tls.append(tls)
-        return self._reactor.listenTCP(port, tls, *rest, **settings)
-
-    def listenTCP(self, port: int, factory: Any, *rest: Any, **settings: Any) -> Any:
-        """Listen; connections with TLS get the newest certificates."""
-        heeding_proxies(factory)
-        if self._directory is not None:
-            factory = _Exchangeable(_of_directory(self._directory, factory))
-            self.tls.append(factory)
-        return self._reactor.listenTCP(port, factory, *rest, **settings)
-
-
-class _ReadingAgain(BindingReactor):
-    """Makes the TLS of an endpoint again, and binds nothing."""
-
-    def __init__(self, directory: str | None) -> None:
-        super().__init__()
-        self._directory = directory
-        self.tls: list[Any] = []
-
-    def listenTCP(
-        self, port: int, factory: object, backlog: int = 1, interface: str = ""
-    ) -> BoundPort:
-        if self._directory is not None:
-            self.tls.append(_of_directory(self._directory, heeding_proxies(factory)))
-        return BoundPort((interface, port))
-
-    def listenSSL(
-        self,
-        port: int,
-        factory: Any,
-        contextFactory: Any,
-        backlog: int = 1,
-        interface: str = "",
-    ) -> BoundPort:
-        self.tls.append(tls_with(contextFactory, heeding_proxies(factory)))
-        return BoundPort((interface, port))
-
-
-def _of_directory(directory: str, factory: Any) -> TLSMemoryBIOFactory:
-    return tls_from_directory(directory, factory.wrappedFactory)
-
-
-class ServedEndpoint:
-    """Listens where an endpoint string says; its certificates can be read again while it does."""
-
-    def __init__(self, reactor: Any, description: str) -> None:
-        self._directory = tls_directory(description)
-        self._noting = _TlsNoting(reactor, self._directory)
-        self.description = description
-        self._factory: Any = None
-
-    def listen(self, factory: Any) -> Deferred[IListeningPort]:
-        """Listen; the Deferred fires with the port, or fails with CannotListenError."""
-        self._factory = factory
-        endpoint = endpoints.serverFromString(self._noting, self.description)
-        return cast("Deferred[IListeningPort]", endpoint.listen(factory))
-
-    def reread(self, title: str) -> Iterator[Change]:
-        """Read the certificates and keys again; the change is for connections that begin later.
-
-        Raises ConfigurationError that begins with ``title``.
-        """
-        if not self._noting.tls:
-            return
-        again = _ReadingAgain(self._directory)
-        try:
-            endpoint = endpoints.serverFromString(again, self.description)
-            check_directory(self.description)
-            endpoint.listen(self._factory)
-        except Exception as error:
-            why = file_trouble(error)
-            raise ConfigurationError(f"{title}: {self.description}: {why}") from None
-
-        def apply() -> None:
-            for old, new in zip(self._noting.tls, again.tls, strict=True):
-                old.newest = new
-
-        yield Change(f"{title}: certificates of {self.description}", apply)
-
-
-def check_directory(description: str) -> None:
-    """Raise ConfigurationError for ``tls:DIRECTORY`` without any certificate that has its key."""
-    from twisted.protocols._sni import PEMObjects
-    from twisted.python.filepath import FilePath
-
-    directory = tls_directory(description)
-    if directory is None:
-        return
-    if not os.path.isdir(directory):
-        raise ConfigurationError(f"there is no directory {directory!r}")
-    if not PEMObjects.fromDirectory(FilePath(directory)).inferDomainMapping():
-        raise ConfigurationError(
-            f"the directory {directory!r} has no file NAME.pem with a certificate and its key"
-        )
-
-
-def tls_directory(description: str) -> str | None:
-    """Return the directory of ``tls:DIRECTORY:…``; None for other endpoint strings."""
-    match = re.match(r"(?:haproxy:)?tls:((?:[^:\\]|\\.)*)", description)
-    return re.sub(r"\\(.)", r"\1", match[1]) if match else None
-
-
-def file_trouble(error: Exception) -> str:
-    """Return what is wrong with the files of an endpoint string, in words."""
-    if isinstance(error, ConfigurationError):
-        return str(error).removeprefix("mtls: ")
-    if isinstance(error, OSError):
-        return f"cannot read {error.filename}: {error.strerror}"
-    if isinstance(error, TLSError | CryptoError):
-        return "privateKey or certKey is no PEM file with a key and a certificate"
-    return str(error).rstrip(".") or type(error).__name__
 
 
 # ── the signal ──────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +133,6 @@ class ReloadOnHangUp(Service):
 
 
 def has_terminal() -> bool:
-    """Return whether this process has a terminal."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -319,6 +141,5 @@ def has_terminal() -> bool:
 
 
 def told(done: Iterable[str], later: Iterable[str]) -> Iterator[str]:
-    """Yield what a reload has done, line by line."""
     yield from (f"read again: {what}" for what in done)
     yield from (f"changed, and in force after the next start: {what}" for what in later)

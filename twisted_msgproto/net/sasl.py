@@ -31,7 +31,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
-from .authentication import Authentication, LoggedIn, Passcode
+from .authentication import Authentication, LoggedIn, Passcode, PasswordFile
 
 USER_OCTETS_MAX: Final = 255
 """Of a user's name; failed attempts are remembered with it."""
@@ -78,7 +78,7 @@ class SaslCycle:
 
 
 class SaslMechanism:
-    """Makes the exchanges of one mechanism of a server.
+    """One mechanism of a server, which makes its exchanges.
 
     Attributes:
         name: in upper case.
@@ -90,7 +90,6 @@ class SaslMechanism:
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -152,22 +151,27 @@ class ScramSha256(SaslMechanism):
 
     name = "SCRAM-SHA-256"
 
-    def __init__(self, secret: bytes) -> None:
-        """``secret`` makes the salts, for all users.
+    def __init__(self, secret: bytes, file: PasswordFile | None = None) -> None:
+        """``secret`` makes the salts for all users whose keys are not in ``file``.
 
         Raises ConfigurationError if the library is missing.
         """
         self._secret = secret
+        self._file = file
         self._mechanism = _scramp().ScramMechanism(self.name)
 
     def begin(self, login: Login) -> SaslCycle:
-        return _ScramCycle(login, self._secret, self._mechanism)
+        return _ScramCycle(login, self._secret, self._mechanism, self._file)
 
 
 class _ScramCycle(SaslCycle):
-    def __init__(self, login: Login, secret: bytes, mechanism: Any) -> None:
+    def __init__(
+        self, login: Login, secret: bytes, mechanism: Any, file: PasswordFile | None
+    ) -> None:
         self._login = login
         self._secret = secret
+        self._file = file
+        self._rounds = SCRAM_ITERATIONS
         self._mechanism = mechanism
         self._server: Any = None
         self._user = ""
@@ -183,7 +187,7 @@ class _ScramCycle(SaslCycle):
         if self._server is None:
             return succeed(Challenge(self._first(text).encode()))
         credentials = ScramCredentials(
-            self._user.encode(), self._mechanism, self._server, self._salt, text
+            self._user.encode(), self._mechanism, self._server, self._salt, text, self._rounds
         )
         return self._login(credentials, self._user).addCallback(self._prove)
 
@@ -201,7 +205,12 @@ class _ScramCycle(SaslCycle):
         """Choose salt and iterations; the keys follow when a checker supplies the password."""
         self._user = _name(user)
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
-        return self._salt, b"", b"", SCRAM_ITERATIONS
+        if self._file is not None:
+            keys = self._file.keys_of(user)
+            self._rounds = self._file.rounds or SCRAM_ITERATIONS
+            if keys is not None:
+                self._salt, self._rounds = keys.salt, keys.rounds
+        return self._salt, b"", b"", self._rounds
 
     def _prove(self, login: LoggedIn) -> Challenge:
         self._proven = Authenticated(login)
@@ -213,23 +222,30 @@ class ScramCredentials:
     """A client's proof; a checker compares it with the password it stores."""
 
     def __init__(
-        self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str
+        self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str, rounds: int
     ) -> None:
         self.username = username
+        self._rounds = rounds
         self._mechanism = mechanism
         self._server = server
         self._salt = salt
         self._final = final
 
     def checkPassword(self, password: bytes) -> bool:
-        """The proof was made with ``password``."""
-        server, error = self._server, _scramp().ScramException
         try:
-            _, server.stored_key, server.server_key, _ = self._mechanism.make_auth_info(
-                _text(password), SCRAM_ITERATIONS, self._salt
+            _, stored, server, _ = self._mechanism.make_auth_info(
+                _text(password), self._rounds, self._salt
             )
-            server.set_client_final(self._final)
-        except (error, SaslRefused):
+        except (_scramp().ScramException, SaslRefused):
+            return False
+        return self.checkKeys(stored, server)
+
+    def checkKeys(self, stored: bytes, server: bytes) -> bool:
+        """The proof was made with the password that these keys were computed from."""
+        self._server.stored_key, self._server.server_key = stored, server
+        try:
+            self._server.set_client_final(self._final)
+        except _scramp().ScramException:
             return False
         return True
 
@@ -245,7 +261,6 @@ def _scramp() -> Any:
 
 
 def _name(user: str) -> str:
-    """A user's name, if it is not too long to be remembered with its failures."""
     if len(user.encode()) > USER_OCTETS_MAX:
         raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
     return user
@@ -262,7 +277,7 @@ def _text(octets: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Describes who authenticates: a session of any protocol, the same for a whole exchange.
+    """Who authenticates: a session of any protocol, the same for a whole exchange.
 
     Attributes:
         address: its network address; failures are counted for it and for the user's name.
@@ -339,7 +354,8 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
     interfaces = set(portal.listCredentialsInterfaces())
     found: list[SaslMechanism] = []
     if IUsernameHashedPassword in interfaces:
-        found.append(ScramSha256(secret))
+        checker = portal.checkers[IUsernameHashedPassword]
+        found.append(ScramSha256(secret, checker if isinstance(checker, PasswordFile) else None))
     if IUsernamePassword in interfaces:
         found.append(Plain())
     if IAnonymous in interfaces:
@@ -351,8 +367,6 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    """Answers as a PLAIN client."""
-
     mechanism = Plain.name
     finished = True
 
@@ -367,20 +381,17 @@ class PlainClient:
 
 
 class AnonymousClient:
-    """Answers as an ANONYMOUS client."""
-
     mechanism = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return nothing; no challenge is expected."""
         if challenge is not None:
             raise ValueError("ANONYMOUS has no challenges")
         return b""
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client (``MT-08``).
+    """The client's side of SCRAM-SHA-256 (``MT-08``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.
@@ -431,7 +442,6 @@ class ScramClient:
 
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
-"""Any of our client mechanisms has this type."""
 
 
 def credentials(

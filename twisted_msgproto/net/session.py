@@ -1,42 +1,208 @@
-"""A session belongs to one peer: it has hooks, and delivers the peer's messages to the sink."""
+"""A session is what an application sees of one connection: hooks to override, and verbs to call.
+
+It owns its link, behind the one name ``link``, and inherits nothing of it::
+
+    class LumberjackServer(Session, link=ReaderLink):
+        …                                       # verbs, and hooks of its own
+
+    class MyServer(LumberjackServer):           # an application's: only hooks
+        def messageReceived(self, message): …
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from typing import Any, ClassVar, Self, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
 from .ending import OrderlyLink
-from .factory import SessionFactory, host_of
+from .factory import host_of
 from .hooks import Later, awaited
+from .link import Link
+
+H = TypeVar("H", bound=Callable[..., Any])
 
 
-class SessionHooks:
-    """Declares what a subclass may override, whatever the protocol.
+def hook(method: H) -> H:
+    """Mark a method of a session that an application may override."""
+    vars(method)["hook"] = True
+    return method
+
+
+def only_hooks(kind: type, base: type) -> None:
+    """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
+    that is no hook: it would replace something of ours, perhaps unseen.
+    """
+    ours = [one for one in base.__mro__ if one not in Protocol.__mro__]
+    hooks = {name for one in ours for name, value in vars(one).items() if hasattr(value, "hook")}
+    for theirs in takewhile(lambda one: one is not base, kind.__mro__):
+        for name in vars(theirs):
+            taken = not name.startswith("__") and any(name in vars(one) for one in ours)
+            if taken and name not in hooks:
+                raise TypeError(
+                    f"{theirs.__qualname__}.{name}: {base.__name__} has something of this name that"
+                    f" is no hook; its hooks are {', '.join(sorted(hooks))}"
+                )
+
+
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
+class Linked(Protocol):
+    """Base class of all sessions: a protocol that owns its link.
+
+    A class of a protocol names the class of its links.  Any other subclass is an application's:
+    of the names of its base it may define those of hooks.
 
     Attributes:
-        session: the public name of this session.
-        peer: the peer's transport address as text.
-        clientId: who the peer is, or None.
-        messageCount: how many messages the peer has sent.
+        transport: what carries the session.
     """
 
-    factory: SessionFactory
-    clientId: str | None = None
-    messageCount = 0  # on the class: an idle session weighs less
+    __links: ClassVar[type[Link]]
 
-    def sessionEstablished(self) -> None:
+    def __init_subclass__(cls, *, link: type[Link] | None = None, **options: Any) -> None:
+        """``link``: the class of the links; None for a class of an application.
+
+        Raises TypeError if an application's class has a name of ours that is no hook.
+        """
+        super().__init_subclass__(**options)
+        if link is not None:
+            cls.__links = link
+        else:
+            ours = (one for one in cls.__mro__ if "_Linked__links" in vars(one))
+            only_hooks(cls, next(ours, Linked))
+
+    @property
+    def link(self) -> Any:
+        """Return what connects the session with its machine and its wire: for protocols, not for
+        applications.
+        """
+        try:
+            return self.__link
+        except AttributeError:
+            self.__link: Link = self.__links(self)
+            return self.__link
+
+    @property
+    def session(self) -> str:
+        """Return the public name of this session."""
+        name: str = self.link.session
+        return name
+
+    @property
+    def peer(self) -> str:
+        """Return the peer's transport address as text."""
+        peer: str = self.link.peer
+        return peer
+
+    @property
+    def address(self) -> str:
+        """Return the peer's host alone; empty where there is none."""
+        address: str = self.link.address
+        return address
+
+    @property
+    def established(self) -> bool:
+        """Return whether the session stands."""
+        return bool(self.link.established)
+
+    @property
+    def closing(self) -> bool:
+        """Return whether ``close()`` was called."""
+        return bool(self.link.closing)
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
+        snapshot: Mapping[str, object] = self.link.snapshot()
+        return snapshot
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────────
+
+    @hook
+    def connectionMade(self) -> None:
+        """There is a connection; its session does not stand yet."""
+
+    @hook
+    def sessionEstablished(self) -> Any:
         """The session stands: messages may come, and may be sent where the protocol can."""
 
-    def sessionLost(self, reason: Failure) -> None:
+    @hook
+    def sessionLost(self, reason: Failure) -> Any:
         """Called when the session has ended; ``reason`` is what Twisted passed to
         ``connectionLost``.
         """
 
+    @hook
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The connection is gone, whether its session stood or not."""
+        self.link.connectionLost(reason)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; the Deferred fires when it is closed, and never fails.
+
+        Nothing more can be sent.  What is in flight is finished, within the seconds of the limit
+        ``drain``; what is not answered by then fails with ConnectionClosed.
+        """
+        closed: Deferred[None] = self.link.close()
+        return closed
+
+    def abort(self) -> None:
+        """End the connection at once: what is in flight fails, and what is unwritten is lost."""
+        self.link.abort()
+
+    # ── from the transport ──────────────────────────────────────────────────────────────────────
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin.  Whatever an application's ``connectionLost`` does, the link hears of the end."""
+        self.connected = 1
+        self.transport = transport
+        if type(self).connectionLost is not Linked.connectionLost:
+            self.connectionLost = self.__both(self.connectionLost)  # type: ignore
+        self.link.connect(transport)
+
+    def __both(self, theirs: Callable[[Failure], None]) -> Callable[[Failure], None]:
+        def connectionLost(reason: Failure = connectionDone) -> None:
+            try:
+                theirs(reason)
+            finally:
+                self.link.connectionLost(reason)
+
+        return connectionLost
+
+    def dataReceived(self, data: bytes) -> None:
+        """Octets came; once there is a connection its link has a method of this name here."""
+        self.link.dataReceived(data)
+
+    def handshakeCompleted(self) -> None:
+        """TLS stands."""
+        self.link.handshakeCompleted()
+
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side."""
+        self.link.readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self.link.writeConnectionLost()
+
+
+class SessionHooks:
+    """Declares what an application may override where messages are stored, whatever the protocol.
+
+    ``factory`` has the sink.
+    """
+
+    factory: Any
+
+    @hook
     def batchReceived(self, batch: MessageBatch) -> Later:
         """Messages of one read arrived.
 
@@ -58,6 +224,7 @@ class SessionHooks:
             return None
         return waiting[0] if len(waiting) == 1 else _all(waiting)
 
+    @hook
     def messageReceived(self, message: Message) -> Later:
         """One message arrived; override this to see each, return a Deferred to delay its ack."""
 
@@ -73,13 +240,16 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
-class Session(SessionHooks, OrderlyLink):
-    """This link is one peer's session, as in every protocol but MTL.
+class SessionLink(OrderlyLink):
+    """Delivers what a peer sends to its session's hook ``batchReceived``.
 
-    Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
+    Attributes as :class:`~.link.Link` has them, and:
+        clientId: who the peer is, or None.
+        messageCount: how many messages the peer has sent.
     """
 
-    protocolName: ClassVar[str]
+    clientId: str | None = None
+    messageCount = 0  # on the class: an idle session weighs less
 
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""
@@ -94,7 +264,7 @@ class Session(SessionHooks, OrderlyLink):
         permissions = self._permissions
         if permissions is None:
             # Not the address of the beginning: behind a proxy its first octets say whose it is.
-            address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+            address = host_of(self.transport.getPeer())
             permissions = self._permissions = Permissions(
                 self.factory, self.clientId, address, self.peer, ends=self.refusalEnds
             )
@@ -105,20 +275,15 @@ class Session(SessionHooks, OrderlyLink):
         super().establish()
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(self)
-        self._guarded(self.sessionEstablished)
+        self._guarded(self.protocol.sessionEstablished)
 
-    @property
-    def established(self) -> bool:
-        """Return whether the session stands."""
-        return self._established and not self._ended
-
-    def deliver(self, batch: MessageBatch, place: Any) -> None:
-        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+    def deliver(self, batch: MessageBatch, position: Any) -> None:
+        """Deliver a batch; the machine is told when what stood at ``position`` is safe, or lost."""
         tally = self._tally
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["octets"] += batch.octets
-        self._delivery.deliver(self.batchReceived, batch, place)
+        self._delivery.deliver(self.protocol.batchReceived, batch, position)
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: the application is told of a session that stood."""
@@ -126,9 +291,41 @@ class Session(SessionHooks, OrderlyLink):
             self._established = False
             if self.factory.sessionLog is not None:
                 self.factory.sessionLog.ended(self, self.ending)
-            self._guarded(self.sessionLost, reason)
+            self._guarded(self.protocol.sessionLost, reason)
         super().sessionEnding(reason)
 
-    def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Return where the session stands, as plain values without secrets."""
+    def snapshot(self) -> dict[str, object]:
         return {"client_id": self.clientId, **super().snapshot()}
+
+
+class Session(SessionHooks, Linked, link=SessionLink):
+    """A session whose peer's messages are stored: of a server, and of clients that are asked."""
+
+    @property
+    def clientId(self) -> str | None:
+        """Return who the peer is, or None."""
+        client_id: str | None = self.link.clientId
+        return client_id
+
+    @property
+    def messageCount(self) -> int:
+        """Return how many messages the peer has sent."""
+        return int(self.link.messageCount)
+
+
+class ClientSession(Linked, link=OrderlyLink):
+    """A client's side of one connection.
+
+    Every verb of a client returns a Deferred, and each failure comes through that: as
+    ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of
+    :mod:`twisted_msgproto.core.errors`.
+    """
+
+    def whenEstablished(self) -> Deferred[Self]:
+        """Return a Deferred that fires with this client when its session stands.
+
+        It fails with what ended the connection before that, or has ended it since: Refused when the
+        server (or TLS) said no, TimedOut, ProtocolViolation, ConnectionClosed.
+        """
+        standing: Deferred[Self] = self.link.whenEstablished()
+        return standing

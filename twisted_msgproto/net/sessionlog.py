@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from twisted.logger import Logger, LogLevel
 
 from ..core.errors import shown
 from ..core.reasons import ended_because
 from .peerlog import Topic
-
-if TYPE_CHECKING:
-    from .factory import SessionFactory
 
 log = Logger(namespace="twisted_msgproto.sessions")
 
@@ -20,21 +18,24 @@ SESSIONS: Final = Topic("more sessions began or ended", 200, 2000)
 
 
 class SessionLog:
-    """Tells of the sessions of one server, through its log for what peers do."""
+    """Lines about the sessions of one server, in its log for what peers do."""
 
-    def __init__(self, factory: SessionFactory) -> None:
-        self._factory = factory
+    def __init__(
+        self, protocol: str, seconds: Callable[[], float], write: Callable[..., None]
+    ) -> None:
+        """``write`` is the server factory's ``writeOf``."""
+        self._protocol = protocol
+        self._seconds = seconds
+        self._write_of = write
         self._began: dict[str, float] = {}  # when, by the session's name
 
     def began(self, session: Any) -> None:
-        """A session stands."""
         if session.session in self._began:  # its client has logged in again
             return
-        self._began[session.session] = self._factory.clock.seconds()
+        self._began[session.session] = self._seconds()
         self._write(session, "{protocol}: session {session} of {peer}{client} began", "began")
 
     def ended(self, session: Any, why: BaseException | None) -> None:
-        """A session has ended; nothing is written of one that never stood."""
         began = self._began.pop(session.session, None)
         if began is None:
             return
@@ -43,14 +44,14 @@ class SessionLog:
             "{protocol}: session {session} of {peer}{client} ended after {seconds:.1f} s and"
             " {messages} messages: {why}",
             "ended",
-            seconds=round(self._factory.clock.seconds() - began, 3),
+            seconds=round(self._seconds() - began, 3),
             messages=session.messageCount,
             why=ended_because(why),
         )
 
     def _write(self, session: Any, text: str, event: str, **fields: Any) -> None:
         client = session.clientId
-        self._factory.writeOf(
+        self._write_of(
             log,
             getattr(session, "address", "") or session.peer or "",
             text,
@@ -58,7 +59,7 @@ class SessionLog:
             topic=SESSIONS,
             level=LogLevel.info,
             event=f"session {event}",
-            protocol=self._factory.protocolName,
+            protocol=self._protocol,
             session=session.session,
             peer=session.peer or "an unknown address",
             client_id=client,

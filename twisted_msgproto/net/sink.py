@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from os import PathLike
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import deferToThreadPool
 from zope.interface import Interface, implementer
 
-from ..core.errors import QueueError
 from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
@@ -39,8 +37,6 @@ class IMessageSink(Interface):
 
 
 class _Finished(NamedTuple):
-    """What became of a batch; ``brokered`` is the batch itself if queues want some of it."""
-
     safe: Deferred[int | None]
     error: BaseException | None
     first: int | None
@@ -124,27 +120,14 @@ class DurableSink:
         self.writer = writer
         self._finished: deque[_Finished] = deque()
         self._woken = False  # a call of _fire is on its way
-        # Batches that the queue could not write: known to its thread, and told here.
-        self._failures_known = 0
-        self._failures_told = 0
-        # While this is held no failure becomes known: what is submitted meanwhile is among those
-        # that the queue's thread takes back once the failure is known.  A writer may call back
-        # while it is called, so the same thread may come again.
-        self._submitting = RLock()
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
         """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be
         written.
-
-        Between a failure and its telling nothing is queued: what stands behind a batch that was
-        lost must not be kept, or its session would have a gap.
         """
         safe: Deferred[int | None] = Deferred()
 
         def finished(error: BaseException | None, first: int | None) -> None:
-            if isinstance(error, QueueError):
-                with self._submitting:
-                    self._failures_known += 1
             self._finished.append(_Finished(safe, error, first, brokered))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
@@ -152,10 +135,7 @@ class DurableSink:
                 self.reactor.callFromThread(self._fire)
 
         brokered = None if batch.envelope is None else batch
-        with self._submitting:
-            if self._failures_known != self._failures_told:
-                return fail(QueueError("the queue could not write what stands in front of this"))
-            self.writer.submit(batch, finished)
+        self.writer.submit(batch, finished)
         return safe
 
     def _fire(self) -> None:
@@ -168,7 +148,6 @@ class DurableSink:
                 safe.callback(first)
             else:
                 safe.errback(error)
-                self._failures_told += isinstance(error, QueueError)
 
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.

@@ -39,7 +39,6 @@ authenticated.
 """
 
 SUITES: Final = b"TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
-"""TLS 1.3 may use these."""
 
 CURVES: Final = (b"X25519MLKEM768:X25519:prime256v1:secp384r1", b"X25519:prime256v1:secp384r1")
 """Keys are exchanged with one of these curves: the first list that this OpenSSL knows whole."""
@@ -87,8 +86,6 @@ def renew(connection: Any) -> None:
 
 
 class _Connection(SSL.Connection):
-    """A TLS connection that restricts the context of the name which the client asks for."""
-
     def set_context(self, context: SSL.Context) -> None:
         """Serve with this context from now on; Twisted's directories of certificates call it."""
         super().set_context(restrict(context))
@@ -96,20 +93,15 @@ class _Connection(SSL.Connection):
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromOptions:
-    """Makes connections with the one context of a context factory."""
-
     def __init__(self, options: Any) -> None:
         self._options = options
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        """Return the connection of ``protocol``."""
         return _Connection(restrict(self._options.getContext()), None)
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromDirectory:
-    """Makes connections with a directory's certificates, by the name that the client asks for."""
-
     def __init__(self, directory: str) -> None:
         # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
         from twisted.protocols._sni import SNIConnectionCreator, autoReloadingDirectoryOfPEMs
@@ -117,7 +109,6 @@ class _FromDirectory:
         self._names = SNIConnectionCreator(autoReloadingDirectoryOfPEMs(FilePath(directory)))
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        """Return the connection of ``protocol``."""
         return _Connection(restrict(self._names.defaultContext), None)
 
 
@@ -132,13 +123,11 @@ costliest record of one octet needs a quarter of a millisecond.
 """
 
 HEADER_OCTETS: Final = 5
-"""A record of TLS begins with its type, its version and its length."""
 
 APPLICATION_DATA: Final = 23
 """Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
 
 RECORD_OCTETS: Final = 16 << 10
-"""A record of TLS holds at most this many octets of what is written."""
 
 LARGE_OCTETS: Final = 16 << 10
 """A connection has a large buffer in OpenSSL when it has read more than this at once."""
@@ -216,7 +205,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.factory.flushSoon(self)
 
     def writeSequence(self, sequence: Iterable[bytes]) -> None:
-        """Write all octets of ``sequence``, as :meth:`write` does."""
         self.write(b"".join(sequence))
 
     def writeNow(self, octets: bytes) -> None:
@@ -229,7 +217,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Encrypt and write what is gathered."""
         if self._gathered:
             octets = b"".join(self._gathered)
             self._gathered.clear()
@@ -344,7 +331,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self._next_turn = self.factory.callInNextTurn(self._go_on)
 
     def _go_on(self) -> None:
-        """Deliver what waits, then read on."""
         self._next_turn = None
         if not self._paused and self.connected:
             self.dataReceived(b"")  # as the socket does it: somebody may measure that
@@ -359,7 +345,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Deliver what waits in the next turn, then what comes."""
         self._paused = False
         if len(self._unread) < HEADER_OCTETS:  # also while something is being delivered
             self.transport.resumeProducing()
@@ -367,7 +352,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._go_on_soon()
 
     def loseConnection(self) -> None:
-        """Close the connection when what was written has left."""
         self.flush()
         super().loseConnection()  # type: ignore[no-untyped-call]
 
@@ -377,7 +361,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         super().abortConnection()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
         self._unread = b""
         self._tell_rest = None
@@ -409,7 +392,6 @@ class TlsFactory(TLSMemoryBIOFactory):
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
 
     def callInNextTurn(self, function: Callable[[], None]) -> Any:
-        """Call ``function`` in the next turn of the reactor; return the call."""
         return self._clock.callLater(0, function)
 
     def grown(self, connection: TlsConnection) -> None:
@@ -422,7 +404,6 @@ class TlsFactory(TLSMemoryBIOFactory):
                 renew(eldest.getHandle())  # type: ignore[no-untyped-call]
 
     def flushSoon(self, connection: TlsConnection) -> None:
-        """Flush ``connection`` in the next turn of the reactor."""
         if not self._written:
             self._clock.callLater(0, self._flush)
         self._written.append(connection)
@@ -437,7 +418,6 @@ class TlsFactory(TLSMemoryBIOFactory):
 
 
 def tls_with(options: Any, factory: Any) -> TlsFactory:
-    """Return ``factory`` behind TLS with a context factory, such as CertificateOptions."""
     return TlsFactory(_FromOptions(options), factory)
 
 

@@ -20,7 +20,6 @@ BOUNDS: Final = (
 """These are the upper bounds of the classes of latencies, in seconds."""
 
 CLASSES: Final = len(BOUNDS) + 1
-"""The last class has no upper bound."""
 
 
 class Traffic:

@@ -52,7 +52,7 @@ class Turn:
 
 
 class TurnWatch:
-    """Measures the methods through which input reaches connections, and tells of slow ones.
+    """A measure of the methods through which input reaches connections; slow ones are told of.
 
     A method that is called within another that is measured belongs to the same turn.
     """

@@ -26,7 +26,7 @@ UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, KeyError
 
 
 class Column(NamedTuple):
-    """Holds a column as Arrow describes it: its nodes, then their buffers."""
+    """A column as Arrow describes it: its nodes, then their buffers."""
 
     nodes: tuple[int, ...]
     """These are the length and the number of nulls of each node, one after the other."""
@@ -34,13 +34,11 @@ class Column(NamedTuple):
 
 
 def _validity(values: Sequence[Any]) -> tuple[int, bytes]:
-    """Return how many values are None, and Arrow's bitmap of the others; none if all are there."""
     nulls = values.count(None)
     return (nulls, _bits([value is not None for value in values])) if nulls else (0, b"")
 
 
 def _bits(values: Sequence[bool | None]) -> bytes:
-    """Return a bit for each value, as Arrow places them; None is 0."""
     bits = "".join(["1" if value else "0" for value in reversed(values)])
     return int(bits or "0", 2).to_bytes((len(values) + 7) // 8, "little")
 
@@ -193,7 +191,6 @@ def compute() -> Any:
 def _built(
     kind: pa.DataType, nodes: Iterator[tuple[int, int]], buffers: Iterator[bytes]
 ) -> pa.Array:
-    """Return an array of the next node, its buffers, and the nodes below it."""
     length, nulls = next(nodes)
     own = [next(buffers) for _ in range(_BUFFERS.get(kind.id, 2))]
     whole = [pa.py_buffer(own[0]) if own[0] else None, *map(pa.py_buffer, own[1:])]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .recovery import Recovery
 
 URL: Final = re.compile(r"[a-z+]+://")
-"""Begins an address, and no directory."""
 
 REMEDY: Final = (
     "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
@@ -68,7 +67,6 @@ def queues_in(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return what sorts names as people count them."""
     return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 DIRECTORY: Final = "bridges"
-"""The bridges' files are in this directory of a queue: a status and a lock for each consumer."""
 
 STATUS_OCTETS_MAX: Final = 64 << 10
 """A status file above this is not read: a bridge writes some kilobytes."""
 
 STATUSES_MAX: Final = 32
-"""At most this many statuses of one queue are read, those that were written last."""
 
 SENT_OCTETS_MAX: Final = 3 << 10
 """A status that is sent has at most this many octets, so that it fits into a request."""

@@ -63,7 +63,7 @@ time.
 
 @dataclass(slots=True)
 class Encoded:
-    """Holds a frame's payload, complete but for the offset of its first message."""
+    """A frame's payload, complete but for the offset of its first message."""
 
     count: int
     pieces: list[Any]
@@ -98,7 +98,6 @@ def clean(text: str) -> tuple[str, int]:
 
 @lru_cache(ORIGINS_REMEMBERED)
 def _origin_text(origin: Origin) -> tuple[str, int]:
-    """An origin as JSON, and how many of its texts had to be cleaned."""
     if not (isinstance(origin[0], str) and isinstance(origin[1], str)):
         raise TypeError(f"protocol and kind are text, not {origin[:2]!r}")
     texts: list[str | None] = []
@@ -116,7 +115,6 @@ def _origin_text(origin: Origin) -> tuple[str, int]:
 
 
 def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
-    """The head of the payload, and how many texts in it had to be cleaned."""
     origins: dict[Origin, int] = {}
     indices = []
     for batch in batches:
@@ -148,7 +146,6 @@ Stretches = list[Sequence[Any]]
 
 
 def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
-    """Return the columns that some batch has, with the values of all batches."""
     if len(batches) == 1:
         return _alone(batches[0])
     counts = [batch.count for batch in batches]
@@ -162,7 +159,6 @@ def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
 
 
 def _alone(batch: MessageBatch) -> dict[str, Stretches]:
-    """Return the columns of one batch as they are: nothing has to be put together."""
     gathered: dict[str, Stretches] = {}
     for name, values in zip(_NAMES, _columns_of(batch), strict=True):
         if values is not None:
@@ -199,12 +195,10 @@ def _stretches(
 
 
 def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
-    """Return all values in one sequence."""
     return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return one stretch of a column."""
     if isinstance(values, PackedOctets):
         buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.octets)]
         return pa.Array.from_buffers(OCTETS, len(values), buffers)
@@ -220,7 +214,6 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
-    """A text column, and how many of its values had to be cleaned."""
     try:
         return _array(values, TEXT), 0
     except UnicodeEncodeError:
@@ -246,20 +239,17 @@ def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
 
 
 def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
-    """A column of maps, and how many texts had to be cleaned."""
     parts = [_fields(some) for some in stretches]
     return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
 
 
 def _packed_texts(rows: PackedOctets) -> pa.Array:
-    """Return packed rows of UTF-8 as a text column, without copying an octet."""
     return pa.StringArray.from_buffers(
         len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
     )
 
 
 def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
-    """A column of maps from mappings (None stays null), and how many texts had to be cleaned."""
     if isinstance(values, PackedMaps):
         texts = _packed_texts(values.keys), _packed_texts(values.items)
         bounds = pa.Array.from_buffers(
@@ -344,7 +334,6 @@ def _listed(gathered: dict[str, Stretches], count: int) -> Written | None:
 
 
 def _packed(gathered: dict[str, Stretches]) -> Written:
-    """Return the columns as Arrow writes them."""
     columns = replaced = envelopes = 0
     arrays: list[pa.Array] = []
     for name, stretches in gathered.items():
@@ -367,7 +356,7 @@ def _packed(gathered: dict[str, Stretches]) -> Written:
 
 
 class _Pieces:
-    """Is a file to Arrow, and keeps the buffers that are written to it, without a copy."""
+    """A file to Arrow that keeps the buffers written to it, without a copy."""
 
     closed = False
 
@@ -383,7 +372,6 @@ class _Pieces:
         """Arrow asks for it."""
 
     def taken(self) -> list[Any]:
-        """Return what was kept so far."""
         pieces, self.pieces = self.pieces, []
         return pieces
 
@@ -409,9 +397,6 @@ _writers = _Writers()
 
 
 def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
-    """Return the columns as Arrow's message of a record batch, in pieces: what is large is not
-    copied.
-    """
     writer, pieces = _writers.of(columns)
     pieces.taken()  # what the first use, or an error, left behind
     writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns)))
@@ -419,7 +404,6 @@ def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
 
 
 def _whole(array: Any) -> pa.Array:
-    """Return the array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
     if isinstance(array, pa.ChunkedArray):
         raise LimitExceeded(f"{array.nbytes} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
     return array
@@ -430,7 +414,6 @@ def _whole(array: Any) -> pa.Array:
 
 @lru_cache(ORIGINS_REMEMBERED)
 def _origins(text: bytes) -> list[list[str | None]]:
-    """Return the origins of a frame, from their JSON."""
     origins: list[list[str | None]] = json.loads(text)
     if not all(len(origin) == ORIGIN_VALUES for origin in origins):
         raise ValueError("an origin does not have its five values")
@@ -463,7 +446,6 @@ class _Part:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def arrays(self) -> dict[int, pa.Array]:
-        """Return the stored columns by their bits."""
         if not self.columns:
             return {}
         whole = self.batches[0] if len(self.batches) == 1 else pa.concat_batches(self.batches)
@@ -473,7 +455,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Assembly:
-    """Puts frames together into one record batch of the table.
+    """Frames that become one record batch of the table.
 
     ``add`` frames (or parts of them) in order, then call ``finish``.
     """
@@ -572,7 +554,6 @@ class Assembly:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """Return a column from one value per run."""
         if len(values) == 1:
             return pa.repeat(scalar_of(values[0], kind), self.rows)
         children = [array_of(self._ends, pa.int32()), array_of(values, kind)]
@@ -583,7 +564,6 @@ class Assembly:
 
 
 def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.RecordBatch | None]:
-    """Return the stored columns of the table alone; None when that is no column at all."""
     columns &= ~ENVELOPE
     if not columns:
         return columns, None
@@ -597,7 +577,6 @@ _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
 
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
-    """Return a stored column over all parts; null where a part leaves it out."""
     kind = TYPES[bit]
     return _joined(
         [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
@@ -605,7 +584,6 @@ def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
 
 
 def _message_id_column(parts: _Arrays) -> pa.Array:
-    """Return the ids as text, from whichever column a part has them in."""
     ids = []
     for rows, arrays in parts:
         if MESSAGE_ID_INTEGER in arrays:
@@ -616,7 +594,6 @@ def _message_id_column(parts: _Arrays) -> pa.Array:
 
 
 def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Return one array of many."""
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)

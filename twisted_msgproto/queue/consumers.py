@@ -104,7 +104,6 @@ def moved(disk: Disk, directory: str, consumer: str) -> int | None:
 
 
 def names(disk: Disk, directory: str) -> list[str]:
-    """Return the names of all consumers, in order."""
     try:
         found = disk.names(os.path.join(directory, DIRECTORY))
     except FileNotFoundError:
@@ -113,7 +112,6 @@ def names(disk: Disk, directory: str) -> list[str]:
 
 
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
-    """Return every consumer's committed offset, by name."""
     found = {}
     for name in names(disk, directory):
         offset = read(disk, directory, name, queue_id)
@@ -137,7 +135,7 @@ def bereft(committed: Mapping[str, int], begin: int) -> list[str]:
 
 
 class Watch:
-    """Notices consumers that have rows to commit and do not move.  Times are in seconds."""
+    """Consumers that have rows to commit and do not move.  Times are in seconds."""
 
     def __init__(self, patience: float = STANDS_STILL_SECONDS) -> None:
         self._patience = patience

@@ -30,13 +30,11 @@ def read(disk: Disk, directory: str) -> dict[Range, str]:
 
 
 def write(disk: Disk, directory: str, ranges: dict[Range, str]) -> None:
-    """Replace the file."""
     lines = [seal(f"damaged {lo} {hi} {reason}") for (lo, hi), reason in sorted(ranges.items())]
     replace_whole(disk, os.path.join(directory, FILE), b"".join(lines))
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same offsets as few ranges in order."""
     result: list[Range] = []
     for lo, hi in sorted(ranges):
         if result and lo <= result[-1][1]:

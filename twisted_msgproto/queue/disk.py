@@ -21,7 +21,6 @@ except ImportError:  # pragma: no cover - Windows has no flock; the queue says s
     fcntl = None  # type: ignore[assignment]
 
 IDENTITY_FILE = "identity"
-"""A directory that is a queue has this file."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
@@ -39,7 +38,6 @@ removed or replaced notices that, and stops.
 """
 
 COPY_OCTETS = 1 << 20
-"""A file that is copied has this many octets of it in memory."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
@@ -48,7 +46,7 @@ become free.
 
 
 class File(Protocol):
-    """Represents one open file.  Positions and sizes are in octets.  Every call may raise
+    """One open file.  Positions and sizes are in octets.  Every call may raise
     OSError.
     """
 
@@ -75,7 +73,7 @@ class File(Protocol):
 
 
 class Stat(NamedTuple):
-    """Says which file a path names: two paths with the same device and inode name one file."""
+    """The file that a path names: two paths with the same device and inode name one file."""
 
     device: int
     inode: int
@@ -83,7 +81,7 @@ class Stat(NamedTuple):
 
 
 class Disk(Protocol):
-    """Gives access to directories and files.  Every call may raise OSError."""
+    """Directories and files.  Every call may raise OSError."""
 
     sync_name: str
     """This is the name of the system call behind :meth:`File.sync`, for the log."""
@@ -156,7 +154,7 @@ def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
 
 
 class OSFile:
-    """Is a file of the operating system."""
+    """A file of the operating system."""
 
     __slots__ = ("_descriptor", "_sync", "_write_at")
 
@@ -171,11 +169,9 @@ class OSFile:
         self._write_at = write_at
 
     def size(self) -> int:
-        """See :class:`File`."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, position: int, octets: int) -> bytes:
-        """See :class:`File`."""
         data = os.pread(self._descriptor, octets, position)
         while len(data) < octets:
             more = os.pread(self._descriptor, octets - len(data), position + len(data))
@@ -185,7 +181,6 @@ class OSFile:
         return data
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
-        """See :class:`File`."""
         if len(pieces) <= PIECES_PER_WRITE_MAX:
             return self._write_at(self._descriptor, pieces, position)
         written = 0
@@ -198,20 +193,17 @@ class OSFile:
         return written
 
     def truncate(self, size: int) -> None:
-        """See :class:`File`."""
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """See :class:`File`."""
         self._sync(self._descriptor)
 
     def close(self) -> None:
-        """See :class:`File`."""
         os.close(self._descriptor)
 
 
 class OSDisk:
-    """Gives access to the disks of the operating system."""
+    """The disks of the operating system."""
 
     def __init__(self) -> None:
         self.sync_name, self._sync = sync_call()
@@ -265,33 +257,26 @@ class OSDisk:
             path = parent
 
     def names(self, path: str) -> list[str]:
-        """See :class:`Disk`."""
         return os.listdir(path)
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """See :class:`Disk`."""
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
         return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
 
     def modified(self, path: str) -> int:
-        """See :class:`Disk`."""
         return os.stat(path).st_mtime_ns // 1000
 
     def stat(self, path: str) -> Stat:
-        """See :class:`Disk`."""
         found = os.stat(path)
         return Stat(found.st_dev, found.st_ino, found.st_size)
 
     def rename(self, old: str, new: str) -> None:
-        """See :class:`Disk`."""
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        """See :class:`Disk`."""
         os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """See :class:`Disk`."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -328,7 +313,6 @@ class OSDisk:
         return lambda: os.close(descriptor)
 
     def lock_holder(self, path: str) -> str | None:
-        """See :class:`Disk`."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -343,7 +327,6 @@ class OSDisk:
 
     @staticmethod
     def _flock(descriptor: int) -> None:
-        """Lock for writing; raise BlockingIOError if that is not possible."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -356,7 +339,6 @@ class OSDisk:
 
     @staticmethod
     def _words(descriptor: int) -> list[str]:
-        """Return a lock file's process id, and its inode when that process had it."""
         try:
             return os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
         except OSError:  # somebody has it all the same
@@ -368,7 +350,6 @@ OS_DISK: Disk = OSDisk()
 
 
 def exists(disk: Disk, path: str) -> bool:
-    """Return whether there is a file of this name."""
     try:
         disk.stat(path)
     except FileNotFoundError:

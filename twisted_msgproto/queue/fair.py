@@ -49,7 +49,7 @@ E = TypeVar("E")
 
 
 class _Session(Generic[E]):
-    """Holds what waits of one session: entries with their octets, and what it may still write."""
+    """What waits of one session: entries with their octets, and what it may still write."""
 
     __slots__ = ("deficit", "entries", "key")
 
@@ -60,7 +60,7 @@ class _Session(Generic[E]):
 
 
 class FairQueue(Generic[E]):
-    """Serves the entries of many sessions in turns; the entries of one session stay in order.
+    """Entries of many sessions, served in turns; those of one session stay in order.
 
     A session that had nothing to write comes before those that write all the time, once, with one
     quantum.  It cannot come first again before the others have had a turn.
@@ -73,11 +73,8 @@ class FairQueue(Generic[E]):
         self._new: deque[_Session[E]] = deque()
         self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
         self.entries = 0
-        """This many entries wait."""
         self.messages = 0
-        """Those entries have this many messages."""
         self.octets = 0
-        """Those entries have this many octets."""
 
     def add(self, key: Hashable, entry: E, messages: int, octets: int) -> None:
         """Append ``entry`` to the session named ``key``; ``octets`` is what writing it costs."""
@@ -141,7 +138,7 @@ class FairQueue(Generic[E]):
 
 
 class GroupCost:
-    """Learns what a group costs, ``sync_seconds`` and ``octet_seconds`` each, from the last ones.
+    """What a group costs, ``sync_seconds`` and ``octet_seconds`` each, learnt from the last ones.
 
     It is a line fitted by least squares; older groups count less and less.
     """
@@ -165,7 +162,6 @@ class GroupCost:
         """Each octet of a group costs this much."""
 
     def learn(self, octets: int, seconds: float) -> None:
-        """Note that a group of this size needed this long."""
         self._weight = self._weight * MEMORY + 1.0
         self._octets = self._octets * MEMORY + octets
         self._seconds = self._seconds * MEMORY + seconds

@@ -41,14 +41,13 @@ DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
 
 TOKEN_OCTETS = 32
-"""A token that a server makes has this many random octets."""
 
 TOKEN_SECONDS = 10.0
 """A call that comes while the server writes its token waits this long for it."""
 
 
 class QueueFlightServer(flight.FlightServerBase):
-    """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
+    """A server of the queue in ``directory`` at ``location``, until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
     ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Every call needs the
@@ -91,9 +90,9 @@ class QueueFlightServer(flight.FlightServerBase):
             raise ConfigurationError(f"cannot listen on {location}: {text}") from None
         self.queue_id = self._served.queue_id
         self.address = f"{scheme}://{host}:{self.port}"
-        """Return where it listens, in the form that clients accept."""
+        """Where it listens, in the form that clients accept."""
         self.token_file: str | None = None
-        """Return where the token stands that the server has made; None for an operator's."""
+        """Where the token stands that the server has made; None for an operator's."""
         if token is None:
             # Not before the port is ours: who listened there until now may have the old one.
             token = f"{self.address}/{secrets.token_hex(TOKEN_OCTETS)}"
@@ -121,17 +120,14 @@ class QueueFlightServer(flight.FlightServerBase):
         return not ended.is_alive()
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """Return the actions, for tools that ask."""
         return [(name, text) for name, (text, _) in self._served.actions.items()]
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Return one small question."""
         with _refusals():
             answer = self._served.act(action.type, bytes(action.body or b""), context.peer())
             return [flight.Result(json.dumps(answer).encode())]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Return a range of the queue."""
         address = context.peer().rpartition(":")[0]
         return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket, address))
 
@@ -200,7 +196,7 @@ def _write_token(disk: Disk, path: str, token: str) -> None:
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):
-    """Lets nobody in who does not show the token; calls wait until there is one."""
+    """A check that lets in who shows the token; calls wait until there is one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,7 +34,6 @@ CHECKSUM = struct.Struct("<I")
 SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_OCTETS = FRAME_HEADER.size
 FRAME_CHECKED_AT = FRAME_HEADER_OCTETS - FRAME_CHECKED.size
-"""The fields that the header's checksum covers begin here."""
 EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
 """A segment without messages has this size: its header, and the frame that names the row before
 it.
@@ -49,7 +48,6 @@ FRAME_OCTETS_MAX = 2**31 - 1
 """Arrow's text and binary columns count octets in 31 bits."""
 
 WINDOW_OCTETS = 1 << 20
-"""What is read from a segment at a time, unless one frame is larger."""
 
 BLOCK_OCTETS = 4096
 """Where a disk cannot be read, this much is skipped at a time."""
@@ -65,7 +63,6 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
 
 def seal(text: str) -> bytes:
-    """Return one line of text with its checksum at the end."""
     octets = text.encode()
     return b"%s %08x\n" % (octets, crc32(octets))
 
@@ -99,7 +96,7 @@ def segment_offset(name: str) -> int | None:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
+    """The permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
     seed.
     """
 
@@ -108,11 +105,9 @@ class Identity:
 
     @property
     def frame_seed(self) -> int:
-        """Return what the checksum of every frame header begins with."""
         return crc32(self.seed)
 
     def sealed(self) -> bytes:
-        """Return the content of the file ``identity``."""
         return seal(f"msgproto-queue {FORMAT_VERSION} {self.queue_id} {self.seed.hex()}")
 
     @classmethod
@@ -136,7 +131,6 @@ class SegmentHeader:
     first: int
 
     def packed(self) -> bytes:
-        """Return the header as octets."""
         octets = SEGMENT_HEADER.pack(
             SEGMENT_MAGIC,
             self.version,
@@ -164,7 +158,7 @@ class SegmentHeader:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """Holds what the file ``end`` says: readers may read up to ``offset``, and no further."""
+    """What the file ``end`` says: readers may read up to ``offset``, and no further."""
 
     offset: int
     segment: int
@@ -180,7 +174,6 @@ class Published:
     """The frame that ends at ``octets`` has this many octets; 0 when it is not known."""
 
     def packed(self) -> bytes:
-        """Return the content of the file ``end``."""
         octets = END.pack(
             END_MAGIC,
             self.offset,
@@ -234,7 +227,7 @@ def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness
 
 @dataclass(slots=True)
 class Record:
-    """Describes one frame: it has ``count`` messages from the offset ``first`` on (0 in a frame
+    """One frame: it has ``count`` messages from the offset ``first`` on (0 in a frame
     of lineage).
     """
 
@@ -249,18 +242,16 @@ class Record:
 
     @property
     def end(self) -> int:
-        """Return the offset after the last message."""
         return self.first + self.count
 
     @property
     def end_position(self) -> int:
-        """Return where in the segment the next frame begins."""
         return self.position + self.octets
 
 
 @dataclass(slots=True)
 class Damage:
-    """Describes octets that are no valid record, and the offsets that are lost with them.
+    """Octets that are no valid record, and the offsets that are lost with them.
 
     ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
     far offsets went.  ``lo == hi``: octets that cost no message.  ``position == end_position``:
@@ -301,7 +292,6 @@ def read_readable(file: File, position: int, octets: int, unread: set[int] | Non
 
 
 def _read_block(file: File, position: int, octets: int) -> bytes | None:
-    """Return what a block holds; None if the disk cannot read it at any of several tries."""
     for _ in range(BLOCK_READS_MAX):
         try:
             return file.read(position, octets)
@@ -311,13 +301,12 @@ def _read_block(file: File, position: int, octets: int) -> bytes | None:
 
 
 def _check_read_error(error: OSError) -> None:
-    """Raise an error again that says something else than that the disk cannot read."""
     if error.errno != errno.EIO:
         raise error
 
 
 class Segment:
-    """Reads one segment file.
+    """A reader of one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
     ``window`` how much is read at a time, both in octets.  A block that the disk cannot read now

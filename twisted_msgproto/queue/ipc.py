@@ -20,7 +20,6 @@ from .arrays import UNKNOWN, Column, array_of, column_of
 from .schema import ATTACHMENTS, FIELDS, OCTETS, STORED, TEXT, TYPES, stored_schema
 
 ALIGNMENT: Final = 8
-"""Arrow fills each buffer up to a multiple of this many octets."""
 
 JOINED_OCTETS: Final = 64 << 10
 """A message up to this size is one piece; a larger one would cost another copy of its octets."""
@@ -45,7 +44,7 @@ _PROBES: Final[dict[pa.DataType, Any]] = {
 
 
 class Form(NamedTuple):
-    """Knows Arrow's metadata of a record batch with given columns, and where its numbers stand."""
+    """Arrow's metadata of a record batch with given columns, and where its numbers stand."""
 
     metadata: bytes
     length_at: int

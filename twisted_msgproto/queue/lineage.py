@@ -37,7 +37,6 @@ STARTS_MAX = 1000
 This bounds the file of a gateway that restarts every minute and whose queue nobody trims.
 """
 FILES_PARSED_MAX = 64
-"""A process keeps the files of this many queues in parsed form."""
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
 _LOSSES = re.compile(r"losses (\d{1,9})", re.ASCII)
@@ -45,7 +44,7 @@ _LOSSES = re.compile(r"losses (\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Says how far a table has landed a queue, and proves that it is this queue's history."""
+    """How far a table has landed a queue, with a proof that it is this queue's history."""
 
     offset: int
     """This is the offset after the last landed row."""
@@ -59,7 +58,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Holds all that a plan needs to know of a queue, at one moment."""
+    """All that a plan needs to know of a queue, at one moment."""
 
     queue_id: str
     begin: int
@@ -130,10 +129,9 @@ def check_proof(queue_id: str, landed: Landed, here: Landed) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Holds what the file ``lineage`` says."""
+    """What the file ``lineage`` says."""
 
     starts: tuple[tuple[int, int], ...] = ()
-    """These are pairs of the first offset of an incarnation and the incarnation, in order."""
     losses: int = 0
     """So many starts found that published messages were lost."""
 
@@ -158,7 +156,6 @@ class Lineage:
         return Lineage(self.starts[max(index - 1, 0) :], self.losses)
 
     def sealed(self) -> bytes:
-        """Return the content of the file."""
         lines = [f"start {first} {number}" for first, number in self.starts]
         if self.losses:
             lines.append(f"losses {self.losses}")

@@ -61,12 +61,10 @@ SEGMENTS_PER_LOOK = 8
 
 
 def _same(found: Stat | None, own: Stat) -> bool:
-    """Return whether what was found is the file that was opened."""
     return found is not None and found[:2] == own[:2]
 
 
 def new_identity() -> Identity:
-    """Return a random queue id and seed."""
     return Identity(secrets.token_hex(16), secrets.token_bytes(8))
 
 
@@ -76,7 +74,7 @@ def new_incarnation() -> int:
 
 
 class Keeper(Protocol):
-    """Needs messages of a log that all consumers have behind them: a broker's queues do."""
+    """Who needs messages of a log that all consumers have behind them, as a broker's queues do."""
 
     @property
     def missing(self) -> str | None:
@@ -98,7 +96,7 @@ class Keeper(Protocol):
 
 
 class SegmentLog:
-    """Appends groups of messages to a queue directory, one caller at a time.
+    """The append side of a queue directory, for one caller at a time.
 
     Making one takes the queue's lock and recovers it; ``recovery`` tells what was found.  Raises
     QueueLocked if another process has the queue, QueueError if the queue cannot be opened.
@@ -376,9 +374,6 @@ class SegmentLog:
         return end
 
     def _framed(self, group: Sequence[Encoded]) -> tuple[list[Any], int]:
-        """Return all buffers to write, frame headers included, and the offset after the last
-        message.
-        """
         pieces: list[Any] = []
         end = self.end
         for encoded in group:
@@ -417,14 +412,10 @@ class SegmentLog:
         )
 
     def _ends_before(self, octets: int) -> bool:
-        """Return whether the segment has messages and no more room for ``octets``."""
         used = self._sizes.get(self._first, 0)
         return used > EMPTY_SEGMENT_OCTETS and used + octets > self._segment_octets
 
     def _writable(self, octets: int) -> File:
-        """Return the file to append ``octets`` to, a new one if the segment is abandoned or at
-        its end.
-        """
         if self._file is not None and self._ends_before(octets):
             self._end_segment()
         if self._file is None:
@@ -620,7 +611,6 @@ class SegmentLog:
             raise self._gone(self._segment_path)
 
     def _named_by(self, path: str) -> Stat | None:
-        """Return which file ``path`` names; None if there is none."""
         try:
             return self._disk.stat(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -29,21 +29,19 @@ from .format import (
 from .lineage import Landed, Lineage, witness
 
 LOOK_OCTETS = 16 << 10
-"""When a single frame is searched, this much of a segment is read at a time."""
 HINTS_MAX = 64
-"""The places of this many rows are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Describes a frame, by its header, in the segment that begins at the offset ``segment``."""
+    """A frame, by its header, in the segment that begins at the offset ``segment``."""
 
     segment: int
     record: Record
 
 
 class Places:
-    """Finds the frames of single rows of the queue in ``directory``.
+    """The frames of single rows of the queue in ``directory``.
 
     It remembers where it found them, and tries there first; what it answers is always read from the
     disk, so it never tells of a history that was replaced meanwhile.  Not for use by several

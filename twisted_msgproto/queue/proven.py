@@ -21,7 +21,7 @@ from .format import Published
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Says that all offsets below ``offset`` were published, and what proves it, in words."""
+    """A proof that all offsets below ``offset`` were published; ``by`` says it in words."""
 
     offset: int
     by: str

@@ -10,9 +10,7 @@ from .format import Segment
 
 DIRECTORY = "quarantine"
 COPY_OCTETS_MAX = 64 << 20
-"""At most this much of one damaged stretch or tail is copied aside."""
 UNFINISHED = ".unfinished"
-"""Copies of records that were never written to their end have this suffix."""
 UNFINISHED_KEPT = 8
 """At most this number of copies of unfinished records is kept, and the oldest go first.
 

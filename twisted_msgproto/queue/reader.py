@@ -32,9 +32,7 @@ READ_ROWS = 10_000
 READ_OCTETS = 32 << 20
 """A batch is returned at this size, however few rows it has."""
 END_READS_MAX = 100
-"""When a read meets a write, the published end is read again at most this often."""
 LOOKS_MAX = 100
-"""When a segment was trimmed meanwhile, the directory is listed again at most this often."""
 
 Look = TypeVar("Look")
 Note = Callable[[int, int, str], None]
@@ -46,7 +44,7 @@ WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0)
 
 
 class QueueReader:
-    """Reads the queue in ``directory``.
+    """A reader of the queue in ``directory``.
 
     Raises QueueError if there is no queue.  A reader holds no files between calls, may be made
     anywhere at any time, and costs the writer nothing.  Not for use by several threads at once.
@@ -195,7 +193,6 @@ class QueueReader:
         )
 
     def _check_identity(self) -> None:
-        """Raise QueueMismatch if another queue was put in the place of this one."""
         now = recovery.read_identity(self._disk, self.directory)
         if now is not None and now != self.identity:
             raise QueueMismatch(
@@ -241,7 +238,6 @@ class QueueReader:
     def _landed(
         self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
     ) -> Landed:
-        """Return the lineage of an offset within bounds; that of the end is published with it."""
         if offset == published.offset and published.incarnation:
             if published.frame_octets:
                 segment, end = published.segment, published.octets
@@ -251,9 +247,6 @@ class QueueReader:
         return self._places.landed(offset, firsts, published, known)
 
     def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
-        """Return the octets of each segment; the size of a segment with a successor is read once
-        only.
-        """
         sizes = {}
         for first in firsts:
             if first == published.segment:
@@ -344,7 +337,6 @@ class QueueReader:
             yield assembly.finish()
 
     def _records(self, lo: int, hi: int, note: Note) -> Iterator[tuple[Segment, Record]]:
-        """Yield the records that hold lo ≤ offset < hi; what is missing is noted as damaged."""
         while lo < hi:
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if not firsts or firsts[0] > lo:
@@ -371,7 +363,6 @@ class QueueReader:
     def _segment_records(
         self, segment: Segment, lo: int, stop: int, note: Note
     ) -> Iterator[Record]:
-        """Yield one segment's records that hold lo ≤ offset < stop, by their headers."""
         position, expected = segment.locate(lo)
         for item in segment.walk(position, expected, check=False):
             item_hi = item.end if isinstance(item, Record) else item.hi
@@ -428,7 +419,6 @@ class QueueReader:
             )
 
     def _ends_at(self, segment: Segment, position: int) -> bool:
-        """Return whether the segment's file ends within the record that begins at ``position``."""
         if segment.cut_at(position):
             return True
         published = self.published()

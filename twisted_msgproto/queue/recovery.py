@@ -39,14 +39,12 @@ from .format import (
 from .proven import Proven, furthest, proven
 
 LOOK_OCTETS = 64 << 10
-"""A start that looks for the end of an older segment reads this much at a time."""
 WRITE_AGAIN_OCTETS = 1 << 20
-"""A start that writes octets again has this many of them in memory."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """Reports what was found at start.  ``lines`` say it for the log, one line each."""
+    """What was found at a start.  ``lines`` say it for the log, one line each."""
 
     truncated_octets: int = 0
     kept_records: int = 0
@@ -60,7 +58,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class Found:
-    """Holds the state of the queue after recovery, and where appending resumes."""
+    """The state of the queue after recovery, and where appending resumes."""
 
     identity: Identity
     end: int
@@ -241,7 +239,6 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
 
 
 def _reaches(disk: Disk, directory: str, state: Found, first: int, bound: int) -> bool:
-    """Return whether a segment's records reach up to the next one, but for what is noted."""
     file = disk.open(os.path.join(directory, segment_name(first)))
     try:
         segment = Segment(file, state.identity.frame_seed, first, window=LOOK_OCTETS)
@@ -336,7 +333,6 @@ def _write_again(segment: Segment, published: int) -> None:
 
 
 def _in_place(segment: Segment, position: int, published: Published | None, known: Proven) -> bool:
-    """Return whether the octets of all that was published may stand in the segment still."""
     if published is not None and published.offset == known.offset:
         return published.segment == segment.first and segment.size >= published.octets
     return not segment.unfinished_at(position)
@@ -381,7 +377,6 @@ def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: i
 def _quarantine(
     disk: Disk, directory: str, state: Found, segment: Segment, found: Damage, hi: int
 ) -> None:
-    """Copy damaged octets aside and note the range, unless it is known already."""
     path = os.path.join(directory, segment_name(segment.first))
     octets = found.end_position - found.position
     if found.lo >= hi:
@@ -424,7 +419,6 @@ def _identity(
     make_identity: Callable[[], Identity],
     recovery: Recovery,
 ) -> Identity:
-    """Return the queue's identity: from its file, from a segment, or a new one."""
     identity = read_identity(disk, directory)
     if identity is not None:
         return identity

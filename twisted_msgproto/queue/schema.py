@@ -60,10 +60,8 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
 """Bit, name and type of every column that a frame may hold, in the order they stand in it."""
 
 TYPES: dict[int, pa.DataType] = {bit: kind for bit, _, kind in STORED}
-"""The type of each stored column by its bit."""
 
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
-"""These bits are known."""
 
 
 @cache
@@ -75,5 +73,4 @@ def stored_schema(columns: int) -> pa.Schema:
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a record batch of this schema without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)

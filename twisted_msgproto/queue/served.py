@@ -29,7 +29,6 @@ from .streams import Streams
 REQUEST_OCTETS_MAX = 4096
 """What an action's body or a ticket may have: it is a few names and numbers."""
 ROWS_MAX = 100_000
-"""A caller may request this many rows in one record batch; a larger request is reduced to it."""
 
 TOKEN_FILE = "flight-{port}.token"
 """A server without an operator's token keeps its own under this name in the queue's directory."""
@@ -85,13 +84,9 @@ class Served:
         }
 
     def _opened(self) -> QueueReader:
-        """Return a reader of what stands in the directory now: another queue may have been put
-        there.
-        """
         return QueueReader(self._directory, disk=self._disk)
 
     def _own(self, request: Request) -> QueueReader:
-        """A reader for a call that names this queue; QueueMismatch for any other."""
         reader = self._opened()
         wanted = _text(request, "queue_id")
         if wanted != reader.queue_id:
@@ -103,9 +98,6 @@ class Served:
 
     @contextmanager
     def _remembering(self, reader: QueueReader) -> Iterator[QueueReader]:
-        """Return the reader that remembers places from call to call, or ``reader`` if that
-        belongs to another call.
-        """
         with self._mutex:
             if self._reader.identity != reader.identity:
                 self._reader = reader
@@ -167,9 +159,6 @@ class Served:
         return {}
 
     def _committed(self, reader: QueueReader, consumer: str) -> int | None:
-        """Return what a consumer has committed, None for a new one; QueueError if there is no room
-        for that.
-        """
         disk, directory = self._disk, self._directory
         before = consumers.read(disk, directory, consumer, reader.queue_id)
         if before is None and len(consumers.names(disk, directory)) >= CONSUMERS_MAX:
@@ -180,7 +169,6 @@ class Served:
         return before
 
     def _tell(self, line: str) -> None:
-        """Report a line, unless there were too many; only while marking."""
         minute = int(self._streams.clock() // 60)
         if minute != self._minute:
             more, self._minute, self._lines = self._lines - LINES_MAX, minute, 0
@@ -255,7 +243,6 @@ class Served:
 
 
 def answer(described: Description) -> Request:
-    """A description as it goes over the wire."""
     # Not asdict: it copies what is deep, and costs half of the whole answer.
     told = {name: getattr(described, name) for name in DESCRIBED}
     told["landed"] = {name: getattr(described.landed, name) for name in PLACED}

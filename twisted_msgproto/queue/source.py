@@ -17,7 +17,7 @@ from .lineage import Description, Landed
 
 
 class Rows:
-    """Iterates over the record batches of one read, in order; afterwards it says what was damaged.
+    """The record batches of one read, in order; afterwards it says what was damaged.
 
     It can be read once.
     """

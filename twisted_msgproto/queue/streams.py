@@ -52,7 +52,7 @@ class Stream:
 
 
 class Streams:
-    """Allows at most ``places`` streams at once; it is used by many threads.
+    """Places for at most ``places`` streams at once, used by many threads.
 
     ``clock`` returns seconds; a reader may read nothing for ``idle`` seconds.
     """

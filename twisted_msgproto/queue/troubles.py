@@ -18,11 +18,10 @@ class _Trouble:
     error: Exception | None = None
     """None once it is over."""
     told: bool = False
-    """Whether its end is to be told."""
 
 
 class Troubles:
-    """Knows what fails at present, and tells it: at once, then once a minute, and its end.
+    """What fails at present; it is told at once, then once a minute, and so is its end.
 
     Any thread may call it.  ``report`` is called with one line.
     """

@@ -26,7 +26,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(slots=True)
 class SegmentReport:
-    """Describes one segment: its offsets lo ≤ n < hi, its octets, its complete groups and
+    """One segment: its offsets lo ≤ n < hi, its octets, its complete groups and
     messages.
     """
 
@@ -40,7 +40,7 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class Report:
-    """Reports what :func:`verify` found."""
+    """What :func:`verify` found."""
 
     queue_id: str
     begin: int
@@ -49,7 +49,6 @@ class Report:
     damaged: list[Range] = field(default_factory=list)
     """Ranges below the published end that cannot be read."""
     lines: list[str] = field(default_factory=list)
-    """These are the faults, one line each."""
     unpublished_octets: int = 0
     """These lie behind the published end: a write under way, or the rest of a crash."""
     unseen: list[str] = field(default_factory=list)
@@ -59,22 +58,18 @@ class Report:
 
     @property
     def whole(self) -> bool:
-        """Return whether every record was read and no damage was found."""
         return not (self.damaged or self.lines or self.unseen)
 
     @property
     def octets(self) -> int:
-        """Return what all segments hold together."""
         return sum(segment.octets for segment in self.segments)
 
     @property
     def messages(self) -> int:
-        """Messages that can be read."""
         return sum(segment.messages for segment in self.segments)
 
     @property
     def groups(self) -> int:
-        """Groups that can be read."""
         return sum(segment.groups for segment in self.segments)
 
 
@@ -168,7 +163,6 @@ def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked
 
 
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
-    """Check what a broker keeps over this queue, if there is one."""
     from .brokered import check
 
     if not _asked(report, lambda: check.has_broker(disk, reader.directory), True):
@@ -225,7 +219,6 @@ def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published 
 
 
 def _recorded_end(disk: Disk, reader: QueueReader, newest: int) -> int:
-    """Return the offset after the last record of the newest segment."""
     end = newest
     try:
         file = disk.open(os.path.join(reader.directory, segment_name(newest)))
@@ -246,7 +239,7 @@ def _recorded_end(disk: Disk, reader: QueueReader, newest: int) -> int:
 
 @dataclass(slots=True)
 class Behind:
-    """Says what lies behind the published end of the newest segment."""
+    """What lies behind the published end of the newest segment."""
 
     name: str
     octets: int
@@ -257,7 +250,6 @@ class Behind:
 
 
 def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
-    """Check the octets behind the published end as the next start of a writer will."""
     behind = Behind(segment_name(segment.first), segment.size - position)
     for item in segment.walk(position, expected):
         if isinstance(item, Record):
@@ -270,7 +262,6 @@ def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
 
 
 def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind) -> None:
-    """Say what lies behind the published end, unless a living writer has just put it there."""
     holder = disk.lock_holder(os.path.join(reader.directory, "lock"))
     if holder is not None:
         try:
@@ -303,7 +294,6 @@ def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind
 def _verify_segment(
     segment: Segment, found: SegmentReport, newest: bool, report: Report, ranges: list[Range]
 ) -> tuple[int, int] | None:
-    """Check one segment; return where what was not published begins, and its offset, if any."""
     header = segment.header()
     if header is None:
         report.lines.append(f"{found.name}: damaged segment header; no message is lost")

@@ -55,17 +55,14 @@ RETRY_DELAY_S = 0.25
 SILENT_S = 3.0
 """A disk that has not answered for this many seconds is said not to answer."""
 SILENT_CHECK_S = 0.5
-"""Another thread checks this often whether the disk has answered."""
 STORING = "storing"
 """The one trouble that keeps messages from being acknowledged."""
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """A writer with nothing to do checks this often whether something can be trimmed."""
 WATCH_S = 60.0
-"""A writer checks this often whether its consumers move."""
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
-"""A closing writer waits this long for a disk that does not answer."""
 
 Callback = Callable[[BaseException | None, int | None], None]
 """This is called with what is wrong, and with the offset of the batch's first message if nothing
@@ -74,7 +71,7 @@ is.
 
 
 class _Entry(NamedTuple):
-    """Holds a batch that waits, its size and who waits for it.
+    """A batch that waits, its size and who waits for it.
 
     It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
     and memory counts them once.
@@ -100,7 +97,6 @@ def _session_of(batch: MessageBatch) -> Hashable:
 
 
 Result = tuple[_Entry, BaseException | None]
-"""An entry, and what is wrong with its own batch."""
 
 _logger = logging.getLogger("twisted_msgproto.queue")
 
@@ -118,7 +114,7 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch - systems without have 
 
 
 class QueueWriter:
-    """Writes the queue in ``directory`` in a thread of its own.
+    """A writer of the queue in ``directory``, with a thread of its own.
 
     Making one takes the lock, recovers the queue and starts the thread.  Raises QueueLocked if
     another process writes this queue, QueueError if it cannot be opened; both are one line.
@@ -292,9 +288,6 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """Return a packed or long batch as a frame; others as they are, and what cannot be
-        encoded.
-        """
         packed = kept_packed(batch.body) or kept_packed(batch.fields)
         if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
@@ -394,7 +387,6 @@ class QueueWriter:
             return self._waiting.take(self._group_messages, octets)
 
     def _delay(self) -> None:
-        """Wait for more to come into the group, if the operator wants that."""
         until = time.monotonic() + self._commit_delay_s
         self._idle = True
         while (
@@ -407,14 +399,12 @@ class QueueWriter:
         self._idle = False
 
     def _report(self, line: str) -> None:
-        """Report to the operator; an error of the receiver of the line goes no further."""
         try:
             self._report_to(line)
         except Exception:
             _logger.exception("the report of the queue %s failed", self.directory)
 
     def _trim(self) -> None:
-        """Remove what every consumer has behind it."""
         self._asked = time.monotonic(), False
         try:
             self._log.trim()
@@ -427,7 +417,6 @@ class QueueWriter:
             self._troubles.over("trim", f"queue {self.directory}: it can be trimmed again")
 
     def _look_at_broker(self) -> None:
-        """Say once that a broker's queues keep the log, and that no broker runs to copy them."""
         missing = self._log.keeper is None and self._log.withheld
         if missing and time.monotonic() >= self._broker_at:
             self._broker_at = math.inf
@@ -437,7 +426,6 @@ class QueueWriter:
             )
 
     def _look_at_consumers(self) -> None:
-        """Name those that do not move: what they need is kept, and fills the disk."""
         now = time.monotonic()
         if now < self._watch_at:
             return
@@ -450,7 +438,6 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: look at the files, trim, and check one segment that the start left out."""
         if self._attempt(self._look) is not None:
             return
         self._trim()
@@ -473,12 +460,10 @@ class QueueWriter:
             self._report(line)
 
     def _behind(self) -> list[Result]:
-        """Remove and return everything that was submitted and is not being written yet."""
         with self._changed:
             return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
-        """Make a group durable and call back."""
         began, stalls = time.perf_counter(), self._stalls
         frames, results = self._encoded(taken)
         error = self._append(frames) if frames else None
@@ -515,7 +500,6 @@ class QueueWriter:
 
     @staticmethod
     def _encode(batches: list[MessageBatch], frames: list[Encoded]) -> list[BaseException | None]:
-        """Add batches to the frames as one; the errors of those that cannot be encoded."""
         errors: list[BaseException | None] = [None] * len(batches)
         good = [batch for batch in batches if batch.count]
         try:
@@ -571,7 +555,6 @@ class QueueWriter:
     # -- why nothing can be stored ----------------------------------------------------------------
 
     def _attempt(self, work: Callable[[], None]) -> QueueError | OSError | None:
-        """Do what waits for the disk; return what is wrong, which is told, or None."""
         self._asked = time.monotonic(), True
         try:
             work()
@@ -600,7 +583,6 @@ class QueueWriter:
         self._troubles.met(STORING, error, line)
 
     def _watch_disk(self) -> None:
-        """Say so when the disk does not answer: the thread that asked it cannot."""
         while not self._ended.wait(SILENT_CHECK_S):
             with self._changed:
                 asked_at, missed = self._asked or (math.inf, False)

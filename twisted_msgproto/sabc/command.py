@@ -42,7 +42,6 @@ CALL_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"properties"}
 RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 
 WINDOW = 256
-"""Requests in flight when nobody says."""
 
 
 async def _connected(
@@ -127,7 +126,7 @@ def _shown(answer: Response) -> dict[str, Any]:
 
 
 class Receiver(SabcClient):
-    """Shows what the server sends of its own accord."""
+    """A client that shows what the server sends of its own accord."""
 
     show: Callable[[Message], None]
     ended: Deferred[None]

@@ -40,7 +40,7 @@ def need_spark() -> None:
 
 
 def register(spark: SparkSession, *, probe: bool = True) -> None:
-    """Makes ``format("msgproto")`` and ``format("msgproto-table")`` known to ``spark``.
+    """Make ``format("msgproto")`` and ``format("msgproto-table")`` known to ``spark``.
 
     It also lets the workers find this package.  On one machine (``local[…]``) they run this very
     Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.  On
@@ -66,9 +66,21 @@ def release(
     authority: str | None = None,
     source: int = 0,
 ) -> dict[str, int]:
-    """Lets queues forget what a stream has committed and made durable; the released offsets.
+    """Let queues forget what a stream has committed and made durable; return the released offsets.
 
-    See :func:`twisted_msgproto.spark.releasing.release` for the parameters and the errors.
+    Reads the last committed batch from the stream's ``checkpoint`` (a local directory), calls
+    ``sync``, makes the checkpoint durable and only then publishes the batch's end as the mark of
+    ``consumer``.  Call it as often as the queue's disk needs it, from the program of the stream or
+    beside it: from a ``StreamingQueryListener``, from a timer, after ``awaitTermination()``.
+
+    ``sync`` must make the sink's output durable before it returns: ``os.sync`` for a sink on this
+    machine's disks under Linux; None for a sink that is durable when a batch is committed (an
+    object store, a database, the durable topics of a broker).  ``queue`` is the source's option
+    ``queue``.  ``source`` is the source's number in a query that has several.
+
+    Raises ConfigurationError when the checkpoint is none, QueueMismatch when a queue never had
+    what the checkpoint says, QueueError when a queue is not there or the checkpoint has none of
+    them, OSError from the disk.
     """
     need_spark()
     from . import releasing
@@ -91,9 +103,14 @@ def read_table(
     storage: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """The landed table at ``location`` by Spark's own Parquet reader.
+    """Read the table at ``location`` as it is now (or as of ``version``) with Spark's Parquet
+    reader.
 
-    See :func:`twisted_msgproto.spark.tablesource.read_table` for the parameters and the errors.
+    Every worker must reach the files: a directory on a shared disk, or an object store for which
+    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``). ``storage``
+    are options of delta-rs; it reads the log here on the driver.
+
+    Raises ConfigurationError with one line when there is no table.
     """
     need_spark()
     from . import tablesource

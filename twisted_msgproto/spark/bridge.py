@@ -31,6 +31,7 @@ from ..core.errors import (
     TableError,
 )
 from ..core.jsonlog import json_line
+from ..core.log_output import LogOutput, missing_line
 from ..queue.below import queues_at
 from ..queue.lineage import Landed
 from ..table import starting
@@ -62,7 +63,6 @@ from .report import (
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
-"""Lines of ``--json-log`` say that they come from here."""
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -71,10 +71,8 @@ PRIVATE = "_bridge"
 """The bridges' own directory below a table; readers and vacuum pass over such names."""
 
 TEMPORARY = "bridge"
-"""A bridge's folder has this name in this user's own temporary directory."""
 
 LOOK_SECONDS = 0.1
-"""The main thread checks this often for signals and for the end of the loop."""
 
 GRACE_SECONDS = 2.0
 """After SIGTERM the running batch may last this long; then it is cancelled and lands next time."""
@@ -95,8 +93,9 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines; with
-    ``json_log`` each line that it prints is a JSON object.
+    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines, and
+    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
+    JSON object.
     """
 
     queues: Sequence[str]
@@ -113,6 +112,7 @@ class BridgeOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
     authority: str | None = None
+    proxy: str | None = None
     json_log: bool = False
 
     def __post_init__(self) -> None:
@@ -138,8 +138,7 @@ class BridgeOptions:
 
     @property
     def access(self) -> Access:
-        """Return what opens the queues of other machines."""
-        return Access(self.token_file, self.authority)
+        return Access(self.token_file, self.authority, self.proxy)
 
     @property
     def locations(self) -> list[str]:
@@ -156,7 +155,7 @@ class BridgeOptions:
 
 
 class Ending:
-    """Counts the signals to end: one means after the batch, two mean now."""
+    """Signals to end so far: one means after the batch, two mean now."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -199,8 +198,12 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     ending.install()
     with contextlib.suppress(PermissionError):
         os.setsid()
-    bridge = Bridge(options, ending, say or (_say_json if options.json_log else _say))
-    with killed_when_late(ending.SIGNALS):
+    json = options.json_log
+    output = LogOutput(
+        1, lambda n: _json_line(missing_line(n).rstrip()) if json else missing_line(n)
+    )
+    bridge = Bridge(options, ending, say or partial(_say, output, json))
+    with killed_when_late(ending.SIGNALS), contextlib.closing(output):
         try:
             bridge.run()
         except KeyboardInterrupt:
@@ -218,13 +221,13 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     return 0
 
 
-def _say(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        print(line, flush=True)
+def _say(output: LogOutput, json: bool, line: str) -> None:
+    output.write(_json_line(line) if json else f"{line}\n")
+    output.flush()
 
 
-def _say_json(line: str) -> None:
-    _say(json_line(time.time(), "info", LOG_SOURCE, line))
+def _json_line(line: str) -> str:
+    return json_line(time.time(), "info", LOG_SOURCE, line) + "\n"
 
 
 class Bridge:
@@ -266,12 +269,13 @@ class Bridge:
                 runner = SparkRunner(context, scratch / "spark.log")
                 self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
+        from .transform import Transform, load_function
+
+        load_function(self.options.transform)  # a wrong one is told before Java starts
         # The table's columns are the function's, which only Spark can say.
         with self._scratch() as scratch, self._spark(scratch) as context:
-            from .transform import Transform
-
             spark_runner = SparkRunner(context, scratch / "spark.log")
-            transform = Transform(spark_runner, self.options.transform, self.options.access)
+            transform = Transform(spark_runner, self.options.transform)
             table = self._open_table(transform.schema)
             with self._prepared(table, gateways):
                 self._drive(table, gateways, spark_runner, transform, transform.schema)
@@ -318,7 +322,6 @@ class Bridge:
         remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
-        """Yield the queues that have come since: their consumer is ours now."""
         if self._growing is None:
             return
         try:
@@ -534,7 +537,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
 
 
 class OpenedMarks:
-    """Opens the queues of the gateways that answer once more, for the marks' threads."""
+    """Queues of the gateways that answer, opened once more for the marks' threads."""
 
     def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
         self._gateways = gateways
@@ -557,7 +560,7 @@ class OpenedMarks:
 
 
 class Maintenance:
-    """Works between two batches: on checkpoints, the log's cleanup and compaction.
+    """Work between two batches: checkpoints, the log's cleanup and compaction.
 
     Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
     does not end the bridge, because the bridge's own batches do not depend on it.

@@ -123,7 +123,6 @@ def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
 
 
 def _shown(micros: int) -> str:
-    """Return a time as the options accept it."""
     try:
         time = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
     except (OverflowError, ValueError, OSError):

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from pyspark.sql import datasource as sql
 
 OFFSET_MAX = sys.maxsize
-"""An offset beyond every queue's end."""
 
 COMPARED: Mapping[type[sql.Filter], Callable[[Any, Any], Any]] = {
     sql.EqualTo: eq,
@@ -78,7 +77,6 @@ def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
 
 
 def _negated(child: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
-    """Return ``NOT child``, such that null rows stay where Spark keeps them."""
     inner = translated(child, schema)
     if inner is None:
         return None
@@ -122,7 +120,6 @@ class Bounds:
     gateways: frozenset[str] | None = field(default=None)
 
     def wants(self, gateway: str) -> bool:
-        """Return whether rows of ``gateway`` may pass."""
         return self.gateways is None or gateway in self.gateways
 
 
@@ -146,7 +143,6 @@ def bounds(filters: Iterable[sql.Filter]) -> Bounds:
 
 
 def _narrow(found: Bounds, one: sql.Filter) -> None:
-    """Narrow ``found`` by what ``one`` says of ``offset``."""
     values = list(one.value) if isinstance(one, sql.In) else [getattr(one, "value", None)]
     numbers = [number for number in values if isinstance(number, int)]
     if len(numbers) != len(values) or not numbers:

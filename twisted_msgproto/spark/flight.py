@@ -32,7 +32,6 @@ from ..queue.served import TOKEN_FILE, described
 from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
-"""One small call may last this long, unless the caller sets less."""
 
 STREAM_SECONDS_MAX = 60.0
 """One stream may last this long: then another begins after the last row that came.
@@ -44,7 +43,6 @@ PATIENCE_SECONDS = 60.0
 """How long a read begins its stream again without a row of it coming."""
 
 PAUSE_SECONDS = 0.5
-"""This long is the pause between two attempts to reach a gateway."""
 
 FRESH_SECONDS = 0.02
 """A description is used for this long: planning asks for id, begin and end at once."""
@@ -53,7 +51,6 @@ TOKEN_FILE_VARIABLE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
 
 TOKEN_OCTETS_MAX = 4096
-"""No more is read of a file with a server's own token."""
 
 AWAY = (flight.FlightUnavailableError, flight.FlightTimedOutError)
 
@@ -69,8 +66,7 @@ CHANNEL_OPTIONS = [
 
 
 class FlightQueue:
-    """Reads the queue that is served at ``location`` (``grpc://HOST:PORT``,
-    ``grpc+tls://HOST:PORT``).
+    """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
 
     It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads. With
     ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
@@ -87,6 +83,7 @@ class FlightQueue:
         *,
         token_file: str | None = None,
         authority: str | None = None,
+        proxy: str | None = None,
         patience: float = PATIENCE_SECONDS,
         limit: float = CALL_SECONDS_MAX,
         queue_id: str | None = None,
@@ -100,8 +97,12 @@ class FlightQueue:
         self._limit = limit
         self._use(_read(token_file, "token").strip() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
+        # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
+        through = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
         try:
-            self._client = flight.connect(location, generic_options=CHANNEL_OPTIONS, **roots)
+            self._client = flight.connect(
+                location, generic_options=[*CHANNEL_OPTIONS, through], **roots
+            )
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"{location}: {_line(error)}") from None
         self._described: Description | None = None
@@ -111,17 +112,14 @@ class FlightQueue:
 
     @property
     def queue_id(self) -> str:
-        """Names the gateway for good."""
         if self._queue_id is None:
             self._queue_id = self._fresh().queue_id
         return self._queue_id
 
     def begin(self) -> int:
-        """Return the earliest offset kept."""
         return self._fresh().begin
 
     def end(self) -> int:
-        """Return the offset after the last durable row."""
         return self._fresh().end
 
     def damaged(self) -> list[tuple[int, int]]:
@@ -208,7 +206,6 @@ class FlightQueue:
                 raise _ours(self.location, error) from None
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _fresh(self) -> Description:
@@ -238,7 +235,6 @@ class FlightQueue:
             raise _ours(self.location, error) from None
 
     def _use(self, token: bytes | None) -> None:
-        """Show ``token`` with each call from now on."""
         headers = [] if token is None else [(b"authorization", b"Bearer " + token)]
         self._small = flight.FlightCallOptions(timeout=self._limit, headers=headers)
         self._large = flight.FlightCallOptions(timeout=STREAM_SECONDS_MAX, headers=headers)
@@ -261,13 +257,11 @@ class FlightQueue:
 
 
 def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:
-    """Return what every request carries: the id of the queue, and what has landed of it."""
     request: dict[str, Any] = {} if queue_id is None else {"queue_id": queue_id}
     return request if landed is None else request | {"landed": asdict(landed)}
 
 
 def _ours(location: str, error: Exception) -> QueueError:
-    """Return Flight's error as one of ours, by the name that the server put in front."""
     kind, colon, text = _line(error).partition(": ")
     if not colon or not kind.isidentifier():
         kind, text = "", _line(error)

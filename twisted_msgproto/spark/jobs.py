@@ -34,10 +34,8 @@ END_SEEN_SECONDS = 2.0
 """After an error, a dead Java machine is seen as dead within this time."""
 
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
-"""One of our errors looks like this in what a Python worker sent through Java."""
 
 PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
-"""The last line of a worker's traceback looks like this; it names the error."""
 
 Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
 """Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
@@ -87,7 +85,7 @@ def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Runs in the workers: each lands the ranges of its task.
+    """Work of a batch for the workers: each lands the ranges of its task.
 
     It is a class, because a function in a function would be sent with all that it refers to.  Each
     task is pickled by itself: a worker unpickles its own and no other's.
@@ -115,7 +113,7 @@ class Landing:
 
 
 class SparkRunner:
-    """Runs batches as jobs of ``context``; ``log`` is the path of Spark's own log."""
+    """Batches as jobs of ``context``; ``log`` is the path of Spark's own log."""
 
     def __init__(self, context: Any, log: Path) -> None:
         self.context = context
@@ -175,7 +173,6 @@ class SparkRunner:
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
-        """Return one line for what Spark raised."""
         if isinstance(error, MsgprotoError):
             return error
         deadline = time.monotonic() + END_SEEN_SECONDS

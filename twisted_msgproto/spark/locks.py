@@ -18,7 +18,6 @@ from pathlib import Path
 from ..core.errors import ConfigurationError
 
 LOCK = "lock"
-"""The lock of a folder has this name in it."""
 
 SCRATCH = ("local", "tmp", "warehouse")
 """These directories of a bridge's folder are of no use to anybody once the bridge has ended."""
@@ -109,7 +108,6 @@ def _lock(path: Path, flags: int = os.O_CREAT) -> int | None:
 
 
 def _clear_left(folder: Path) -> None:
-    """Clear a folder whose bridge is gone."""
     descriptor = _lock(folder / LOCK, 0)
     if descriptor is not None:
         try:

@@ -46,7 +46,6 @@ last error.
 """
 
 ATTEMPT_SECONDS = 1.0
-"""The pause before a batch is run again."""
 
 FILE_SECONDS_MAX = 3600.0
 """Files written longer ago than this are not committed: vacuum may remove what no log names."""
@@ -63,7 +62,7 @@ rows.
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Says when batches begin and how large they get.
+    """When batches begin and how large they get.
 
     ``trigger`` is the least time from one batch to the next in seconds (0: the next begins when
     the last ends); ``once`` lands what is there and ends.
@@ -300,7 +299,6 @@ class Loop:
         raise AssertionError("unreachable")
 
     def _failed(self, error: MsgprotoError) -> None:
-        """A batch did not land: again, but not for ever."""
         self.check()
         self.progress.failures += 1
         self._attempts += 1

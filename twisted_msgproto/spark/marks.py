@@ -18,20 +18,17 @@ from ..queue.source import Queue
 from .crew import Crew
 
 SECONDS = 1.0
-"""Marks and the status are written this often."""
 
 LOOK_SECONDS = 0.01
-"""The end checks this often whether the last marks have been received."""
 
 THREADS_MAX = 32
-"""Marks that are on their way at once."""
 
 Opened = Callable[[str], Queue | None]
 """The queue of a gateway, by its id, for this thread's use; None when it is away."""
 
 
 class Marks:
-    """Sends the newest mark of each gateway once a second, and calls ``report`` as often."""
+    """The newest mark of each gateway, sent once a second; ``report`` is called as often."""
 
     def __init__(
         self,
@@ -56,7 +53,6 @@ class Marks:
         self._thread = threading.Thread(target=self._run, name="marks", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
         self._thread.start()
 
     def want(self, landed: Mapping[str, Landed]) -> None:
@@ -118,7 +114,6 @@ class Marks:
             return None
 
     def _send(self, name: str, landed: Landed) -> bool:
-        """Return whether the gateway has received this mark."""
         try:
             queue = self._opened(name)
             if queue is None:

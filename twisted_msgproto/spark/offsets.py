@@ -31,13 +31,13 @@ from typing import NamedTuple, NotRequired, TypedDict
 from ..core.errors import QueueMismatch
 from ..queue.lineage import Landed
 from ..queue.source import Queue
+from ..table.plan import share
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
 GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"
 
 
 Source = Queue
-"""A stream needs this of a queue: it is a directory here, or the Flight server of a gateway."""
 
 
 class Place(TypedDict):
@@ -50,7 +50,6 @@ class Place(TypedDict):
 
 
 Places = dict[str, Place]
-"""This is a place in every queue of the stream, by queue id."""
 
 
 class Range(NamedTuple):
@@ -138,18 +137,6 @@ def latest_places(
 def is_first(place: Place) -> bool:
     """Return whether a stream begins at ``place``: no batch ends there."""
     return place.get("since") == place["offset"]
-
-
-def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """Divide ``rows_max`` rows evenly among the queues; what one does not need goes to the
-    others.
-    """
-    shares: dict[str, int] = {}
-    left = rows_max
-    for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
-        shares[name] = min(room[name], left // (len(room) - position))
-        left -= shares[name]
-    return shares
 
 
 def batch_ranges(

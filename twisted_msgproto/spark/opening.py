@@ -7,7 +7,6 @@ from ..queue.source import Queue
 from .options import Access
 
 REMOTE = ("grpc://", "grpc+tls://")
-"""A location on another machine begins with one of these."""
 
 PATIENCE_SECONDS = 20.0
 """A task waits this long for rows of a gateway, before its batch is planned without it."""
@@ -41,6 +40,7 @@ def open_queue(
             location,
             token_file=access.token_file,
             authority=access.authority,
+            proxy=access.proxy,
             patience=patience,
             limit=LIMIT_SECONDS,
             queue_id=queue_id,

@@ -37,9 +37,9 @@ OPTIONS = (
     "retired",
     "tokenFile",
     "tlsCa",
+    "flightProxy",
     "ranges",
 )
-"""The options of the source, as ``docs/data-source.md`` has them; their case does not matter."""
 
 MISSPELT = 0.8
 """From this likeness on, of 1, a name that is no option's is taken for a misspelt one."""
@@ -47,23 +47,23 @@ MISSPELT = 0.8
 EARLIEST, LATEST = "earliest", "latest"
 
 NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
-"""These two numbers stand for names in a JSON of offsets, as in Spark's Kafka source."""
 
 SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Access(NamedTuple):
-    """Names the files that open the queues of other machines: they hold the token and the
-    authority.
+    """What opens the queues of other machines: the files with the token and the authority, and a
+    proxy in front of them, ``http://HOST:PORT``.
     """
 
     token_file: str | None = None
     authority: str | None = None
+    proxy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Says where reading begins or ends, according to the options.
+    """Where reading begins or ends, according to the options.
 
     Attributes:
         everywhere: ``earliest`` or ``latest``, for queues that are not named.
@@ -79,7 +79,6 @@ class Edge:
 
     @property
     def named(self) -> set[str]:
-        """Return the queues that the options name."""
         return {*self.offsets, *self.times}
 
 
@@ -123,7 +122,8 @@ class Settings:
         self.accept_loss = not truth(given, "failOnDataLoss", True)
         self.push_filters = truth(given, "pushFilters", False)
         self.retired = frozenset(split_list(given.get("retired", "")))
-        self.access = Access(given.get("tokenfile") or None, given.get("tlsca") or None)
+        names = ("tokenfile", "tlsca", "flightproxy")
+        self.access = Access(*(given.get(name) or None for name in names))
         self.starting = _edge(given, "starting", EARLIEST)
         self.ending = _edge(given, "ending", LATEST)
         strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
@@ -235,7 +235,6 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 
 
 def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return whether an option is true."""
     text = given.get(name.lower())
     if text is None:
         return default

@@ -24,10 +24,8 @@ PATIENCE_SECONDS = 60.0
 """A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
 
 PAUSE_SECONDS = 0.5
-"""This long is the pause between two attempts to reach a gateway."""
 
 READ_ROWS = 10_000
-"""One Arrow batch has this many rows; small commits are merged up to it."""
 
 
 def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
@@ -116,7 +114,6 @@ class QueueRange(InputPartition):
 
     @property
     def lo(self) -> int:
-        """Return the first offset of the first range."""
         return self.pieces[0].lo
 
     @property

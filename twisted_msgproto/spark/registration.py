@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""This is the directory of this package."""
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's switch for sources that can use filters; it is off unless it is set."""
 
 SHIPPED = "twisted_msgproto.zip"
-"""The package as it is sent to workers that do not have it."""
 
 
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:

@@ -23,7 +23,6 @@ from ..queue.lineage import Description, Landed
 from .crew import Crew
 
 RATE_SECONDS = 10.0
-"""Rows per second are measured over this long."""
 
 KNOWN_TOLD_MAX = 20
 """A status tells of this many gateways, those that the table is furthest behind."""
@@ -32,10 +31,8 @@ SEND_SECONDS = 5.0
 """A queue on another machine is sent the bridge's status this often."""
 
 SENDERS_MAX = 4
-"""Statuses that are on their way at once."""
 
 AWAY_SHOWN_MAX = 5
-"""Gateways that are away are named up to this number in a progress line; the status has all."""
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
@@ -45,7 +42,7 @@ def lock_path(queue: Path, consumer: str) -> Path:
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """Describes one batch that is in the table.
+    """One batch that is in the table.
 
     ``number`` is the table's version, ``at`` when it was committed (seconds since 1970).
     """
@@ -58,9 +55,7 @@ class Batch:
 
 @dataclass(slots=True, frozen=True)
 class Lag:
-    """Says how far a table is behind one queue: rows, and the age of the oldest of them in
-    seconds.
-    """
+    """How far a table is behind one queue: rows, and the age of the oldest of them in seconds."""
 
     rows: int
     oldest_age: float
@@ -115,7 +110,7 @@ class Progress:
 
 @dataclass(slots=True, frozen=True)
 class Aside:
-    """Names a gateway whose rows do not move, the reason, and for how long."""
+    """A gateway whose rows do not move, the reason, and for how long."""
 
     location: str
     gateway: str
@@ -126,7 +121,7 @@ class Aside:
 
 @dataclass(slots=True, frozen=True)
 class Report:
-    """Says what a bridge does at one moment; ``docs/spark.md`` describes ``state``."""
+    """What a bridge does at one moment; ``docs/spark.md`` describes ``state``."""
 
     state: str
     progress: Progress
@@ -137,7 +132,7 @@ class Report:
 
 
 class StatusFiles:
-    """Writes the status of one bridge into the directories of its queues.
+    """The status of one bridge in the directories of its queues.
 
     ``directories`` are those on this machine, by queue id; it may grow.  ``whole`` is one more
     file, for the bridge as such, where there is a place for it.
@@ -213,7 +208,6 @@ class StatusFiles:
 
 
 def _known(report: Report) -> list[dict[str, Any]]:
-    """Return how far the table is behind each gateway, the furthest first."""
     most = heapq.nlargest(KNOWN_TOLD_MAX, report.lags.items(), key=lambda one: one[1].rows)
     return [{"queue": name, **_of_queue(report, name)} for name, _ in most]
 
@@ -236,7 +230,7 @@ def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
 
 
 class SentStatuses:
-    """Sends the status of one bridge to the queues on other machines, in threads of its own.
+    """The status of one bridge on its way to the queues on other machines.
 
     ``opened(name)`` returns the queue of a gateway, or None while it is away.  A gateway that does
     not answer, or is too old to know what a status is, misses it; nothing else depends on it.

@@ -194,7 +194,6 @@ def spark_context(
 
 @contextlib.contextmanager
 def _temporaries_in(directory: Path) -> Iterator[None]:
-    """Python's temporary files stand in ``directory``, which is made, in this block."""
     directory.mkdir(mode=0o700, exist_ok=True)
     before, tempfile.tempdir = tempfile.tempdir, str(directory)
     try:
@@ -270,7 +269,7 @@ def _runs(pid: int) -> bool:
 
 
 class JavaErrors:
-    """Reads the stderr of Java and its Python workers: our own lines to stderr, all to a file."""
+    """What Java and its Python workers write to stderr: our own lines to stderr, all to a file."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self.path = path

@@ -56,11 +56,10 @@ from .releasing import LateMarks, move_marks
 from .schema import spark_schema
 
 NAME = "msgproto"
-"""``format()`` accepts this name."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches over the queues and reads their ranges.
+    """Batches over the queues, and their ranges.
 
     ``latestOffset`` must have arguments: with none, Spark silently turns admission control off.
     """
@@ -140,7 +139,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges of the batch start → end."""
         settings = self._settings
         where = dict(zip(self.queues, settings.locations, strict=True))
         planned = partial(
@@ -155,7 +153,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return located(patiently(planned), where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one range."""
         return read_range(partition)
 
     def commit(self, end: dict[str, Place]) -> None:
@@ -169,7 +166,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._release()
 
     def _release(self) -> None:
-        """Moves the mark to what was committed ``releaseAfter`` ago."""
         consumer = self._settings.consumer
         if self._marks is None or consumer is None:
             return
@@ -185,7 +181,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class QueueBatchReader(DataSourceReader):
-    """Reads what the queues hold as a table: for a query, a count, a batch of one's own."""
+    """What the queues hold as a table: for a query, a count, a batch of one's own."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = Settings(options)
@@ -222,7 +218,6 @@ class QueueBatchReader(DataSourceReader):
         return located(ranges, where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one range."""
         return read_range(partition, self._wanted)
 
 
@@ -247,7 +242,6 @@ class QueueSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that ``format()`` accepts."""
         return NAME
 
     def schema(self) -> StructType:

@@ -16,11 +16,10 @@ import pyarrow.dataset as ds
 from ..table.disk import stands
 
 DELTA_LOG = "_delta_log"
-"""The directory of a Delta table's log."""
 
 
 class LandedTable:
-    """Reads what a bridge has landed in ``directory``, at the moment of each call.
+    """What a bridge has landed in ``directory``, at the moment of each call.
 
     A table that does not exist yet is empty.
     """
@@ -37,7 +36,6 @@ class LandedTable:
         return DeltaTable(str(self.directory)).to_pyarrow_dataset()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows (all, or some columns), in no order."""
         dataset = self.dataset()
         if dataset is None:
             from ..queue import SCHEMA
@@ -52,7 +50,6 @@ class LandedTable:
         return 0 if dataset is None else int(dataset.count_rows())
 
     def counts(self) -> dict[str, int]:
-        """Return rows per protocol."""
         grouped = self.read(["protocol"]).group_by("protocol").aggregate([([], "count_all")])
         names, counts = grouped.column("protocol"), grouped.column("count_all")
         return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))

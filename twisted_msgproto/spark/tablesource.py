@@ -41,19 +41,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE_NAME = "msgproto-table"
-"""``format()`` accepts this name."""
 
 FILES_MAX = 500
 """One call of Spark's Parquet reader gets this many files; it plans long lists slowly."""
 
 TASKS_DEFAULT = 8
-"""One read has this many tasks, unless the option ``numPartitions`` says otherwise."""
 
 TASK_OCTETS_MIN = 4 << 20
 """Files are put together to tasks of at least this size; a task costs some 10 ms."""
 
 READ_ROWS = 10_000
-"""One Arrow batch has this many rows."""
 
 TABLE_OPTIONS = (
     "path",
@@ -63,10 +60,8 @@ TABLE_OPTIONS = (
     "numPartitions",
     "pushFilters",
 )
-"""The options of ``format("msgproto-table")``; their case does not matter."""
 
 STORAGE_PREFIX = "storage."
-"""The name of an option of delta-rs (``aws_region``, …) begins with this."""
 
 
 class TableOptions:
@@ -149,9 +144,7 @@ def table_dataset(table: DeltaTable, location: str) -> ds.FileSystemDataset:
 
 
 class TableFile(NamedTuple):
-    """Describes one file of a table: its path below the table, its size, what all its rows have
-    in common.
-    """
+    """One file of a table: its path below it, its size, what all its rows have in common."""
 
     path: str
     octets: int
@@ -159,8 +152,6 @@ class TableFile(NamedTuple):
 
 
 class TableFiles(InputPartition):
-    """Lists the files that one task reads."""
-
     def __init__(self, files: Sequence[TableFile]) -> None:
         self.files = list(files)
 
@@ -169,8 +160,6 @@ class TableFiles(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Reads the files of one version of a table."""
-
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
@@ -223,7 +212,6 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that ``format()`` accepts."""
         return TABLE_NAME
 
     def schema(self) -> StructType:
@@ -278,15 +266,6 @@ def read_table(
     storage: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """Read the table at ``location`` as it is now (or as of ``version``) with Spark's Parquet
-    reader.
-
-    Every worker must reach the files: a directory on a shared disk, or an object store for which
-    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``). ``storage``
-    are options of delta-rs; it reads the log here on the driver.
-
-    Raises ConfigurationError with one line when there is no table.
-    """
     table = open_table(os.fspath(location), storage or {}, version)
     table_dataset(table, os.fspath(location))  # refuses features that hide rows of a file
     schema = table_schema(table)

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
 Function = Callable[[DataFrame], DataFrame]
-"""A transform has this type."""
 
 FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
 """A task names the gateway that it could not read in this form, through Java: JSON in hexadecimal
@@ -74,12 +73,11 @@ class Transform:
     raises, when its result cannot be a table, or when pandas is not installed.
     """
 
-    def __init__(self, runner: SparkRunner, name: str, access: object = None) -> None:
+    def __init__(self, runner: SparkRunner, name: str) -> None:
         self._runner = runner
         self._spark = SparkSession(runner.context)
         self._name = name
         self._function = load_function(name)
-        self._access = access
         try:
             require_minimum_pandas_version()
         except ImportError as error:
@@ -135,7 +133,6 @@ class Transform:
         return result
 
     def _explained(self, error: Exception) -> MsgprotoError:
-        """Return one line for a job that failed: mostly the function's own words."""
         told = self._runner.explained(error)
         if type(told) is not TableError:
             return told
@@ -217,7 +214,7 @@ Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
 
 
 class Union(AccumulatorParam[frozenset[Met]]):
-    """Collects what reads told.  Told twice (a task was run again) it is still one thing."""
+    """What reads told.  Told twice (a task was run again) it is still one thing."""
 
     def zero(self, value: frozenset[Met]) -> frozenset[Met]:
         """Nothing was told."""

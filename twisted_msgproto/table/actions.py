@@ -18,44 +18,38 @@ from urllib.parse import quote, unquote
 from ..queue.lineage import Landed
 
 OURS = "msgproto"
-"""This package's part of a ``commitInfo`` has this key."""
 OFFSET_PREFIX = "msgproto:"
 INCARNATION_PREFIX = "msgproto-incarnation:"
 WITNESS_PREFIX = "msgproto-witness:"
 """Application ids that say how far a gateway has landed begin with these, before the queue's id."""
 
 COMMIT_INFO_WITHIN = 40
-"""The name of a ``commitInfo`` stands within so many octets of its line."""
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
-"""These characters need no percent sign in a path of the log."""
 
 
 Stamp = tuple[str, str, int]
-"""These are the writer's run, its operation and its time, of one version."""
 
 
 class Torn(ValueError):
-    """A version's file is torn: a part of it was lost in a power cut."""
+    """A part of a version's file was lost in a power cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Identifies one run of a program that writes the table; every commit of the run names it."""
+    """One run of a program that writes the table; every commit of the run names it."""
 
     id: str
-    """These are random hexadecimal digits."""
     host: str
     pid: int
 
     @classmethod
     def new(cls) -> Run:
-        """Return a name for this process, from now on."""
         return cls(uuid.uuid4().hex, socket.gethostname(), os.getpid())
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """Describes one Parquet file of the table: an ``add`` of its log."""
+    """One Parquet file of the table: an ``add`` of its log."""
 
     path: str
     """The path is relative to the table, with ``/``, not percent-encoded."""
@@ -66,25 +60,23 @@ class DataFile:
     rows: int | None = None
     """It is None when the file's statistics do not say."""
     statistics: str = ""
-    """The ``stats`` of the add are a JSON text, or empty."""
     modified: int = 0
     """The time is in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Describes a table: identity, columns, partitioning, properties."""
+    """A table's identity, columns, partitioning and properties."""
 
     id: str
     schema: str
-    """Delta's own schema text (JSON)."""
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVersions:
-    """Says what a program has to know to read and to write the table."""
+    """What a program has to know to read and to write the table."""
 
     reader: int
     writer: int
@@ -105,13 +97,11 @@ class Commit:
     """This is the run of this package that wrote it; None for other programs."""
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
-    """These are paths, as in :class:`DataFile`."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Application id to version, as far as this commit sets it."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """This package's writer put this beside its run; it is empty for other programs."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """These are the ``operationParameters`` of the commit."""
     timestamp: int = 0
     """The time is in milliseconds since 1970, by the writer's clock."""
     data_change: bool = True
@@ -121,7 +111,6 @@ class Commit:
 
     @property
     def landed(self) -> dict[str, Landed]:
-        """Return the gateways whose places this commit sets."""
         return landed_of(self.transactions)
 
     @property
@@ -179,7 +168,6 @@ class Proposal:
         )
 
     def lines(self, timestamp: int) -> bytes:
-        """Return the file of the version."""
         return commit_lines(
             timestamp=timestamp,
             operation=self.operation,
@@ -271,7 +259,6 @@ def our_info(
 
 
 def add_action(file: DataFile, data_change: bool) -> dict[str, Any]:
-    """Return the ``add`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "partitionValues": dict(file.partition),
@@ -283,7 +270,6 @@ def add_action(file: DataFile, data_change: bool) -> dict[str, Any]:
 
 
 def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str, Any]:
-    """Return the ``remove`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "deletionTimestamp": timestamp,
@@ -346,7 +332,6 @@ def stamp_of(octets: bytes) -> Stamp:
 
 
 def _said(info: Mapping[str, Any]) -> tuple[Run | None, str, int]:
-    """Return who wrote a version, what it calls that, and when."""
     ours: dict[str, Any] = info.get(OURS) or {}
     operation = str(ours.get("operation") or info.get("operation") or "")
     return _run(ours), operation, int(info.get("timestamp") or 0)

@@ -109,9 +109,6 @@ def _put_in_place(storage: LocalStorage, scratch_log: str, made: str, version: i
 def _expired(
     storage: LocalStorage, listing: Listing, names: Sequence[str], until: int, cutoff: float
 ) -> list[str]:
-    """Return the versions and checkpoints behind the newest checkpoint that is older than
-    ``cutoff``.
-    """
     durable = [(version, parts) for version, parts in listing.checkpoints if version <= until]
     old = [version for version, parts in durable if _modified(storage, parts[0]) <= cutoff]
     anchor = old[-1] if old else -1
@@ -131,7 +128,6 @@ def _expired(
 
 
 def _leftovers(storage: LocalStorage, names: Sequence[str], now: float) -> list[str]:
-    """Return the temporary files of writers that were killed."""
     temporary = [n for n in names if n.startswith(TEMPORARY_PREFIX) and n.endswith(".tmp")]
     return [n for n in temporary if _modified(storage, n) <= now - LEFTOVER_SECONDS]
 

@@ -24,7 +24,6 @@ from .offsets import KEY, FileLost, read_footer
 from .rewrite import discard, read_rows, target_of, write_file
 
 SMALL_OCTETS = 16 << 20
-"""Smaller files are worth a compaction."""
 TARGET_OCTETS = 128 << 20
 """A file becomes at most this large: Spark's readers make one task of it."""
 MEMORY_OCTETS = 128 << 20
@@ -34,9 +33,7 @@ SLICE_ROWS = 8192
 """This many rows are passed to the writer at once; it makes row groups of them."""
 
 DUE_FILES = 500
-"""A bridge compacts when there are more small files than this."""
 DUE_SECONDS = 600.0
-"""A bridge compacts at most once in this time."""
 DUE_OCTETS = 512 << 20
 """A bridge reads at most this much for one compaction; the rest waits for the next one."""
 
@@ -46,22 +43,17 @@ class Compacted:
     """What a compaction did, or would do."""
 
     small: int = 0
-    """There were this many small files before it."""
     removed: int = 0
-    """This many files were removed from the table."""
     added: int = 0
     octets: int = 0
-    """The removed files had this size."""
     given_up: int = 0
     """These groups were abandoned, because another writer removed one of their files meanwhile,
     or one was lost.
     """
     version: int | None = None
-    """The last version that was made; None if there was none."""
 
 
 def small_files(files: Iterable[DataFile], small: int = SMALL_OCTETS) -> list[DataFile]:
-    """Return the files that are worth a compaction."""
     return [file for file in files if file.size < small and None not in file.partition.values()]
 
 
@@ -147,7 +139,7 @@ def compact_if_due(table: Table, run: Run) -> Compacted | None:
 
 
 class Compactions:
-    """Compacts the table of a bridge from time to time, beside the batches.
+    """Compactions of a bridge's table from time to time, beside the batches.
 
     It has its own thread and its own view of the table, so rows do not wait for it, and it may be
     killed at any time: what it leaves then is a file that vacuum removes.
@@ -194,7 +186,6 @@ class Compactions:
 
 
 def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
-    """Yield parts of a group whose rows fit into memory together."""
     part: list[DataFile] = []
     octets = 0
     for file in group:
@@ -210,7 +201,6 @@ def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[l
 
 
 def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> None:
-    """Make one file of the files in ``part``, in one version."""
     if len(part) < 2:
         return
     target = target_of(table)

@@ -24,7 +24,7 @@ DAY = "day"
 
 @dataclass(slots=True)
 class GatewayCounts:
-    """Counts what the table holds of one gateway."""
+    """What the table holds of one gateway."""
 
     gateway: str
     landed: int | None = None
@@ -34,14 +34,12 @@ class GatewayCounts:
     rows: int = 0
     files: int = 0
     protocols: dict[str, int] = field(default_factory=dict)
-    """These are the rows by protocol."""
     days: dict[str, int] = field(default_factory=dict)
-    """These are the rows by day, where the table is partitioned by it."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts what a table holds."""
+    """What a table holds."""
 
     location: str
     version: int
@@ -96,7 +94,6 @@ def _count(found: Counts, table: Table, file: DataFile) -> None:
 
 
 def _parts(table: Table, file: DataFile) -> list[_Part]:
-    """Return the rows of a file by gateway and protocol."""
     has_protocol = PROTOCOL in table.schema.names
     known = _from_statistics(file, has_protocol)
     if known is not None:

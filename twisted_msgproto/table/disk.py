@@ -23,7 +23,7 @@ _SYNC = sync_call()[1]
 
 
 class TableDisk(Protocol):
-    """Gives access to files by their paths.  Every call may raise OSError."""
+    """Files by their paths.  Every call may raise OSError."""
 
     def names(self, path: str) -> list[str]:
         """Return what stands in a directory."""
@@ -63,35 +63,27 @@ class TableDisk(Protocol):
 
 
 class OSTableDisk:
-    """Uses the operating system's files."""
-
     __slots__ = ()
 
     def names(self, path: str) -> list[str]:
-        """Return what stands in a directory."""
         return os.listdir(path)
 
     def read(self, path: str) -> bytes:
-        """Return a whole file."""
         with open(path, "rb", buffering=0) as file:
             return file.read()
 
     def last(self, path: str, octets: int) -> bytes:
-        """Return the end of a file."""
         with open(path, "rb", buffering=0) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - octets))
             return file.read()
 
     def size(self, path: str) -> int:
-        """Return the size of a file in octets."""
         return os.stat(path).st_size
 
     def modified(self, path: str) -> float:
-        """When a file was last written, in seconds since 1970."""
         return os.stat(path).st_mtime
 
     def write(self, path: str, octets: bytes) -> None:
-        """Make a new file with these octets; it must not exist."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             left = memoryview(octets)
@@ -101,27 +93,21 @@ class OSTableDisk:
             os.close(descriptor)
 
     def sync(self, path: str) -> None:
-        """Make the octets of a file durable."""
         _synced(path, _SYNC)
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
         _synced(path, os.fsync)
 
     def link(self, old: str, new: str) -> None:
-        """Link a file to a second name."""
         os.link(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file."""
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory, durably, with what is missing above it."""
         above = os.path.dirname(path)
         made = False
         try:

@@ -15,27 +15,22 @@ from .log import Table
 from .offsets import KEY, read_offsets
 
 DAY = "day"
-"""The values of this partition column expire."""
 ATTEMPTS_MAX = 20
-"""A compaction may come first at most this often."""
 
 
 @dataclass(slots=True)
 class Expired:
-    """Reports what an expiry removed, or would remove."""
+    """What an expiry removed, or would remove."""
 
     before: date
     days: list[str] = field(default_factory=list)
     files: int = 0
     octets: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
-    """These are the offsets of the rows, by gateway."""
     version: int | None = None
-    """This version removed them; None if none were removed."""
 
     @property
     def rows(self) -> int:
-        """Return how many offsets went."""
         return sum(size(ranges) for ranges in self.gateways.values())
 
 
@@ -75,7 +70,6 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
 
 
 def days_before(table: Table, before: date) -> list[DataFile]:
-    """Return the files of older days."""
     found = []
     for file in table.files():
         try:

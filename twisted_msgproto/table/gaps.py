@@ -96,9 +96,6 @@ def batch_notes(
 
 
 def _fewer(ranges: list[Range]) -> list[Range]:
-    """Return at most NOTES_MAX ranges that cover these: the smallest gaps between them are
-    closed.
-    """
     neighbours = enumerate(pairwise(ranges))
     gaps = [(after[0] - before[1], index) for index, (before, after) in neighbours]
     closed = {index for _, index in heapq.nsmallest(len(ranges) - NOTES_MAX, gaps)}

@@ -16,10 +16,8 @@ import pyarrow.compute as pc
 from ..queue.damage import Range, merged
 
 SETTLE_RANGES = 4096
-"""Ranges that may wait before they are merged with what is known."""
 
 Ranges = tuple[pa.Array, pa.Array]
-"""Ranges end at these offsets: ``lo`` and ``hi`` are one 64-bit integer each a range."""
 
 NONE: Ranges = (pa.array([], pa.int64()), pa.array([], pa.int64()))
 
@@ -51,9 +49,7 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 
 @dataclass(slots=True)
 class Coverage:
-    """Collects the offsets of one gateway that were seen, and those that were seen more than
-    once.
-    """
+    """Offsets of one gateway that were seen, and those that were seen more than once."""
 
     rows: int = 0
     _once: Ranges = NONE
@@ -71,7 +67,6 @@ class Coverage:
             self._settle()
 
     def ranges(self) -> list[Range]:
-        """Return what was seen, in order."""
         self._settle()
         return _pairs(self._once)
 

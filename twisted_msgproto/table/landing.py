@@ -40,10 +40,8 @@ DAY = pa.field("day", pa.date32(), nullable=False)
 """No queue has this partition column: the day of ``received_at``, UTC."""
 
 TABLE_SCHEMA: pa.Schema = SCHEMA.append(DAY)
-"""A landed table has these columns."""
 
 PARTITION_COLUMNS = ("day", "protocol")
-"""What a landed table can be partitioned by, in any order."""
 
 READ_ROWS = 10_000
 """One record batch of a queue has this many rows; small commits are merged up to it."""
@@ -69,7 +67,6 @@ not work.
 """
 
 READ_AHEAD = 4
-"""Record batches that wait for the writer at most."""
 
 COMPRESSION_LEVEL = 1
 """This is zstd at its fastest: half of snappy's size at about its cost."""
@@ -100,15 +97,12 @@ class Range:
     access: object = None
 
     def between(self, lo: int, hi: int) -> Range:
-        """Return a part of this range."""
         return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Describes the table for a task: where it is and how its files are written; it can be
-    pickled.
-    """
+    """The table as a task has to know it: where it is, and how its files are written."""
 
     location: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +126,7 @@ class Failure:
 
 @dataclass(slots=True)
 class LandedRanges:
-    """Reports what tasks have landed.
+    """What tasks have landed.
 
     ``files`` are durable and wait for their commit.  ``rows`` and ``damaged`` come from the reads
     themselves, per gateway.  With anything in ``failed`` there are no files: a batch lands whole or
@@ -148,11 +142,9 @@ class LandedRanges:
 
 
 OpenQueue = Callable[[Range], Queue]
-"""Opens the queue of a range; raises QueueError."""
 
 
 def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
-    """Return the results of a batch's tasks as one."""
     whole = LandedRanges()
     for part in parts:
         whole.files += part.files
@@ -290,7 +282,6 @@ def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple
 # -- partitions -----------------------------------------------------------------------------------
 
 Values = tuple[str, ...]
-"""A value for each partition column, as the log has them."""
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
@@ -346,7 +337,7 @@ def _day(number: int) -> str:
 
 
 class Files:
-    """Writes the Parquet files of one task, one open at a time for each partition value."""
+    """Parquet files of one task, one open at a time for each partition value."""
 
     def __init__(self, target: Target, storage: Storage) -> None:
         self._target = target
@@ -408,8 +399,6 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
 
 
 class PartitionFile:
-    """Writes one Parquet file of a partition."""
-
     def __init__(self, target: Target, storage: Storage, values: Values) -> None:
         self.partition = dict(zip(target.partition_by, values, strict=True))
         folders = [f"{name}={quote(value, safe='')}" for name, value in self.partition.items()]

@@ -26,7 +26,7 @@ NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 @dataclass(slots=True)
 class LocalCommits:
-    """Adds versions to the log of a table in a directory."""
+    """Versions of the log of a table in a directory."""
 
     storage: LocalStorage
     clock: Callable[[], float]
@@ -62,7 +62,6 @@ class LocalCommits:
         return proposal.as_commit(version + 1, now)
 
     def put(self, version: int, octets: bytes) -> None:
-        """Run the steps of every version, in their durable order."""
         disk, log = self.storage.disk, self.storage.log_path()
         temporary = self.storage.temporary()
         try:
@@ -120,15 +119,12 @@ class LocalCommits:
             raise
 
     def checkpoint(self, base: Base, version: int) -> Base:
-        """Make a checkpoint, durably; OSError when the disk refused."""
         return write_checkpoint(self.storage, base, version)
 
     def clean(self, properties: Mapping[str, str], until: int) -> None:
-        """Remove what the checkpoint ``until`` and the retention make needless."""
         clean_log(self.storage, properties, until, self.clock())
 
     def now(self) -> int:
-        """Return milliseconds since 1970."""
         return int(self.clock() * 1000)
 
     def _link(self, temporary: str, path: str) -> None:

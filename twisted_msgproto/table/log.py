@@ -58,7 +58,7 @@ hours of versions.
 
 
 class Commits(Protocol):
-    """Adds versions to a log: on a disk, or in an object store."""
+    """Whatever adds versions to a log: on a disk, or in an object store."""
 
     def create(self, metadata: Metadata, run: Run) -> None:
         """Make version 0; FileExistsError if there is a table, OSError if that failed."""
@@ -85,11 +85,10 @@ class Commits(Protocol):
 
 
 class Machine(TypedDict, total=False):
-    """Replaces what a table uses of the operating system; for tests."""
+    """Replacements of what a table uses of the operating system; for tests."""
 
     disk: TableDisk
     clock: Callable[[], float]
-    """This returns the time in seconds since 1970."""
 
 
 class Table:
@@ -99,7 +98,6 @@ class Table:
     """
 
     def __init__(self, storage: Storage, commits: Commits, clock: Callable[[], float]) -> None:
-        """Use :meth:`open`, :meth:`open_for_writing` or :meth:`create`."""
         self._storage = storage
         self._commits = commits
         self._clock = clock
@@ -232,7 +230,6 @@ class Table:
 
     @property
     def storage(self) -> Storage:
-        """Return the table's files."""
         return self._storage
 
     @property
@@ -252,12 +249,10 @@ class Table:
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """Return the partition columns."""
         return self._metadata.partition_by
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Return the table's properties (``delta.…``)."""
         return self._metadata.properties
 
     @property
@@ -283,7 +278,6 @@ class Table:
             self.seen(commit)
 
     def landed(self) -> dict[str, Landed]:
-        """Return how far each gateway has landed, by queue id."""
         return landed_of(self._state.transactions)
 
     @property
@@ -292,7 +286,6 @@ class Table:
         return dict(self._state.transactions)
 
     def files(self) -> list[DataFile]:
-        """Return the table's files at :attr:`version`."""
         return list(self._files().values())
 
     def _files(self) -> dict[str, DataFile]:
@@ -452,7 +445,6 @@ class Table:
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
 
     def _confirmed(self, proposal: Proposal) -> int | None:
-        """The version that this proposal became, be it by an attempt whose answer was lost."""
         for commit in self._unconfirmed:
             if proposal.became(commit):
                 self._unconfirmed.clear()
@@ -563,7 +555,6 @@ class Table:
         )
 
     def _take(self, commit: Commit, *, durable: bool = False) -> None:
-        """Advance to the next version."""
         self._state.apply(commit)
         self._note(commit)
         if not durable:
@@ -590,7 +581,6 @@ def exists(storage: Storage) -> bool:
 def _placed(
     location: str | Path, options: Mapping[str, str] | None, machine: Machine
 ) -> tuple[Storage, Commits, Callable[[], float]]:
-    """Return a table's storage, what adds versions to it, and its clock."""
     storage = storage_at(location, options, machine.get("disk"))
     clock = machine.get("clock", time.time)
     if isinstance(storage, LocalStorage):

@@ -49,7 +49,7 @@ TRUTH = frozenset({"1", "true", "yes", "y", "ok", "on"})
 
 @dataclass(slots=True)
 class ObjectCommits:
-    """Adds versions to the log of a table in an object store."""
+    """Versions of the log of a table in an object store."""
 
     storage: ObjectStorage
     clock: Callable[[], float]
@@ -104,14 +104,12 @@ class ObjectCommits:
         """Do nothing: what a store has answered is durable."""
 
     def checkpoint(self, base: Base, version: int) -> Base:
-        """Have delta-rs write a checkpoint of the newest version."""
         with _os_errors():
             table = self._loaded()
             table.create_checkpoint()
             return Base(table.version())
 
     def clean(self, properties: Mapping[str, str], until: int) -> None:
-        """Have delta-rs remove the log's old versions."""
         with _os_errors():
             self._loaded().cleanup_metadata()
 
@@ -174,7 +172,6 @@ class ObjectCommits:
         )
 
     def _loaded(self) -> DeltaTable:
-        """Return delta-rs' view of the table, at its newest version."""
         if self._table is None:
             options = dict(self.storage.options)
             self._table = DeltaTable(self.storage.location, storage_options=options)

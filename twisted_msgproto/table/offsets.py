@@ -33,13 +33,11 @@ class FileLost(Exception):
 
 @dataclass(slots=True)
 class Offsets:
-    """Reports what files hold of each gateway."""
+    """What files hold of each gateway."""
 
     gateways: dict[str, Coverage] = field(default_factory=dict)
     nameless: int = 0
-    """These rows have no gateway or no offset."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Path to what is the matter, of files that could not be read."""
 
     def add(self, rows: pa.Table) -> None:
         """Add rows that have the columns KEY."""
@@ -155,7 +153,6 @@ def read_group(
 
 
 def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
-    """Whether the file is lost, or could only not be read just now."""
     if isinstance(error, FileNotFoundError):
         return FileLost("it is missing")
     if refused(storage, error):

@@ -26,7 +26,7 @@ PROOF = ("received_at", "message_id", "session", "peer", "body")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Returns where rows lo ≤ offset < hi of the gateway are."""
+    """Where rows lo ≤ offset < hi of the gateway are."""
 
     lo: int
     hi: int
@@ -83,7 +83,7 @@ def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
 
 
 class _Rows:
-    """Reads single rows of one gateway in a table."""
+    """Single rows of one gateway in a table."""
 
     def __init__(self, table: Table, gateway: str, begin: int, end: int, names: list[str]) -> None:
         self.end = end

@@ -46,7 +46,6 @@ class Waiting:
 
     @property
     def rows(self) -> int:
-        """Return how many rows wait."""
         return max(0, self.description.end - self.lo)
 
     @property
@@ -57,7 +56,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Describes one batch: the tasks' ranges, and for each gateway where it begins and ends."""
+    """One batch: the tasks' ranges, and for each gateway where it begins and ends."""
 
     tasks: Sequence[Sequence[Range]]
     before: Mapping[str, Landed | None]

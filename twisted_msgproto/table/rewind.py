@@ -29,13 +29,12 @@ from .verify import GatewayReport, Report, verify
 
 @dataclass(slots=True)
 class Rewound:
-    """Reports what became of one gateway."""
+    """What became of one gateway."""
 
     gateway: str
     before: Landed
     place: Landed
     removed: int = 0
-    """This many rows at or above the place are removed from the table."""
     lost: int = 0
     """This many of these are in the table alone: the queue has no such rows."""
 
@@ -48,7 +47,6 @@ class Plan:
     files: list[DataFile] = field(default_factory=list)
     """These files are written again without the removed rows, or are lost."""
     version: int | None = None
-    """This version did it; None when nothing was done."""
 
 
 def rewind(
@@ -113,7 +111,6 @@ def _rewind(
 
 
 def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
-    """Return where a gateway resumes, and how many rows are removed for that."""
     found = report.gateways[gateway]
     landed = table.landed()[gateway]
     offset = found.whole_to
@@ -174,7 +171,6 @@ def _rows_from(found: GatewayReport, offset: int) -> int:
 
 
 def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Iterator[DataFile]:
-    """Yield the files that hold rows at or above the places, and those that are lost."""
     above = {
         gateway: offset
         for gateway, offset in places.items()
@@ -187,7 +183,6 @@ def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Itera
 
 
 def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
-    """Return whether the statistics of a file leave room for rows at or above one of the places."""
     try:
         highest = json.loads(file.statistics)["maxValues"]["offset"]
     except (ValueError, KeyError, TypeError):
@@ -204,7 +199,6 @@ def _holds(table: Table, file: DataFile, places: Mapping[str, int]) -> bool:
 
 
 def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
-    """Which rows are at or above their gateway's place."""
     names = pa.array(list(places), pa.string())
     bounds = pa.array(list(places.values()), pa.int64())
     index = pc.index_in(rows.column("gateway").cast(pa.string()), names)

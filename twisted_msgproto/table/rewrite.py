@@ -17,7 +17,6 @@ from .storage import Storage
 
 
 def target_of(table: Table) -> Target:
-    """Return the layout of files of ``table``."""
     storage = table.storage
     return Target(table.location, dict(storage.options), table.schema, table.partition_by)
 

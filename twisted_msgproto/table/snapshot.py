@@ -31,9 +31,7 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet
 """A checkpoint has one file, or several parts if it is large."""
 
 ERROR_LINE_MAX = 300
-"""This many characters of another library's error text fit on a line of ours."""
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
-"""Reading a torn checkpoint may raise these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,11 @@ class Listing:
     """Lists what stands in a log."""
 
     versions: tuple[int, ...]
-    """The numbers are ascending."""
     checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
     """These are version and names of the files of each complete checkpoint, ascending."""
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a table at all."""
         return bool(self.versions or self.checkpoints)
 
     @property
@@ -95,7 +91,6 @@ class Loaded:
     state: State
     base: Base
     commits: tuple[Commit, ...]
-    """These are the versions after the base, oldest first."""
 
 
 def refused(storage: Storage, error: BaseException) -> bool:
@@ -255,7 +250,6 @@ def _take_actions(state: State, table: pa.Table) -> None:
 
 
 def _actions(table: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a checkpoint that hold this kind of action."""
     column = table.column(name)
     rows = column.filter(pc.is_valid(column))
     yield from rows.to_pylist()

@@ -34,7 +34,6 @@ other's queue.
 """
 
 REWIND = "REWIND"
-"""A version that sets gateways to what the rows prove has this operation."""
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
 """These operations change what the table holds, whatever they say they added and removed."""

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 TEXT_MAX = 32
 """Characters of a text's minimum and maximum that the log keeps, as Delta's own writer does."""
 TIE_BREAKER = "\U0010ffff"
-"""Sorts after every other character."""
 
 
 @dataclass(slots=True)
@@ -107,7 +106,6 @@ def _least(value: Any) -> Any:
 
 
 def _most(value: Any) -> Any:
-    """Return a text's first characters and one that sorts after all that may follow them."""
     if isinstance(value, str):
         if len(value) <= TEXT_MAX or value[TEXT_MAX] == TIE_BREAKER:
             return value

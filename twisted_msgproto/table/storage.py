@@ -22,7 +22,6 @@ from ..core.errors import TableError
 from .disk import OSTableDisk, TableDisk
 
 LOG = "_delta_log"
-"""The folder of a table's log."""
 PRIVATE = "_msgproto"
 """This folder of a table is for files that are no part of it; readers skip names with this
 beginning.
@@ -85,23 +84,18 @@ class LocalStorage:
 
     @property
     def local(self) -> bool:
-        """Return whether durability is our work."""
         return True
 
     def path(self, path: str) -> str:
-        """Return where a file of the table is."""
         return os.path.join(self.location, path)
 
     def log_path(self, name: str = "") -> str:
-        """Return where a file of the log is; without a name, the log's folder."""
         return os.path.join(self.location, LOG, name) if name else f"{self.location}/{LOG}"
 
     def temporary(self) -> str:
-        """Return a new name beside the log's files, for what is not part of the log yet."""
         return self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
 
     def put(self, path: str, octets: bytes) -> None:
-        """Put a file in the place of what may be there: durably, in one step."""
         temporary = self.temporary()
         self.disk.write(temporary, octets)
         self.disk.sync(temporary)
@@ -109,26 +103,21 @@ class LocalStorage:
         self.disk.sync_directory(os.path.dirname(path))
 
     def log_names(self) -> list[str]:
-        """Return the names in the log."""
         try:
             return self.disk.names(self.log_path())
         except FileNotFoundError:
             return []
 
     def read(self, path: str) -> bytes:
-        """Return a whole file."""
         return self.disk.read(self.path(path))
 
     def size(self, path: str) -> int:
-        """Return the size of a file in octets."""
         return self.disk.size(self.path(path))
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
         self.disk.remove(self.path(path))
 
     def filesystem(self) -> Any:
-        """Return a pyarrow filesystem whose root is the table."""
         return pafs.SubTreeFileSystem(self.location, pafs.LocalFileSystem())
 
 
@@ -141,45 +130,39 @@ class ObjectStorage:
 
     @property
     def local(self) -> bool:
-        """Return whether durability is our work."""
         return False
 
     def log_names(self) -> list[str]:
-        """Return the names in the log."""
         selector = pafs.FileSelector(LOG, allow_not_found=True)
         return [info.base_name for info in self.filesystem().get_file_info(selector)]
 
     def read(self, path: str) -> bytes:
-        """Return a whole file."""
         with self.filesystem().open_input_file(path) as file:
             octets: bytes = file.read()
             return octets
 
     def size(self, path: str) -> int:
-        """Return the size of a file in octets."""
         [info] = self.filesystem().get_file_info([path])
         if info.type == pafs.FileType.NotFound:
             raise FileNotFoundError(path)
         return int(info.size)
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
         self.filesystem().delete_file(path)
 
     def filesystem(self) -> Any:
-        """Return a pyarrow filesystem whose root is the table."""
         return pafs.PyFileSystem(_StoreFiles(self.location, dict(self.options)))
 
 
 class _StoreFiles(DeltaStorageHandler):
-    """Wraps delta-rs' filesystem, so that its files also accept pyarrow's buffers."""
+    """delta-rs' filesystem, whose files also accept pyarrow's buffers."""
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
         return pa.PythonFile(_OctetsOnly(self._handler.open_output_stream(path, metadata)))
 
 
 class _OctetsOnly:
-    """Wraps a file of delta-rs, because its ``write`` accepts nothing but ``bytes``."""
+    """A file of delta-rs, whose ``write`` accepts nothing but ``bytes``."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

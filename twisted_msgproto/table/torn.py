@@ -32,7 +32,6 @@ from .snapshot import (
 from .storage import LocalStorage
 
 EMPTY = "EMPTY"
-"""A version that replaces one lost in a power cut has this operation."""
 PARQUET_MARK = b"PAR1"
 """Every complete Parquet file ends with these octets."""
 
@@ -54,7 +53,6 @@ def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
 
 
 def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
-    """Removes torn checkpoints that are newer than the newest whole one."""
     torn: list[tuple[int, tuple[str, ...]]] = []
     for version, names in reversed(listing.checkpoints):
         try:
@@ -148,7 +146,6 @@ def _since_own(commits: list[Commit]) -> list[Commit]:
 
 
 def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> str:
-    """A file that a version adds, no later one removes, and the disk does not have whole."""
     removed = {
         path for later in commits if later.version > commit.version for path in later.removed
     }

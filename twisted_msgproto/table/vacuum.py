@@ -27,7 +27,6 @@ from .snapshot import READ_ERRORS, list_log, one_line, read_version, refused
 from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
 
 HOURS_MIN = 24
-"""Files that were removed from the table within this many hours are kept in any case."""
 PARQUET = ".parquet"
 CHECKSUM = ".crc"
 """Hadoop's local file system puts this beside a file NAME, as ``.NAME.crc``."""
@@ -35,7 +34,7 @@ CHECKSUM = ".crc"
 
 @dataclass(slots=True)
 class Vacuumed:
-    """Reports what a vacuum removed, or would remove."""
+    """What a vacuum removed, or would remove."""
 
     paths: list[str] = field(default_factory=list)
     octets: int = 0
@@ -141,7 +140,6 @@ def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
 
 
 def _unlogged(storage: Storage) -> Iterator[Any]:
-    """The files that may be data of the table, or a rest of somebody's commit."""
     filesystem = storage.filesystem()
     for info in filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
         if info.type == pafs.FileType.File and (_is_data(info.path) or _is_rest(info.path)):
@@ -156,7 +154,6 @@ def _is_data(path: str) -> bool:
 
 
 def _data_of(path: str) -> str:
-    """Return the file of the table that a file belongs to: itself, or whose checksum it holds."""
     folder, slash, name = path.rpartition("/")
     if name.startswith(".") and name.endswith(CHECKSUM):
         name = name[1 : -len(CHECKSUM)]

@@ -23,21 +23,18 @@ from .offsets import check_columns, read_offsets
 from .snapshot import list_log, one_line, read_version
 
 LINES_MAX = 20
-"""This many ranges of one kind and gateway are printed; JSON has them all."""
 
 
 @dataclass(slots=True)
 class GatewayReport:
-    """Says what the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
+    """What the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
 
     gateway: str
     landed: Landed | None
     """This is the place in the log; None when there are rows and no place."""
     begin: int
-    """This is the first offset that the table was to hold, as far as that is known."""
     rows: int
     seen: list[Range]
-    """These offsets are in files."""
     missing: list[Range]
     """These are below the place, in no file, for no known reason."""
     twice: list[Range]
@@ -68,38 +65,32 @@ class GatewayReport:
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing is wrong."""
         wrong = self.missing or self.twice or self.above or self.mismatch
         return self.landed is not None and not wrong
 
 
 @dataclass(slots=True)
 class Report:
-    """Reports what ``verify`` has found."""
+    """What ``verify`` has found."""
 
     location: str
     version: int
     files: int
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    """These files of the log are missing or torn: path to what is the matter."""
     nameless: int = 0
-    """These rows have no gateway or no offset."""
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing is missing and nothing twice."""
         return not (self.lost or self.nameless) and all(
             found.whole for found in self.gateways.values()
         )
 
     @property
     def rows(self) -> int:
-        """Return how many rows with a name there are."""
         return sum(found.rows for found in self.gateways.values())
 
     def findings(self) -> Iterator[str]:
-        """Yield a line for each thing that is wrong."""
         for path, reason in sorted(self.lost.items()):
             yield f"lost: file {path}: {reason}"
         if self.nameless:
@@ -190,7 +181,6 @@ def _judged(
 
 
 def _ask(found: GatewayReport, queue: Queue) -> None:
-    """Compare what was found with the gateway's queue."""
     description = queue.describe()
     held = without([(description.begin, description.end)], description.damaged)
     found.in_queue = size(found.missing) - size(without(found.missing, held))
@@ -214,7 +204,6 @@ class _Reasons:
         self._commits: dict[str, list[Range]] | None = None
 
     def told(self, gateway: str) -> list[Range]:
-        """Return what the versions that the log still has, and the queue, say was damaged."""
         if self._commits is None:
             self._commits = damage_of_commits(self._table)
         queue = self.queues.get(gateway)

@@ -13,7 +13,7 @@ BEGIN_SECONDS: Final = 1_700_000_000.0
 
 
 class Clock(TwistedClock):
-    """Extends Twisted's clock for tests: it also moves the octets of pairs.
+    """Twisted's clock for tests, which also moves the octets of pairs.
 
     Pass it to a factory as its ``clock``, and ``clock.seconds`` as its ``wallClock``: then the
     times in messages are those of the test.

@@ -33,7 +33,7 @@ class _Fault:
 
 
 class BrokenDisk:
-    """Passes calls on to the operating system's files, and fails when the test says so.
+    """A disk that passes calls on to the operating system's files, and fails when the test says so.
 
     Use it for a queue as ``QueueWriter(directory, disk=disk)`` or ``DurableSink(directory, reactor,
     disk=disk)``.  Any thread may call it.

@@ -174,7 +174,7 @@ class MemoryTransport:
 
 
 class Pair:
-    """Connects a server's and a client's protocol.
+    """A server's and a client's protocol, connected.
 
     Octets, and the end of the connection, move when :meth:`pump` is called::
 

@@ -41,11 +41,9 @@ RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"destination"}
 CALL_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 
 WINDOW = 100
-"""Calls in flight when nobody says."""
 
 
 def _where(reactor: Any, options: ConnectOptions) -> tuple[str, IStreamClientEndpoint]:
-    """Return the WebSocket address and the endpoint that an ENDPOINT means."""
     text = options.endpoint
     if text.startswith(("ws:", "wss:")):
         return text, websocket_endpoint(reactor, options)
@@ -122,7 +120,7 @@ async def call(
 
 
 class Receiver(UmqClient):
-    """Shows what the server pushes: calls and attributes."""
+    """A client that shows what the server pushes: calls and attributes."""
 
     show: Callable[[Message], None]
     ended: Deferred[None]

@@ -89,5 +89,4 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """Return what twistd calls."""
     return standalone(options, serve)

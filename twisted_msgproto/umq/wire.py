@@ -23,7 +23,6 @@ from ..core.errors import Fault, shown
 from ..core.limits import Limit, Limits
 
 VERSION: Final = 1
-"""This package speaks this version of the protocol (``UM-07``)."""
 
 DIGITS_MAX: Final = 13
 """An id or a count has at most this many digits: enough for 64 bits (``UM-02``)."""
@@ -32,7 +31,6 @@ LIMITS: Final = (
     Limit("payload-characters", 1 << 20, "characters", "text of one command (UM-20)", 1),
     Limit("attachments", 32, "attachments", "of one command (UM-19)"),
 )
-""":func:`decode` has these limits (``UM-19``, ``UM-20``)."""
 
 
 class Code(IntEnum):
@@ -81,79 +79,79 @@ class Frame:
 
 
 class Hello(Frame):
-    """With ``H`` a client begins; the id is its version (``UM-06``)."""
+    """``H``, a client's first; the id is its version (``UM-06``)."""
 
     __slots__ = ()
 
 
 class Welcome(Frame):
-    """With ``W`` the server accepts; the id is the version, possibly lowered (``UM-07``)."""
+    """``W``, the server's yes; the id is the version, possibly lowered (``UM-07``)."""
 
     __slots__ = ()
 
 
 class Fatal(Frame):
-    """An ``F`` is ``<code> <message>``, the last command of its sender (``UM-08``)."""
+    """``F``, ``<code> <message>``, the last command of its sender (``UM-08``)."""
 
     __slots__ = ()
 
 
 class AttachmentError(Frame):
-    """A ``-`` replaces one attachment (``UM-04``)."""
+    """``-``, in the place of one attachment (``UM-04``)."""
 
     __slots__ = ()
 
 
 class Call(Frame):
-    """A ``C`` is a remote procedure call (``UM-09``)."""
+    """``C``, a remote procedure call (``UM-09``)."""
 
     __slots__ = ()
 
 
 class Callback(Frame):
-    """A ``B`` is a call of what the other side registered (``UM-11``)."""
+    """``B``, a call of what the other side registered (``UM-11``)."""
 
     __slots__ = ()
 
 
 class Result(Frame):
-    """An ``R`` is a call's answer (``UM-10``)."""
+    """``R``, a call's answer (``UM-10``)."""
 
     __slots__ = ()
 
 
 class CallError(Frame):
-    """An ``E``, or ``!`` of a later draft, is a call's failure (``UM-09``, ``UM-10``)."""
+    """``E``, or ``!`` of a later draft, a call's failure (``UM-09``, ``UM-10``)."""
 
     __slots__ = ()
 
 
 class TopicUpdate(Frame):
-    """A ``T`` is something new on a topic (``UM-12``)."""
+    """``T``, something new on a topic (``UM-12``)."""
 
     __slots__ = ()
 
 
 class TopicClose(Frame):
-    """With ``D`` the publisher ends a topic (``UM-13``)."""
+    """``D``, a topic's end by its publisher (``UM-13``)."""
 
     __slots__ = ()
 
 
 class Unsubscribe(Frame):
-    """With ``U`` the subscriber ends a topic (``UM-14``)."""
+    """``U``, a topic's end by its subscriber (``UM-14``)."""
 
     __slots__ = ()
 
 
 class SetAttribute(Frame):
-    """An ``S`` is ``name=value`` (``UM-15``)."""
+    """``S``, ``name=value`` (``UM-15``)."""
 
     __slots__ = ()
 
 
 class UnsetAttribute(Frame):
-    """An ``X`` is a name (``UM-16``)."""
+    """``X``, a name (``UM-16``)."""
 
     __slots__ = ()
 
@@ -178,7 +176,6 @@ FRAMES: Final[dict[str, type[Frame]]] = {
     "S": SetAttribute,
     "X": UnsetAttribute,
 }
-"""This maps a letter to its frame's class."""
 
 LETTERS: Final[dict[type[Frame], str]] = {
     frame: letter for letter, frame in FRAMES.items() if letter != "!"
@@ -200,7 +197,6 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def base36(value: int) -> str:
-    """Return ``value`` ≥ 0 in upper-case base 36."""
     if value < 36:
         return _ALPHABET[value]
     return _base36_cached(value // 36) + _ALPHABET[value % 36]
@@ -215,12 +211,18 @@ def _base36_cached(value: int) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Is ``text`` an id as the grammar has it?"""
     return len(text) <= DIGITS_MAX and not text.strip(_ALPHABET)
 
 
+def coded(payload: str) -> tuple[int | None, str]:
+    """Return the code that ``payload`` begins with, and the text behind it; None: all is text."""
+    digits, _, text = payload.partition(" ")
+    if digits.isascii() and digits.isdigit() and len(digits) < 10:
+        return int(digits), text
+    return None, payload
+
+
 def encode(frame: Frame) -> str:
-    """Return the text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
     return command_text(type(frame), frame.id, frame.payload, frame.attachments)
 
 
@@ -231,14 +233,11 @@ def command_text(kind: type[Frame], id: str, payload: str, attachments: int) -> 
 
 
 class Decoder:
-    """Turns text messages into frames, within limits.  It keeps no state: one message is one
-    command.
-    """
+    """What makes frames of text messages, within limits, without a state: one message is one."""
 
     __slots__ = ("_attachments", "_characters")
 
     def __init__(self, limits: Limits) -> None:
-        """``limits`` holds at least :data:`LIMITS`."""
         self._characters = limits.integer("payload-characters")
         self._attachments = limits.integer("attachments")
 
@@ -264,7 +263,6 @@ class Decoder:
 
 
 def fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFault:
-    """Return the fault of a command, with the first characters of its ``text``."""
     return UmqFault(reason, why, text[:FAULT_CHARACTERS].encode("utf-8", "replace"), code)
 
 

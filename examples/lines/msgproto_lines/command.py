@@ -58,9 +58,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
             """Show it."""
             show(message)
 
-        def sessionEnding(self, reason: Failure) -> None:
+        def sessionLost(self, reason: Failure) -> None:
             """There is no more to come."""
-            super().sessionEnding(reason)
             ended.callback(None)
 
     client = await connected(reactor, options, Showing)

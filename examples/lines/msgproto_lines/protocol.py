@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
@@ -12,16 +12,16 @@ from twisted_msgproto.core.errors import (
     ConnectionClosed,
     Fault,
     LimitExceeded,
-    ProtocolViolation,
+    PeerError,
     Refused,
-    TimedOut,
 )
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.message import Message, MessageBatch
+from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.comeback import ClientComeback
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
-from twisted_msgproto.net.link import Link, SteadyLogger
-from twisted_msgproto.net.session import Session
+from twisted_msgproto.net.link import SteadyLogger
+from twisted_msgproto.net.session import ClientSession, Session, SessionLink, hook
 from twisted_msgproto.net.wires.stream import StreamWire
 
 from .machine import Client, Server
@@ -38,8 +38,8 @@ PROTOCOL = "lines"
 KIND = "line"
 
 
-class LinesServer(Session):
-    """The server's side of one connection; override the hooks of Session."""
+class LinesServerLink(SessionLink):
+    """The server's side of one connection: what its machine says is done here."""
 
     log = SteadyLogger(namespace="msgproto_lines")
     factory: LinesServerFactory
@@ -78,11 +78,18 @@ class LinesServer(Session):
         self.factory.subscribers[self] = None
 
     actions: ClassVar = {
-        Fault: Session.peerFaulted,
+        Fault: SessionLink.peerFaulted,
         BodiesReceived: _received,
         BodiesStored: _stored,
         SubscriptionAsked: _subscribed,
     }
+
+
+class LinesServer(Session, link=LinesServerLink):
+    """The server's side of one connection, for applications: override the hooks of Session."""
+
+    factory: LinesServerFactory
+    link: LinesServerLink
 
 
 class LinesServerFactory(MsgprotoServerFactory):
@@ -95,84 +102,45 @@ class LinesServerFactory(MsgprotoServerFactory):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """``arguments`` and ``options`` as the base has them."""
         super().__init__(*arguments, **options)
-        self.subscribers: dict[LinesServer, None] = {}
+        self.subscribers: dict[LinesServerLink, None] = {}
 
 
-class LinesClient(Link):
+class LinesClientLink(ClientLink):
     """The client's side of one connection."""
 
     log = SteadyLogger(namespace="msgproto_lines")
     machine: Client
     readsWhileUnread = readsWhileDraining = True
+    timeFaults = frozenset({"ack-seconds"})
     answerEvents = frozenset({Acknowledged})
-
-    def __init__(self) -> None:
-        """Make a client which is not connected."""
-        self._error: Exception | None = None
-        self._closing: list[Deferred[None]] = []
-
-    def whenEstablished(self) -> Deferred[LinesClient]:
-        """Fires with this client: it can be used as soon as it is connected."""
-        return succeed(self) if self.loss is None else fail(self._why())
-
-    def send(self, body: bytes) -> Deferred[None]:
-        """Send a body; fires when the server has it safe.
-
-        Fails with LimitExceeded when nothing was sent, and with what ended the connection.
-        """
-        return self._ask(b"put", body)
-
-    def subscribe(self) -> Deferred[None]:
-        """Ask for what is put from now on; fires when it will come to messageReceived."""
-        return self._ask(b"subscribe", b"")
-
-    def messageReceived(self, message: Message) -> None:
-        """Somebody has put this; override it."""
-
-    def close(self) -> Deferred[None]:
-        """Wait for what is on its way, as long as the limit ``drain``; fires when it is closed."""
-        if self.loss is not None:
-            return succeed(None)
-        closing: Deferred[None] = Deferred()
-        deadline = self.factory.clock.callLater(self.factory.limits["drain"], self.abort)
-        closing.addBoth(lambda _: deadline.active() and deadline.cancel())
-        self._closing.append(closing)
-        self.drain()
-        return closing
 
     def makeMachine(self) -> Client:
         """Return a machine with the factory's limits."""
         return Client(self.factory.limits)
 
-    def peerFaulted(self, fault: Fault) -> None:
-        """The server did something wrong, or says that we did; callers are told."""
-        kinds = {"ack-seconds": TimedOut, "refused": Refused}
-        self._error = kinds.get(fault.reason, ProtocolViolation)(fault.text)
-        super().peerFaulted(fault)
+    def transportSecured(self) -> None:
+        """The connection can be used; there is no hand-shake of our own."""
+        self.establish()
+
+    def peerError(self, fault: Fault) -> PeerError:
+        """Return what callers are told of a fault: the server may have said that we did wrong."""
+        return Refused(fault.text) if fault.reason == "refused" else super().peerError(fault)
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """The connection is gone; some callers wait in vain."""
         for waiter in work:
             if not waiter.called:
-                waiter.errback(self._why())
+                waiter.errback(self.ending)
 
-    def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone."""
-        closing, self._closing = self._closing, []
-        for closed in closing:
-            closed.callback(None)
-
-    def _why(self) -> Exception:
-        return self._error or ConnectionClosed("the connection is closed")
-
-    def _ask(self, word: bytes, body: bytes) -> Deferred[None]:
+    def ask(self, word: bytes, body: bytes) -> Deferred[None]:
+        """Send a request; fires with its answer."""
         waiter: Deferred[None] = Deferred()
         try:
             self.machine.ask(word, body, waiter, self.factory.clock.seconds())
         except LimitExceeded as error:
             return fail(error)
         except IllegalTransition:
-            return fail(self._why())
+            return fail(self.ending or ConnectionClosed("the connection is closed"))
         self.flush()
         return waiter
 
@@ -183,13 +151,35 @@ class LinesClient(Link):
 
     def _published(self, event: BodyPublished) -> None:
         now = self.factory.receivedAt()
-        self.messageReceived(Message(PROTOCOL, KIND, now, self.peer, body=event.body))
+        message = Message(PROTOCOL, KIND, now, self.peer, body=event.body)
+        self.protocol.messageReceived(message)
 
     actions: ClassVar = {
-        Fault: peerFaulted,
+        Fault: ClientLink.peerFaulted,
         Acknowledged: _acknowledged,
         BodyPublished: _published,
     }
+
+
+class LinesClient(ClientSession, link=LinesClientLink):
+    """The client's side of one connection, for applications."""
+
+    link: LinesClientLink
+
+    def send(self, body: bytes) -> Deferred[None]:
+        """Send a body; fires when the server has it safe.
+
+        Fails with LimitExceeded when nothing was sent, and with what ended the connection.
+        """
+        return self.link.ask(b"put", body)
+
+    def subscribe(self) -> Deferred[None]:
+        """Ask for what is put from now on; fires when it will come to messageReceived."""
+        return self.link.ask(b"subscribe", b"")
+
+    @hook
+    def messageReceived(self, message: Message) -> None:
+        """Somebody has put this; override it."""
 
 
 class LinesClientFactory(SessionFactory, ClientFactory):
@@ -197,7 +187,7 @@ class LinesClientFactory(SessionFactory, ClientFactory):
 
     protocolName = PROTOCOL
     LIMITS = LIMITS
-    protocol = LinesClient  # type: ignore[assignment]
+    protocol = LinesClient
 
 
 class LinesClientService(ClientComeback[LinesClient]):

@@ -75,7 +75,6 @@ class Kind(NamedTuple):
 
     @property
     def goal(self) -> str:
-        """What must hold, in words."""
         most = f"≤ {LIMITS_MB[self.wire]} MB above start"
         if self.protocol == "mtl":
             most = f"≤ {BARE_TIMES} × a ROUTER of pyzmq alone that asks for ZAP"
@@ -153,7 +152,6 @@ class Silent:
         self._poll = select.epoll()
 
     def open(self, count: int) -> None:
-        """Open so many more."""
         for number in range(count):
             line = opened(self._port, self._kind, self._context)
             self._lines[line.fileno()] = line
@@ -162,13 +160,11 @@ class Silent:
                 self._answer(0.0)
 
     def stay(self, seconds: float) -> None:
-        """Say nothing for so long, but answer pings."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._answer(left)
 
     def close(self) -> None:
-        """Close all."""
         self._poll.close()
         for line in self._lines.values():
             line.close()
@@ -196,7 +192,6 @@ def weighed(
 
 
 def idle_seconds(scale: float) -> float:
-    """Return for how long a crowd of this size is watched."""
     return max(1.0, IDLE_SECONDS * scale)
 
 
@@ -314,8 +309,6 @@ GREEDY_INPUTS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 class Greedy:
-    """One connection that sends until nothing more is taken."""
-
     def __init__(self, line: socket.socket, stream: Iterator[bytes]) -> None:
         self.line = line
         self.line.setblocking(False)

@@ -35,8 +35,6 @@ WORDS = 6000
 
 
 class Load(NamedTuple):
-    """What filebeat ships: so many lines of this size."""
-
     lines: int
     octets: int
     what: str
@@ -66,15 +64,12 @@ def write_lines(path: Path, load: Load, seed: int = 1) -> set[bytes]:
 
 
 class Landed:
-    """Follows a queue: how often each line stands in it."""
-
     def __init__(self, queue: Path) -> None:
         self._queue = queue
         self._read = 0
         self.lines: Counter[bytes] = Counter()
 
     def look(self) -> None:
-        """Read what has come since."""
         try:
             reader = QueueReader(self._queue)
             end = reader.end()
@@ -154,7 +149,6 @@ def _ship(launch: Launcher, port: int, load: Load, bulk: int, tls: bool, kills: 
 
 
 def measure(load: Load, kill: bool, scale: float) -> Found:
-    """All sizes of bulks, with TLS and without."""
     if not BINARY.exists():
         raise NotHere("no filebeat: python -m tests.tools.filebeat brings it")
     load = load._replace(lines=max(10, int(load.lines * scale)))

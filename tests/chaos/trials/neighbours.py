@@ -30,7 +30,6 @@ GOAL = "p99 ≤ max(6 × p50 alone, 100 ms); a turn ≤ 100 ms; never cut off"
 
 
 def goal(name: str) -> str:
-    """What must hold beside this input, in words."""
     most = INPUTS[name].peak_mib
     return GOAL + (f"; peak ≤ {most} MiB" if most else "")
 
@@ -46,7 +45,6 @@ class Beside(NamedTuple):
     resident_mib: float
 
     def found(self, most_mib: float = inf) -> Found:
-        """For the table."""
         allowed = max(TIMES * self.alone[0], LEAST_MILLISECONDS)
         kept = self.beside[1] <= allowed and self.turn <= TURN_MILLISECONDS
         kept = kept and self.resident_mib <= most_mib
@@ -61,12 +59,10 @@ class Beside(NamedTuple):
 
 
 def percentiles(seconds: Sequence[float]) -> tuple[float, float]:
-    """The median and the 99th percentile, in ms."""
     return median(seconds) * 1e3, quantiles(seconds, n=100, method="inclusive")[98] * 1e3
 
 
 def neighbour_of(protocol: str) -> str:
-    """The next protocol: it is never the one that is attacked."""
     return PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % len(PROTOCOLS)]
 
 
@@ -91,7 +87,6 @@ def beside(five: Five, clients: GoodClients, name: str, messages: int, warm: flo
 
 
 def measure(name: str, scale: float) -> Found:
-    """One row, with a gateway of its own."""
     with (
         tempfile.TemporaryDirectory() as directory,
         launching(Path(directory)) as launch,

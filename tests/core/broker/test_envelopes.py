@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
-from twisted_msgproto.core.broker.terms import QueueName
 
 names = st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 

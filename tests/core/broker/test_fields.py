@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from twisted_msgproto.core.broker.fields import as_text, no_fields
-from twisted_msgproto.core.broker.states import LETTER, LetterState
+from tests.core.broker.states import LETTER, LetterState
+from twisted_msgproto.core.broker.fields import as_text
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -29,10 +29,6 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 )
 def test_a_value_as_the_column_fields_has_it(value: Any, text: str) -> None:
     assert as_text(value) == text
-
-
-def test_who_shares_nothing_has_no_properties() -> None:
-    assert no_fields(None) == {}  # type: ignore[arg-type]
 
 
 def test_every_state_of_a_letter_has_a_row_and_what_is_done_stays_so() -> None:

@@ -56,22 +56,6 @@ def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
     assert one.full(ORDERS)
 
 
-def test_a_sender_that_is_gone_is_not_called() -> None:
-    one = broker(queue_messages=1)
-    one.publish(ORDERS, letters(range(2)), NOW)
-    called: list[str] = []
-
-    def call() -> None:
-        called.append("called")
-
-    one.when_room(ORDERS, call)
-    one.no_longer_waits(ORDERS, call)
-    one.no_longer_waits(ORDERS, call)
-    assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS), QueueRoom(ORDERS)]
-    subscribed(one).settle(one)
-    assert called == []
-
-
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
     one = broker(broker_memory=10 * LETTER_OCTETS, queue_idle=100)
     called: list[str] = []

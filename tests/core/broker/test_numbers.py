@@ -12,9 +12,10 @@ from tests.core.broker.world import NOW, ORDERS, broker, letters, subscribed
 from tests.doubles import octets_of
 from twisted_msgproto.core.broker import Broker, Wanted
 from twisted_msgproto.core.broker import numbers as module
-from twisted_msgproto.core.broker.machine import TRIES_COUNTED
-from twisted_msgproto.core.broker.numbers import LARGE, SMALL, Numbers
-from twisted_msgproto.core.broker.places import DISTANCE_MAX
+from twisted_msgproto.core.broker.numbers import Numbers
+
+TRIES_COUNTED, SMALL, LARGE, DISTANCE_MAX = 2**16 - 1, "H", "I", 2**32 - 1
+
 
 PLACE = st.one_of(
     st.integers(0, 60),

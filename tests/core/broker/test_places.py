@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.broker import places as module
-from twisted_msgproto.core.broker.places import CHUNK, DISTANCE_MAX, Places, Row
+from twisted_msgproto.core.broker.places import Places, Row
 
-ROOM = 2**63
+ROOM, DISTANCE_MAX = 2**63, 2**32 - 1
 STEP = st.one_of(
     st.tuples(st.just("extend"), st.integers(1, 12), st.sampled_from([1, 3, DISTANCE_MAX, 2**40])),
     st.tuples(st.just("insert"), st.integers(0, 400), st.sampled_from([0, 0, DISTANCE_MAX, 2**40])),
@@ -85,7 +85,7 @@ def test_what_is_added_behind_the_end_may_also_be_before_it() -> None:
 
 def test_a_place_costs_at_most_16_octets() -> None:
     """BK: ten million of them wait in 160 MB; the bench counts those, this counts a part."""
-    count = 40 * CHUNK
+    count = 40 * module.CHUNK
     tracemalloc.start()
     try:
         places = Places()

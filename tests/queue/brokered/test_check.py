@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+from zlib import crc32
 
 import pytest
 
@@ -60,6 +62,14 @@ def test_a_missing_log_could_not_be_looked_at(world: World) -> None:
     report = verified(world)
     assert any(line.startswith("broker: ") for line in report.unseen)
     assert not report.whole
+
+
+def test_files_of_another_queue_are_told(world: World) -> None:
+    octets = world.disk.octets_of(f"{BROKER}/settled")
+    header = octets[:16] + bytes(16)
+    world.disk.spoil(f"{BROKER}/settled", header + struct.pack("<I", crc32(header)) + octets[36:])
+    (line,) = verified(world).lines
+    assert "of another queue; nothing is settled" in line
 
 
 def test_a_queue_without_a_broker_says_nothing_of_one(world: World) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.tools.queues import batch, put
-from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.errors import QueueError, QueueFull
-from twisted_msgproto.queue import QueueWriter
+from twisted_msgproto.queue import QueueWriter, SegmentLog
 from twisted_msgproto.queue.brokered import state as state_room
-from twisted_msgproto.queue.log import SegmentLog
 
 BROKER = f"{DIRECTORY}/broker"
 SETTLED = f"{BROKER}/settled"
@@ -388,26 +387,10 @@ def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
         if number % 8 == 7:  # most were copied meanwhile
             world.settle(sorted(world.there)[2:])
         world.tend()
-        assert world.state._kept.log.octets <= 3 * 2000 + 2 * world.state._kept.live_octets + 2000
+        waits = sum(400 + len(body) for _, _, body in world.there.values())
+        assert world.copied_octets() <= 3 * 2000 + 2 * waits + 2000
     assert {0, 1} & world.there.keys() or len(world.there) == 2
     world.crash(power=True)
-
-
-def test_what_was_trimmed_is_not_held_open_for_reading() -> None:
-    """An open file would keep its octets on the disk."""
-    world = a_world()
-    world.state.load(sorted(world.there))
-    before = set(world.state._bodies._open)
-    world.settle(sorted(world.there))
-    world.tend()
-    world.consume()
-    world.trim()
-    world.publish()
-    world.state.load(sorted(world.there))
-    after = set(world.state._bodies._open)
-    assert len(before) > 1
-    assert after
-    assert min(after) >= world.log.begin > min(before)
 
 
 def test_a_broker_that_was_closed_does_nothing_more() -> None:
@@ -433,20 +416,6 @@ def test_many_messages_are_copied_in_several_pieces(
     assert world.state.copied_messages > 4
     world.close()
     world.open()
-
-
-def test_what_comes_back_again_and_again_while_the_disk_stalls_is_noted_once() -> None:
-    """NB-02: nothing is written meanwhile, and consumers may go on for long."""
-    world = World(random.Random(1))
-    places = world.publish(10)
-    for number in range(1, 300):
-        world.state.tried(dict.fromkeys(places, number))
-    assert not world.state._noted
-    assert dict(world.state._tries) == dict.fromkeys(places, 299)
-    world.tend()
-    assert not world.state._tries
-    world.crash(power=True)
-    assert dict(world.state._marks.tries) == dict.fromkeys(places, 299)
 
 
 def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:

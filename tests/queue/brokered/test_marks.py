@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-import pytest
-
-from tests.queue.brokered.world import DIRECTORY, NAMES
-from tests.sim.disk import SimulatedDisk
-from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.queue.brokered import settled
+from tests.queue.brokered.world import NAMES
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.queue.brokered.marks import Marks, Moved
 
 QUEUE_ID = "5" * 32
@@ -47,28 +42,6 @@ def test_marks_are_a_set_of_offsets_whatever_segments_they_lie_in() -> None:
                 assert segment.settled(lo, hi) == len(done.intersection(range(lo, hi)))
 
 
-def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
-    marks = Marks()
-    marks.begun(0)
-    marks.tries.update([(3, 1), (10, 1)])
-    marks.moved.note([4, 12], NAMES[0])
-    assert marks.drop_from(10)
-    assert (dict(marks.tries), list(marks.moved)) == ({3: 1}, [(NAMES[0], [4])])
-    assert not marks.drop_from(10)
-    marks.moved.note([10], NAMES[0])
-    assert marks.drop_from(10)
-    assert not marks.drop_from(10)
-    marks.moved.note([1_000_000], NAMES[0])
-    marks.tries.update([(2_000_000, 1)])
-    assert marks.drop_from(10)
-    assert not marks.drop_from(10)
-    marks.limit = 10
-    marks.settle([(8, 10)])
-    assert not marks.drop_from(10)
-    marks.settle([(8, 12)])
-    assert marks.drop_from(10)
-
-
 def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
     """In whatever order they were moved, and however often; queues without any are forgotten."""
     source = random.Random(7)
@@ -99,48 +72,6 @@ def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
 
 
 # -- the file -------------------------------------------------------------------------------------
-
-
-class Short:
-    """A file on a full disk: one octet less is written than was wanted."""
-
-    closed = False
-
-    def write(self, position: int, pieces: list[bytes]) -> int:
-        return sum(map(len, pieces)) - 1
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_group_that_does_not_fit_on_the_disk_does_not_count() -> None:
-    disk = SimulatedDisk()
-    disk.make_directory(DIRECTORY)
-    marks, file = Marks(), settled.SettledFile(disk, DIRECTORY, QUEUE_ID)
-    file.write(settled.Group([(0, 1)]), marks)
-    whole = disk.octets_of(f"{DIRECTORY}/{settled.FILE}")
-    short: Any = Short()
-    file._file = short
-    with pytest.raises(OSError, match="No space"):
-        file.write(settled.Group([(1, 2)]), marks)
-    assert short.closed
-    assert disk.octets_of(f"{DIRECTORY}/{settled.FILE}") == whole
-
-
-def test_a_file_that_has_become_long_is_closed_when_another_takes_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(settled, "LONG_OCTETS", 0)
-    disk = SimulatedDisk()
-    disk.make_directory(DIRECTORY)
-    marks, file = Marks(), settled.SettledFile(disk, DIRECTORY, QUEUE_ID)
-    file.write(settled.Group([(0, 1)]), marks)
-    long: Any = Short()
-    file._file, file._end = long, 1 << 20
-    file.write(settled.Group([(1, 2)]), marks)
-    assert long.closed
-    assert file._file is not long
-    file.close()
 
 
 # -- what waits -----------------------------------------------------------------------------------

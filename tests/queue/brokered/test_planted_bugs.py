@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.queue.brokered.test_crashes import years
+from twisted_msgproto.queue import Disk
 from twisted_msgproto.queue.brokered import names, settled
 from twisted_msgproto.queue.brokered.kept import Kept
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.brokered.settled import SettledFile
 from twisted_msgproto.queue.brokered.state import BrokerState
-from twisted_msgproto.queue.disk import Disk
 
 SEEDS = 60
 """A planted bug shows within so many worlds."""

@@ -10,14 +10,11 @@ import pytest
 from tests.queue.brokered.test_faults import BROKER, a_world, reopened
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.sim.disk import CutDisk, SimulatedDisk
-from tests.tools.queues import batch
+from tests.tools.queues import FRAME_MARKER, batch, encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue.brokered import BrokerState, names, scan
-from twisted_msgproto.queue.brokered.kept import Kept
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import FRAME_MARKER, Segment
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.brokered import BrokerState
 
 # -- remains, and what is read while it is written ------------------------------------------------
 
@@ -58,10 +55,6 @@ def test_remains_of_a_failed_group_are_in_no_queue_and_in_no_copy() -> None:
     world.publish()
     assert world.log.firsts == [0, end]
     world.crash(power=False)
-    file = world.disk.open(segment_of(world, 0))
-    segment = Segment(file, world.log.identity.frame_seed, 0)
-    found = [item.first for item in scan.records(segment, world.state._marks, end)]
-    assert found == list(range(end))
     world.consume()
     for _ in range(2):
         world.trim()
@@ -116,32 +109,6 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     assert world.log.begin > begin
     assert loaded.unreadable == []
     assert [letter.place for letter in loaded.letters] == places
-
-
-def test_of_segments_that_are_gone_no_marks_are_left__NB_02() -> None:
-    world = World(random.Random(1))
-    for _ in range(6):
-        world.publish()
-        world.consume()
-        world.settle(sorted(world.there))
-        for _ in range(2):
-            world.trim()
-            world.tend()
-    assert world.log.begin > 0
-    assert [segment.first for segment in world.state._marks] == [world.log.begin]
-
-
-def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None:
-    disk = SimulatedDisk()
-    disk.make_directory(DIRECTORY)
-    disk.open(f"{DIRECTORY}/{names.FILE}", write=True).write(0, [b"damaged"])
-    found = names.Names(disk, DIRECTORY, "5" * 32)
-    assert (found.damaged, found.missing, found.first) == (True, False, {})
-    assert found.holds(NAMES[0], 5)  # each queue for which a message comes is known
-    found.write()
-    assert not found.damaged
-    assert not found.holds(NAMES[1], 5)
-    assert not names.Names(disk, DIRECTORY, "5" * 32).damaged
 
 
 def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
@@ -222,7 +189,7 @@ def test_a_broker_that_ends_before_it_has_read_its_queues_settles_nothing() -> N
 
 
 def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> None:
-    """Without places, or without envelopes."""
+    """Without places, or without envelopes; what stands behind them is found."""
     world = a_world()
     world.consume()
     for _ in range(2):
@@ -241,13 +208,6 @@ def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> Non
     for _ in range(2):
         world.trim()
         world.tend()
-    spans = world.state._kept.spans()
-    world.close()
-    kept = Kept(world.disk, BROKER, world.log.queue_id, begin=0)
-    assert kept.spans() == spans
-    kept.log.close()
-    world.open()
-    world.tend()
     world.crash(power=True)
 
 
@@ -266,11 +226,11 @@ def copies(**options: int) -> World:
 
 def test_a_damaged_copy_costs_its_frame_at_a_start_and_is_told() -> None:
     world = copies(kept_segment_bytes=100)
-    chunks = list(world.state._kept)
-    assert len(chunks) > 1
-    gone = set(chunks[0].places)
+    copied = world.copies()
+    assert len(copied) > 1
+    gone = set(copied[0])
     world.close()
-    spoil_copy(world, chunks[0].first)
+    spoil_copy(world, 0)
     queues = reopened(world)
     found = {place for waiting in queues.values() for place in waiting.places}
     assert set(world.there) - found == gone
@@ -287,15 +247,14 @@ def spoil_copy(world: World, first: int) -> None:
 def test_a_damaged_copy_does_not_keep_its_segment_for_ever() -> None:
     """It cannot be moved; the next ones are."""
     world = copies(kept_segment_bytes=100)
-    first, *others = list(world.state._kept)
-    assert others
-    spoil_copy(world, first.first)
-    for chunk in (first, *others):
-        world.settle([place for place in chunk.places[1:] if place in world.there])
+    copied = [places for places in world.copies().values() if places]
+    spoil_copy(world, 0)
+    for places in copied:
+        world.settle([place for place in places[1:] if place in world.there])
     world.tend()
-    assert world.state._kept.log.begin > first.first
+    assert min(world.copies()) > 0
     assert not any("written" in line for line in world.lines)
-    left = [first.places[0], *(chunk.places[0] for chunk in others)]
+    left = [places[0] for places in copied]
     loaded = world.state.load(left)
     assert loaded.unreadable == left[:1]
     assert [letter.place for letter in loaded.letters] == left[1:]
@@ -305,13 +264,13 @@ def test_a_damaged_copy_does_not_keep_its_segment_for_ever() -> None:
 
 def test_damaged_copies_without_a_whole_one_behind_them_go_as_well() -> None:
     world = copies(kept_segment_bytes=100)
-    chunks = list(world.state._kept)
-    for chunk in chunks:
-        spoil_copy(world, chunk.first)
-        world.settle([place for place in chunk.places[1:] if place in world.there])
+    copied = {first: places for first, places in world.copies().items() if places}
+    for first, places in copied.items():
+        spoil_copy(world, first)
+        world.settle([place for place in places[1:] if place in world.there])
     world.tend()
-    assert world.state._kept.log.begin > chunks[0].first
-    left = [chunk.places[0] for chunk in chunks]
+    assert min(world.copies()) > 0
+    left = [places[0] for places in copied.values()]
     assert world.state.load(left).unreadable == left
 
 
@@ -328,14 +287,13 @@ def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
         world.publish()
     world.consume()
     world.trim()  # others are to be copied
-    log = world.state._kept.log
     world.disk.fail_next("sync", errno.ENOSPC, "broker/log/0", times=3)
     world.tend()
     assert world.state.statistics()["broker_failing"] == 1
-    assert (log.begin, log.segments) == (0, 2)
+    assert min(world.copies()) == 0 and len(world.copies()) == 2
     for _ in range(2):
         world.trim()
         world.tend()
-    assert log.begin
+    assert min(world.copies()) > 0
     assert world.state.statistics()["broker_failing"] == 0
     world.crash(power=True)

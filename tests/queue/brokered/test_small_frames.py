@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,24 +11,16 @@ import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
-from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue.brokered import BrokerState, scan, small, state
-from twisted_msgproto.queue.brokered.small import Layout, SmallFrames, layout_of
-from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import RUNS, encode
-from twisted_msgproto.queue.format import (
+from tests.tools.queues import (
     FRAME_HEADER_OCTETS,
-    SEGMENT_HEADER_OCTETS,
-    Identity,
-    Record,
-    Segment,
-    pack_frame_header,
+    encode,
+    frame_header,
+    frames_of,
 )
-from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.queue.schema import ENVELOPE
-
-IDENTITY = Identity("0" * 32, b"\0" * 8)
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.brokered import BrokerState, scan, state
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:
@@ -69,9 +60,7 @@ class Written:
     ) -> None:
         source = random.Random(seed)
         self.disk = SimulatedDisk()
-        log = SegmentLog(
-            DIRECTORY, disk=self.disk, segment_bytes=20_000, make_identity=lambda: IDENTITY
-        )
+        log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=20_000)
         kept = BrokerState(log, report=lambda line: None)
         kept.restored()
         kept.declare({NAMES[0]: 0, NAMES[1]: 5, NAMES[2]: 0})
@@ -104,10 +93,9 @@ class Written:
         log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=20_000)
         kept = BrokerState(log, report=lines.append)
         queues = kept.restored()
-        counts = [segment.outstanding for segment in kept._marks]
         kept.close()
         log.close()
-        return (queues, counts), lines
+        return queues, lines
 
 
 @pytest.fixture
@@ -123,20 +111,13 @@ def arrow_alone(monkeypatch: pytest.MonkeyPatch) -> Any:
     return alone
 
 
-def frames_of(written: Written, path: str) -> list[Record]:
-    """The frames of the log's first segment that have messages."""
-    segment = Segment(written.disk.open(path), IDENTITY.frame_seed, 0)
-    walk = segment.walk(SEGMENT_HEADER_OCTETS, 0)
-    return [item for item in walk if isinstance(item, Record) and item.count]
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_16_what_is_found_without_arrow_is_what_is_found_with_it(
     seed: int, arrow_alone: Any
 ) -> None:
     written = Written(seed)
     found, lines = written.found()
-    assert sum(len(queue.places) for queue in found[0].values()) > 100
+    assert sum(len(queue.places) for queue in found.values()) > 100
     with arrow_alone():
         assert written.found() == (found, lines)
 
@@ -151,7 +132,9 @@ def test_16_damage_in_a_small_frame_costs_that_frame_and_is_told(
     whole = written.files[path]
     places = [*range(112, 900, 17), *range(900, len(whole), 397)]
     spoiled = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in places]
-    frames = [frame for frame in frames_of(written, path) if frame.count <= scan.SMALL_MESSAGES]
+    frames = [
+        frame for frame in frames_of(written.files[path]) if frame.count <= scan.SMALL_MESSAGES
+    ]
     spoiled += [  # a checksum alone, and a frame that is gone
         *(whole[:at] + b"----" + whole[at + 4 :] for at in [one.position + 4 for one in frames]),
         *(whole[: one.position] + whole[one.end_position :] for one in frames[:8]),
@@ -181,73 +164,59 @@ def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(state, "read_frame", read)
     found, _ = written.found()
     assert large
-    assert sum(len(queue.places) for queue in found[0].values()) > 100
-
-
-def test_16_a_layout_that_a_frame_does_not_have_is_left_to_arrow() -> None:
-    shortest = bytes(FRAME_HEADER_OCTETS) + RUNS.pack(ENVELOPE, *[0] * 3)
-    assert layout_of(shortest) is None
-    one_body = Layout(struct.Struct("<200s"), b"", b"", b"", 0, struct.Struct("<2i"), 1, ENVELOPE)
-    assert not one_body.fits(bytes(100))
-    few: Any = None  # nothing is added to it
-    cut, beyond = b"", struct.pack("<2i", 0, 99)
-    assert not one_body.add(few, cut, 0, 8, 0, b"", 0, 0, 0)
-    assert not one_body.add(few, beyond, 0, 8, 0, b"", 0, 0, 0)
-
-
-@pytest.mark.parametrize("place", [4, FRAME_HEADER_OCTETS - 1, FRAME_HEADER_OCTETS + 1])
-def test_16_a_frame_with_a_wrong_checksum_ends_what_is_read_together(place: int) -> None:
-    written = Written(1, frames=3, alike=True)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    _, second, _ = frames_of(written, path)
-    octets = bytearray(written.files[path])
-    octets[second.position + place] ^= 1
-    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
-    assert small._checked(bytes(written.files[path]), second.position) is not None
-    assert small._checked(bytes(octets), second.position) is None
-
-
-def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> None:
-    """Its checksums are right: another program wrote it."""
-    written = Written(1, frames=3, alike=True)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    first, second, _ = frames_of(written, path)
-    octets = bytearray(written.files[path])
-    frame = bytes(octets[second.position : second.end_position])
-    layout: Any = layout_of(frame)
-    bounds_at = second.position + layout.columns_at + layout.frame.unpack_from(frame)[-2]
-    assert struct.unpack_from("<2i", octets, bounds_at) == (0, len(head("mtl", NAMES[0])))
-    struct.pack_into("<2i", octets, bounds_at, 0, 1 << 20)
-    payload = octets[second.position + FRAME_HEADER_OCTETS : second.end_position]
-    octets[second.position : second.position + FRAME_HEADER_OCTETS] = pack_frame_header(
-        IDENTITY.frame_seed,
-        payload_crc=crc32(payload),
-        octets=len(payload),
-        first=second.first,
-        count=second.count,
-        runs=second.runs,
-    )
-    written.disk.spoil(path, bytes(octets))
-    assert [one.position for one in frames_of(written, path)][1] == second.position
-    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
-    few, behind = small.read(first.position, first.first, 3)
-    assert (few.count, behind) == (1, second.position)
-
-
-@pytest.mark.parametrize("octets", [4, 255, 256, 700])
-def test_16_the_head_of_an_envelope_may_be_longer_than_255_octets(octets: int) -> None:
-    one = struct.pack("<HH", 0, octets) + bytes(octets - 4)
-    assert small._head(b"?????" + one + b"behind", 5, 5 + octets + 6) == one
+    assert sum(len(queue.places) for queue in found.values()) > 100
 
 
 def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
     written = Written(1, frames=12, alike=True)
     path = min(path for path in written.files if path.endswith(".segment"))
-    frames = frames_of(written, path)
+    frames = frames_of(written.files[path])
     octets = bytearray(written.files[path])
     octets[frames[3].position + 4] ^= 1
     written.files[path] = bytes(octets)
-    (queues, _), _ = written.found()
+    queues, _ = written.found()
     places = {place for queue in queues.values() for place in queue.places}
     assert frames[3].first not in places
     assert max(places) > frames[3].end
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
+    runs: int, arrow_alone: Any
+) -> None:
+    """Octets that describe it are spoiled, with right checksums."""
+    written = Written(1, frames=0)
+    log = SegmentLog(DIRECTORY, disk=written.disk)
+    envelope = [head("mtl", NAMES[0])] * 2
+    bodies = [b"one", b"other"]
+    times = range(10**15, 10**15 + runs * 10**6, 10**6)
+    batches = [
+        MessageBatch("mtl", "one", time, count=2, body=bodies, envelope=envelope) for time in times
+    ]
+    for _ in range(3):
+        log.append([encode(batches)])
+    log.close()
+    written.files = {path: written.disk.octets_of(path) for path in written.disk.paths()}
+    path = min(path for path in written.files if path.endswith(".segment"))
+    whole = written.files[path]
+    _, second, _ = frames_of(whole)
+    begin = second.position + FRAME_HEADER_OCTETS
+    described = [at for at in range(begin, second.end_position) if at - begin < 16 or whole[at]]
+    count = 2 * runs
+    usual, outcomes = written.found(), []
+    for at in described:
+        for bit in (0, 7):
+            payload = bytearray(whole[begin : second.end_position])
+            payload[at - begin] ^= 1 << bit
+            header = frame_header(whole[32:40], payload, second.first, second.count, second.runs)
+            spoiled = whole[: second.position] + header + payload + whole[second.end_position :]
+            written.files[path] = spoiled
+            queues, _ = written.found()
+            found = [place for queue in queues.values() for place in queue.places]
+            own = [place for place in found if count <= place < 2 * count]
+            assert {*found} >= {*range(count), *range(2 * count, 3 * count)}, (at - begin, bit)
+            outcomes.append(len(own))
+    assert {0, count} <= {*outcomes}
+    written.files[path] = whole
+    with arrow_alone():
+        assert written.found() == usual

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
-from types import SimpleNamespace
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,16 +13,12 @@ from tests.queue.brokered.test_faults import BROKER, SETTLED, a_world, reopened
 from tests.queue.brokered.test_remains import copies, segment_of
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.queues import batch
+from tests.tools.queues import batch, encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue.brokered import BrokerState
-from twisted_msgproto.queue.brokered import state as state_room
-from twisted_msgproto.queue.brokered.kept import Copy, Kept
-from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.brokered import BrokerState, settled
 
 
 class Nothing(random.Random):
@@ -48,7 +44,7 @@ def test_a_name_whose_rename_a_kill_left_unsynced_is_durable_on_a_full_disk_too(
     world.disk.crash()
     world.disk.capacity = world.disk.used()
     world.open()
-    assert name in world.state._names.first
+    assert name in world.state.restored()
     world.disk.lose_power(Nothing())
     world.disk.mend()
     assert name in reopened(world)
@@ -87,13 +83,12 @@ def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
 def test_copies_of_which_nothing_waits_any_more_go_after_a_start() -> None:
     """They were settled when nobody was there to remove them."""
     world = copies(kept_segment_bytes=100)
-    assert world.state._kept.log.segments > 1
+    assert len(world.copies()) > 1
     world.settle(sorted(world.there))
     world.close()
     world.open()
-    assert list(world.state._kept) == []
     world.tend()
-    assert world.state._kept.log.segments == 1
+    assert len(world.copies()) == 1
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -137,7 +132,6 @@ def test_of_a_finished_segment_nothing_is_read_at_the_next_start() -> None:
     queues = reopened(world)
     assert not any(waiting.places for waiting in queues.values())
     assert not any("in no queue" in line for line in world.lines)
-    assert list(world.state._marks.unsettled(first, others[0])) == []
 
 
 def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_last_message() -> (
@@ -150,9 +144,6 @@ def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_
     world.tend()
     assert world.log.segments > 1
     world.crash(power=False)
-    for segment in world.state._marks:
-        waits = [place for place in world.there if segment.first <= place < segment.end]
-        assert segment.outstanding == len(waits) == 1
     world.consume()
     assert world.log.trim() == 0
 
@@ -167,8 +158,13 @@ def test_messages_that_are_all_in_one_queue_are_counted_at_a_start_wherever_they
         world.log.append([encode([one])])
     world.close()
     reopened(world)
-    assert [segment.outstanding for segment in world.state._marks][:1] == [40]
-    assert sum(segment.outstanding for segment in world.state._marks) == world.log.end == 80
+    world.consume()
+    world.state.settle([*range(39), *range(40, 80)])
+    world.state.tend()
+    assert world.log.trim(ending=True) == 0
+    world.state.settle([39])
+    world.state.tend()
+    assert world.log.trim(ending=True) > 0
 
 
 def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:
@@ -185,19 +181,7 @@ def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_the
     assert sorted(world.there) == places
 
 
-# -- what is released -----------------------------------------------------------------------------
-
-
 # -- what is written and forgotten ----------------------------------------------------------------
-
-
-def test_a_queue_that_is_gone_is_not_remembered_as_gone__NB_02() -> None:
-    world = a_world()
-    world.settle(sorted(world.there))
-    for name in NAMES:
-        world.state.forget(name)
-    world.tend()
-    assert world.state._forgotten == set()
 
 
 def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
@@ -208,56 +192,6 @@ def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
     world.unsure.clear()
     world.open()
     assert world.there == {}
-
-
-def test_marks_stay_while_a_copy_of_their_places_is_there_and_no_longer__NB_02() -> None:
-    """Without them a copy of what was settled would wait again."""
-    log = SegmentLog(DIRECTORY, disk=SimulatedDisk())
-    state = BrokerState(log, report=lambda line: None)
-    state.restored()
-    state._log = SimpleNamespace(begin=30)  # type: ignore[assignment]
-    every = [(0, 10), (2, 5), (9, 10), (10, 11), (9, 11), (10, 20), (19, 25), (24, 29), (0, 30)]
-    some: list[tuple[tuple[int, int], ...]] = [(), *((one,) for one in every)]
-    some += [(one, two) for one, two in combinations(every, 2) if one[1] < two[0]]
-    for spans in some:
-        state._kept.spans = lambda spans=spans: list(spans)  # type: ignore[method-assign, misc]
-        state._marks = Marks()
-        for first in (0, 10, 20, 30):
-            state._marks.begun(first)
-        state._trim()
-        needed = [
-            first
-            for first in (0, 10, 20)
-            if any(lo < first + 10 and hi > first for lo, hi in spans)
-        ]
-        assert [segment.first for segment in state._marks] == [*needed, 30]
-
-
-@pytest.mark.parametrize("octets", [1, 1 << 20])
-def test_what_is_copied_is_written_when_it_has_become_large(
-    octets: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NB-02: a copy is in memory until then."""
-    monkeypatch.setattr(state_room, "COPY_OCTETS", octets)
-    monkeypatch.setattr("twisted_msgproto.queue.brokered.frames.GATHERED_MESSAGES", 1)
-    world = World(random.Random(1))
-    frames = 3
-    for _ in range(frames):
-        one = MessageBatch("mtl", "content", 1, count=1, body=[b"x"])
-        one.envelope = [head("mtl", NAMES[0])]
-        world.state.declare({NAMES[0]: 0})
-        world.log.append([encode([one])])
-    assert world.log.segments == 1
-    written: list[int] = []
-    put = Kept.put
-
-    def noted(self: Kept, copy: Copy) -> None:
-        written.append(len(copy.places))
-        put(self, copy)
-
-    monkeypatch.setattr(Kept, "put", noted)
-    world.state._copy(0, world.log.end)
-    assert written == ([1] * frames if octets == 1 else [frames])
 
 
 def test_a_closed_broker_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,3 +225,81 @@ def test_a_closed_broker_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) ->
     assert len(opened) > len(closed)
     world.close()
     assert sorted(opened) == sorted(closed)
+
+
+def test_few_segments_are_open_at_once_and_none_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An open file would keep its octets on the disk."""
+    opened, open_file, close = list[str](), SimulatedDisk.open, SimulatedFile.close
+
+    def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
+        if path.startswith(f"{DIRECTORY}/0") and not write:
+            opened.append(path)
+        return open_file(self, path, write=write)
+
+    def closed(self: Any) -> None:
+        if self._path in opened:
+            opened.remove(self._path)
+        close(self)
+
+    world = World(random.Random(1))
+    for _ in range(30):
+        world.publish()
+    assert len(world.log.firsts) > 20
+    monkeypatch.setattr(SimulatedDisk, "open", noted)
+    monkeypatch.setattr(SimulatedFile, "close", closed)
+    for place in sorted(world.there):
+        world.state.load([place])
+        assert len(opened) <= 8
+    world.settle([place for place in world.there if place < world.log.firsts[-2]])
+    world.tend()
+    world.consume()
+    assert world.log.trim() > 10
+    world.state.load(sorted(world.there))
+    assert {path for path in opened if path < f"{DIRECTORY}/{world.log.begin:020d}"} == set()
+
+
+def test_a_letter_has_the_time_at_which_its_batch_came() -> None:
+    world = World(random.Random(1))
+    first = world.log.end
+    batches = [
+        MessageBatch("mtl", "content", 1_500_000 * number, count=2, body=[b"a", b"b"])
+        for number in (1, 2)
+    ]
+    for one in batches:
+        one.envelope = [head("mtl", NAMES[0])] * 2
+    world.state.declare({NAMES[0]: first})
+    world.log.append([encode(batches)])
+    loaded = world.state.load([first + 1, first + 2])
+    assert [letter.arrived for letter in loaded.letters] == [1.5, 3.0]
+
+
+def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None:
+    """Otherwise messages would stand at places that are others'."""
+    for count in (1, 3):
+        world = World(random.Random(1))
+        one = MessageBatch("mtl", "content", 5, count=2, body=[b"a", b"b"])
+        one.envelope = [head("mtl", NAMES[0])] * 2
+        world.state.declare({NAMES[0]: 0})
+        world.log.append([replace(encode([one]), count=count)])
+        assert world.state.load(range(count)).unreadable == [*range(count)]
+        world.close()
+        queues = reopened(world)
+        assert list(queues[NAMES[0]].places) == []
+
+
+def test_what_is_settled_is_written_anew_when_half_of_it_matters_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settled, "LONG_OCTETS", 100)
+    world = World(random.Random(1))
+    lengths = []
+    for _ in range(60):
+        world.publish(2)
+        world.settle_some(0.9)
+        world.tend()
+        lengths.append(len(world.disk.octets_of(SETTLED)))
+    assert any(after < before for before, after in pairwise(lengths))
+    assert max(lengths) < 2000
+    world.crash(power=True)

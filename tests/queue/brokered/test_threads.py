@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools.queues import Results
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import LETTER_OCTETS, QueueName
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import LETTER_OCTETS, QueueName
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 
 HERE = QueueName("mtl/v/p", "here")

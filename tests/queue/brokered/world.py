@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from tests.sim.disk import Cut, CutDisk
+from tests.tools.queues import encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName, weight
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import Identity
-from twisted_msgproto.queue.log import SegmentLog
 
 DIRECTORY = "/queue"
 NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]
@@ -44,10 +43,7 @@ class World:
 
     def open(self) -> None:
         """Start; the queues must be what the model says."""
-        identity = Identity("0" * 32, b"\0" * 8)
-        self.log = SegmentLog(
-            DIRECTORY, disk=self.disk, segment_bytes=1500, make_identity=lambda: identity
-        )
+        self.log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=1500)
         self.state = BrokerState(self.log, report=self.lines.append, **self.options)
         self.check(self.state.restored())
 
@@ -181,3 +177,21 @@ class World:
         for letter in loaded.letters:
             _, envelope, body = self.there[letter.place]
             assert (letter.envelope, letter.body) == (envelope, body)
+            assert letter.octets == weight(envelope, body)
+
+    # -- what is on the disk ----------------------------------------------------------------------
+
+    def copies(self) -> dict[int, list[int]]:
+        """The places that are copied, by the first offset of the broker's own segments."""
+        directory = f"{DIRECTORY}/broker/log"
+        reader, found = QueueReader(directory, disk=self.disk), dict[int, list[int]]()
+        names = sorted(name for name in self.disk.names(directory) if name.endswith(".segment"))
+        bounds = [*(int(name[:20]) for name in names), reader.end()]
+        for first, end in pairwise(bounds):
+            rows = [row for some in reader.read(first, end) for row in some.to_pylist()]
+            found[first] = [int(row["message_id"]) for row in rows]
+        return found
+
+    def copied_octets(self) -> int:
+        paths = [path for path in self.disk.paths() if "/broker/log/0" in path]
+        return sum(len(self.disk.octets_of(path)) for path in paths)

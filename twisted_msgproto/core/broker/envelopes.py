@@ -16,11 +16,10 @@ VERSION: Final = 1
 _HEAD: Final = struct.Struct("<BBHHH")
 
 HEAD_OCTETS: Final = _HEAD.size
-"""No head has fewer octets."""
 
 
 class Opened(NamedTuple):
-    """Shows what an envelope says: ``form`` is the protocol whose octets ``own`` are."""
+    """What an envelope says: ``form`` is the protocol whose octets ``own`` are."""
 
     form: str
     name: QueueName

@@ -30,7 +30,7 @@ SOFT_SHARE: Final = 0.75
 
 
 class Broker(Stock):
-    """All queues of one server, or of several that share them, and knows their consumers.
+    """All queues of one server, or of several that share them, and their consumers.
 
     Waiting letters of a queue are delivered in the order of their places, each to one consumer, in
     turn among consumers that have room.  A letter that comes back is at its old place again, so it
@@ -85,7 +85,6 @@ class Broker(Stock):
             self.go_on()
 
     def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[Letter]) -> int:
-        """Deliver new letters that need not wait; return how many of them."""
         try:
             done, hands, unwanted, _ = planned(queue, letters)
         except ConsumerRaised:
@@ -243,7 +242,6 @@ class Broker(Stock):
             self._done_with(queue, places, queue.landed(places))
 
     def _put_back(self, released: Released, tried: set[int]) -> None:
-        """These deliveries failed; the places in ``tried`` have had a try."""
         returned: dict[BrokerQueue, list[int]] = {}
         for (_, queue), some in released:
             returned.setdefault(queue, []).extend(some)
@@ -303,7 +301,6 @@ class Broker(Stock):
             self._going = False
 
     def _serve(self, queue: BrokerQueue) -> int:
-        """Deliver the next letters of a queue; return how many steps that was."""
         if not (queue.waiting.count and queue.takers):
             return 1
         letters = queue.ready_run(SERVED_MAX)

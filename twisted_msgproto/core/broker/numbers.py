@@ -47,7 +47,6 @@ class Numbers:
         return self.count
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Iterate over pairs of a place and its number, in order of the places."""
         for places, numbers in self.columns():
             yield from zip(places, numbers, strict=True)
 
@@ -87,7 +86,6 @@ class Numbers:
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
     def set(self, place: int, number: int) -> None:
-        """Let a place have this number."""
         number = min(number, self.highest)
         index = bisect_right(self._bases, place) - 1
         if index < 0:
@@ -165,7 +163,6 @@ class Numbers:
         return number
 
     def remove(self, lo: int, hi: int) -> None:
-        """Remove the places lo ≤ place < hi."""
         index = max(bisect_right(self._bases, lo) - 1, 0)
         while index < len(self._bases) and self._bases[index] < hi:
             base, (distances, numbers) = self._bases[index], self._chunks[index]

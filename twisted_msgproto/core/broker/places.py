@@ -20,7 +20,7 @@ DISTANCE_MAX: Final = 2**32 - 1
 
 
 class Row(NamedTuple):
-    """Describes one place: its weight in octets, and the second when its letter arrived."""
+    """One place: its weight in octets, and the second when its letter arrived."""
 
     place: int
     weight: int
@@ -57,7 +57,6 @@ class _Chunk:
         self.seconds.insert(at, row.second)
 
     def row(self, at: int) -> Row:
-        """Return the row with the index ``at``."""
         return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
 
     def cut(self, at: int) -> _Chunk:
@@ -91,7 +90,6 @@ class Places:
         return self.count
 
     def __iter__(self) -> Iterator[Row]:
-        """Iterate over all rows in order; the places may not change meanwhile."""
         for chunk in self._chunks:
             for at in range(chunk.head, len(chunk.distances)):
                 yield chunk.row(at)
@@ -110,7 +108,6 @@ class Places:
         return chunk.base + chunk.distances[-1]
 
     def has(self, place: int) -> bool:
-        """Return whether a place is here."""
         index = bisect_right(self._chunks, place, key=_base) - 1
         if index < 0:
             return False
@@ -147,7 +144,6 @@ class Places:
         self.count += len(places)
 
     def insert(self, row: Row) -> None:
-        """Add one row, at its place."""
         chunks = self._chunks
         index = bisect_right(chunks, row.place, key=_base) - 1
         if index < 0:
@@ -181,7 +177,6 @@ class Places:
         return rows
 
     def skip(self, count: int) -> None:
-        """Remove at most ``count`` rows from the front."""
         chunks = self._chunks
         while count > 0 and chunks:
             chunk = chunks[0]

@@ -13,7 +13,7 @@ from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
 
 class Memory:
-    """Counts the octets of all letters in memory, of all queues of a broker.
+    """Octets of all letters in memory, of all queues of a broker.
 
     Attributes:
         limit: octets; see the limit ``broker-memory``.
@@ -35,7 +35,7 @@ class Memory:
 
 
 class Wish(NamedTuple):
-    """Says what a consumer wants of a queue; ``wants`` is None: everything.
+    """What a consumer wants of a queue; ``wants`` is None: everything.
 
     ``cost`` tells what a call of ``wants`` costs, in steps of about 0.1 µs; None: one step.
     """
@@ -156,7 +156,6 @@ class BrokerQueue:
         self.withheld: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:
-        """Return how many letters it has, waiting or in flight."""
         return len(self.waiting) + len(self.passed) + self.in_flight
 
     @property
@@ -166,7 +165,6 @@ class BrokerQueue:
 
     @property
     def idle(self) -> bool:
-        """Return whether nobody uses it."""
         return not (self.kept or self.subscribers or self.withheld or len(self))
 
     @property
@@ -186,7 +184,6 @@ class BrokerQueue:
         return self.in_memory + octets <= memory.limit - memory.used - memory.expected
 
     def keep(self, letters: Sequence[Letter]) -> None:
-        """Hold these in memory."""
         kept, octets = self.letters, 0
         for letter in letters:
             kept[letter.place] = letter
@@ -224,7 +221,6 @@ class BrokerQueue:
                 self.returned.insert(Row(letter.place, letter.octets, int(letter.arrived)))
 
     def keep_read(self, letters: Sequence[Letter]) -> None:
-        """Hold letters in memory that were read back."""
         self.keep(letters)
         here = [place for place in self.read if place in self.letters]
         self.read = array("q", [*here, *(letter.place for letter in letters)])
@@ -271,7 +267,6 @@ class BrokerQueue:
     # ── consumers ───────────────────────────────────────────────────────────────────────────────
 
     def join(self, subscriber: Subscriber, wish: Wish) -> None:
-        """Add a consumer, or change what it wants."""
         if subscriber in self.subscribers:
             self.leave(subscriber)
         self.filters += wish.wants is not None
@@ -289,7 +284,6 @@ class BrokerQueue:
     # ── people ──────────────────────────────────────────────────────────────────────────────────
 
     def peek(self, count: int) -> list[Waiting]:
-        """Return the oldest letters that wait."""
         found: list[tuple[int, int, int]] = []
         for places in (self.passed, self.waiting):
             found += zip(*places.head(count), strict=True)
@@ -299,7 +293,6 @@ class BrokerQueue:
         ]
 
     def figures(self, full: bool) -> Figures:
-        """Return what people want to know of it."""
         first = self.first
         return Figures(
             name=self.name,

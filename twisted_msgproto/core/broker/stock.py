@@ -40,7 +40,6 @@ from .terms import (
 )
 
 READ_PLACES: Final = 512
-"""This many places are read back at a time, at most."""
 
 READ_OCTETS: Final = 1 << 20
 """This much is read back for one queue at a time, or one letter."""
@@ -103,7 +102,6 @@ class Stock:
         self.counters = Counters()
 
     def go_on(self) -> None:
-        """Deliver what can be delivered."""
         raise NotImplementedError
 
     def _awaken(self, queue: BrokerQueue) -> None:
@@ -134,7 +132,6 @@ class Stock:
             raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
 
     def _found(self, name: QueueName, now: float) -> BrokerQueue:
-        """Return a queue, a new one if there is none; limits on their number do not count here."""
         queue = self._queues.get(name)
         return self._make(name, now) if queue is None else queue
 
@@ -150,7 +147,6 @@ class Stock:
         return queue
 
     def knows(self, name: QueueName) -> bool:
-        """Return whether there is such a queue."""
         return name in self._queues
 
     def forget(self, name: QueueName) -> bool:
@@ -269,14 +265,6 @@ class Stock:
             self._withholding[queue] = None
         queue.withheld[call] = None
 
-    def no_longer_waits(self, name: QueueName, call: Callable[[], None]) -> None:
-        """Forget a call of :meth:`when_room`, because its sender is gone."""
-        queue = self._queues.get(name)
-        if queue is not None and call in queue.withheld:
-            del queue.withheld[call]
-            if not queue.withheld:
-                self._nobody_waits(queue)
-
     def _nobody_waits(self, queue: BrokerQueue) -> None:
         del self._withholding[queue]
         self._events.append(QueueRoom(queue.name))
@@ -293,7 +281,6 @@ class Stock:
     # ── letters that come, and that are done with ───────────────────────────────────────────────
 
     def _add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
-        """Let new letters wait; they stay in memory if there is room."""
         weights = [letter.octets for letter in letters]
         seconds = [int(letters[0].arrived)] * len(letters)
         queue.waiting.extend([letter.place for letter in letters], weights, seconds)
@@ -301,7 +288,6 @@ class Stock:
             queue.keep(letters)
 
     def _added(self, queue: BrokerQueue) -> None:
-        """Letters came to a queue, or came back: mind limits, ages and consumers."""
         if queue.for_dead:
             while len(queue) > self._dead_max and self._drop_oldest(queue):
                 self.counters.dead_dropped += 1
@@ -337,7 +323,6 @@ class Stock:
             self._look_idle(queue)
 
     def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
-        """Forget at most ``most`` of the oldest letters that wait; return their number."""
         rows = queue.take_oldest(most)
         if rows.places:
             if queue.loading:
@@ -350,7 +335,6 @@ class Stock:
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
 
     def _bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
-        """Move letters that have left their queue to its dead letters."""
         dead = self._found(queue.name.dead, queue.used)
         self.counters.dead_letters += len(rows.places)
         last = self._events[-1] if self._events else None
@@ -546,7 +530,6 @@ class Stock:
         return len(rows.places)
 
     def queues(self) -> list[Figures]:
-        """Return the figures of every queue, by name."""
         return [queue.figures(self._over(queue)) for _, queue in sorted(self._queues.items())]
 
     def snapshot(self) -> dict[str, int]:

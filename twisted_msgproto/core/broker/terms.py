@@ -37,12 +37,11 @@ TRIES: Final = "tries"
 AGE: Final = "age"
 FULL: Final = "full"
 REASONS: Final = (TRIES, AGE, FULL)
-"""Why a message is a dead letter."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Count letters, for metrics; ``strays`` are places that were not held."""
+    """Letters by what became of them, for metrics; ``strays`` are places that were not held."""
 
     published: int = 0
     delivered: int = 0
@@ -59,11 +58,11 @@ class Counters:
 
 
 class TooManyQueues(LimitExceeded):
-    """The broker may not have one more queue; nothing was acknowledged."""
+    """A queue more than the broker may have; nothing was acknowledged."""
 
 
 class QueueName(NamedTuple):
-    """Names a queue: within its space each name is one queue.
+    """A queue: within its space each name is one queue.
 
     ``space`` is ``"micromsg2"``, ``"mtl/VHOST/PROFILE"``, or the name of a shared space; ``name``
     is the destination or the resource.
@@ -110,7 +109,7 @@ def weight(envelope: bytes, body: bytes) -> int:
 
 
 class Consumer(Protocol):
-    """Describes what the broker needs of a connection; consumers are told apart by identity."""
+    """What the broker needs of a connection; consumers are told apart by identity."""
 
     def room(self) -> int:
         """Return how many letters it accepts now; 0 when it is full.
@@ -227,7 +226,7 @@ Event = (
 
 
 class Waiting(NamedTuple):
-    """Shows one waiting message; ``letter`` is None when its body is not in memory.
+    """One waiting message; ``letter`` is None when its body is not in memory.
 
     ``arrived`` is in whole seconds, ``octets`` is its weight.
     """
@@ -240,7 +239,7 @@ class Waiting(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Shows one queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
+    """One queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
 
     ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
     wait; ``tries`` are those of the message that had most.

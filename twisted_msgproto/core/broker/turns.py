@@ -14,7 +14,6 @@ from .queues import BrokerQueue, Subscriber
 from .terms import Letter
 
 LETTER_STEPS: Final = 20
-"""Delivering one letter is this many steps."""
 
 PUSH_STEPS: Final = 200
 """Calling one consumer is this many steps, however little it gets."""
@@ -119,7 +118,6 @@ def deal(letters: Sequence[Letter], rooms: Sequence[int]) -> Sequence[Sequence[L
 
 
 def _planned_by_filters(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
-    """Plan the letters of a queue some of whose consumers do not want everything."""
     hands: dict[Subscriber, list[Letter]] = {}
     rooms: dict[Subscriber, int] = {}
     turn = list(queue.takers)

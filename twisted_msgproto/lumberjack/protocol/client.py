@@ -35,6 +35,7 @@ from ...net.clients.client import ClientLink
 from ...net.factory import COMMON_LIMITS, SessionFactory
 from ...net.link import FIRST_READ_OCTETS, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
+from ...net.session import ClientSession
 from ..machine import Packer, Writer
 from ..terms import (
     COMPRESS_DEFAULT,
@@ -93,28 +94,28 @@ class Sent(Ticket[None]):
 class Owner(TypingProtocol):
     """Owns the events when a connection only carries them."""
 
-    def clientWants(self, client: LumberjackClient) -> None:
-        """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
+    def clientWants(self, link: WriterLink) -> None:
+        """The client may send: submit parcels while its ``machine.wanted`` is not 0."""
 
-    def clientProgressed(self, client: LumberjackClient, count: int) -> None:
+    def clientProgressed(self, count: int) -> None:
         """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
         know.
         """
 
-    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
-        """``client`` has ended, for ``error``; ``parcels`` are unacknowledged, in order."""
+    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+        """The client has ended, for ``link.ending``; ``parcels`` are unacknowledged, in order.
+
+        ``stood``: events could be written.
+        """
 
 
-@implementer(IConsumer)
-class LumberjackClient(ClientLink):
-    """Serves the writer's side of one connection.
+class WriterLink(ClientLink):
+    """Lets one connection's writer send what waits, and tells who waits what is acknowledged.
 
-    Attributes:
-        machine: the writer; its ``snapshot()`` tells where the connection stands.
-        peer: the reader's transport address as text.
-        established: events may be written (on TLS: the hand-shake is done).
+    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         expired: the connection ended because its time (``ttl``) was over.
         owner: who submits parcels and receives them back; None: those who wait get errors.
+        producers: who writes events as space comes.
     """
 
     log: ClassVar[Logger] = log
@@ -125,56 +126,26 @@ class LumberjackClient(ClientLink):
     faultEnds = "left"
     timeFaults = frozenset({"timeout"})
 
-    established = False
     expired = False
     owner: Owner | None = None
 
-    _unanswered: list[Parcel]
-    _progress: int  # events acknowledged since the owner was told; -1: no sign of life
+    def __init__(self, protocol: LumberjackClient) -> None:
+        super().__init__(protocol)
+        self.producers = ProducerControl()
+        self._ttl: Any = None
+        self._unanswered: list[Parcel] = []
+        self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
 
-    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+    # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
-    def sessionEstablished(self) -> None:
-        """The connection stands; what waits is written after this."""
+    def look(self) -> None:
+        """Accept more events, write what may be written and set timers, after a change."""
+        self._settle()
 
-    def sessionLost(self, reason: Failure) -> None:
-        """Called when the session has ended; ``reason`` is what Twisted passed to
-        ``connectionLost``.
-        """
-
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def send(self, event: Event) -> Deferred[None]:
-        """Send one event; fires when it is acknowledged (``LJ-09``).
-
-        ``event`` is a JSON document as octets (version 2), carried as it is, or a mapping of text
-        (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
-        event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
-        ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
-        event that is not written yet.
-        """
-        return self.sendBatch((event,))
-
-    def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
-        """Send many events, in order; fires when the last is acknowledged.  As ``send``.
-
-        If one of them is above a limit none is sent.
-        """
-        events = list(events)
-        if not events:
-            return succeed(None)
-        if self.closing or self._gone:
-            return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
-        ticket = Sent(self._withdraw)
-        try:
-            parcel = self.machine.send(events, ticket)
-        except LimitExceeded as error:
-            return fail(error)
-        except IllegalTransition:
-            return fail(ConnectionClosed("the connection is ending; nothing sent"))
-        ticket.add(parcel)
-        self.look()
-        return ticket
+    def withdraw(self, parcel: Parcel) -> None:
+        """Nobody waits for ``parcel`` any more: forget what of it is not written yet."""
+        if self.machine.withdraw(parcel):
+            self.look()
 
     def endInOrder(self) -> None:
         """Send what waits and await its acks; then :meth:`_settle` ends the connection."""
@@ -194,43 +165,18 @@ class LumberjackClient(ClientLink):
         self.because(error)
         self._abort()
 
-    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
-        self._producers.register(producer, streaming)
-        self.look()
-
-    def unregisterProducer(self) -> None:
-        """The producer has no more events."""
-        self._producers.unregister()
-
-    def write(self, data: Event) -> None:
-        """Send one event and wait for nothing; what becomes of it is only logged."""
-        self.send(data).addErrback(_unheard, self.peer)
-
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def makeMachine(self) -> Writer:
-        """Return a writer with the factory's settings."""
         return self.factory.buildWriter()
 
-    def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it first."""
-        self._producers = ProducerControl()
-        self._ttl: Any = None
-        self._progress = -1
-        self._unanswered = []
-        super().connectionMade()
-
     def transportSecured(self) -> None:
-        """The connection can be used."""
-        self.established = True
+        self._established = True  # for who asks in the hook
         ttl = self.factory.limits["ttl"]
         if ttl:
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
-            self._guarded(self.sessionEstablished)
+            self._guarded(self.protocol.sessionEstablished)
             self.establish()
         self.look()
 
@@ -240,7 +186,6 @@ class LumberjackClient(ClientLink):
         self.retire()
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """These parcels were not acknowledged."""
         self._unanswered = work
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -250,12 +195,12 @@ class LumberjackClient(ClientLink):
             self._ttl = None
         assert self.ending is not None
         if self.owner is not None:
-            self.owner.clientLost(self, self._unanswered, self.ending)
+            self.owner.clientLost(self, self._unanswered, self._established)
         else:
             fail_all([parcel.token for parcel in self._unanswered], self.ending)
-        self._producers.stop()
-        if self.established:
-            self._guarded(self.sessionLost, reason)
+        self.producers.stop()
+        if self._established:
+            self._guarded(self.protocol.sessionLost, reason)
         super().sessionEnding(reason)
 
     # ── what the reader says ────────────────────────────────────────────────────────────────────
@@ -293,25 +238,21 @@ class LumberjackClient(ClientLink):
         finally:
             self._following = within
 
-    def look(self) -> None:
-        """Accept more events, write what may be written and set timers, after a change."""
-        self._settle()
-
     def _settle(self) -> None:
-        if self._following or self._ended or not self.established:
+        if self._following or self._ended or not self._established:
             return
-        writer, owner = self.machine, self.owner
+        writer, owner, producers = self.machine, self.owner, self.producers
         progress, self._progress = self._progress, -1
         now = self._now()
         with self._gathering():
             if owner is not None and progress >= 0:
-                owner.clientProgressed(self, progress)
-            self._producers.look(writer.full)  # what it sends now shares the next window
+                owner.clientProgressed(progress)
+            producers.look(writer.full)  # what it sends now shares the next window
             if owner is not None:
                 owner.clientWants(self)
             while writer.flush(now) and owner is not None:
                 owner.clientWants(self)
-        self._producers.look(writer.full)
+        producers.look(writer.full)
         super()._settle()
         if self.closing and not self._ended and not writer.unacknowledged:
             self._end(fault=False)
@@ -323,9 +264,75 @@ class LumberjackClient(ClientLink):
         WindowAcknowledged: _acknowledged,
     }
 
-    def _withdraw(self, parcel: Parcel) -> None:
-        if self.machine.withdraw(parcel):
-            self.look()
+
+@implementer(IConsumer)
+class LumberjackClient(ClientSession, link=WriterLink):
+    """Serves the writer's side of one connection.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the reader's transport address as text.
+        established: events may be written (on TLS: the hand-shake is done).
+    """
+
+    factory: LumberjackClientFactory
+    link: WriterLink
+
+    @property
+    def expired(self) -> bool:
+        """Return whether the connection ended because its time (``ttl``) was over."""
+        return self.link.expired
+
+    def send(self, event: Event) -> Deferred[None]:
+        """Send one event; fires when it is acknowledged (``LJ-09``).
+
+        ``event`` is a JSON document as octets (version 2), carried as it is, or a mapping of text
+        (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
+        event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
+        ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
+        event that is not written yet.
+        """
+        return self.sendBatch((event,))
+
+    def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
+        """Send many events, in order; fires when the last is acknowledged.  As ``send``.
+
+        If one of them is above a limit none is sent.
+        """
+        events, link = list(events), self.link
+        if not events:
+            return succeed(None)
+        if link.closing or link.gone:
+            return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
+        ticket = Sent(link.withdraw)
+        try:
+            parcel = link.machine.send(events, ticket)
+        except LimitExceeded as error:
+            return fail(error)
+        except IllegalTransition:
+            return fail(ConnectionClosed("the connection is ending; nothing sent"))
+        ticket.add(parcel)
+        link.look()
+        return ticket
+
+    def retire(self) -> None:
+        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
+        self.link.retire()
+
+    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
+        self.link.producers.register(producer, streaming)
+        self.link.look()
+
+    def unregisterProducer(self) -> None:
+        """The producer has no more events."""
+        self.link.producers.unregister()
+
+    def write(self, data: Event) -> None:
+        """Send one event and wait for nothing; what becomes of it is only logged."""
+        self.send(data).addErrback(_unheard, self.peer)
 
 
 def _unheard(failure: Failure, peer: str) -> None:

@@ -26,7 +26,7 @@ from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import Places
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
-from ...net.session import Session
+from ...net.session import Session, SessionLink
 from ..machine import Reader
 from ..terms import READER, READER_LIMITS, DataReceived, JsonReceived
 
@@ -46,15 +46,8 @@ REFUSED_MAX: Final = 1000
 """A factory remembers this many refused batches; it forgets the least recent first."""
 
 
-class LumberjackServer(Session):
-    """Serves the reader's side of one connection.
-
-    Attributes:
-        machine: the reader; its ``snapshot()`` tells where the connection stands.
-        session: the public name of this session.
-        peer: the writer's transport address as text.
-        clientId: the subject of the writer's certificate, or None.
-    """
+class ReaderLink(SessionLink):
+    """Delivers the events of one writer, and ends its connection when they are not allowed."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
@@ -73,7 +66,6 @@ class LumberjackServer(Session):
     refusalEnds = "; closed without ack"
 
     def makeMachine(self) -> Reader:
-        """Return a reader with the factory's limits."""
         return Reader(self.factory.limits)
 
     def transportSecured(self) -> None:
@@ -126,6 +118,21 @@ class LumberjackServer(Session):
         self.peerFaulted(fault)
 
     actions: ClassVar = {Fault: _faulted, JsonReceived: _deliver, DataReceived: _deliver}
+
+
+class LumberjackServer(Session, link=ReaderLink):
+    """Serves the reader's side of one connection.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the writer's transport address as text.
+        clientId: the subject of the writer's certificate, or None.
+        messageCount: how many events the writer has sent.
+        established: whether the connection can be used.
+    """
+
+    factory: LumberjackServerFactory
+    link: ReaderLink
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):

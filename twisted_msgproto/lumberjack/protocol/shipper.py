@@ -55,6 +55,7 @@ from .client import (
     LumberjackClient,
     LumberjackClientFactory,
     Sent,
+    WriterLink,
 )
 
 SHIPPER_LIMITS: Final = (
@@ -96,7 +97,7 @@ class _Owned(Factory):
     ) -> LumberjackClient | None:
         client = self._factory.buildProtocol(addr)
         if client is not None:
-            client.owner = self._line
+            client.link.owner = self._line
         return client
 
 
@@ -168,22 +169,24 @@ class _Line(ClientComeback[LumberjackClient]):
 
     # What a connection says to its owner.
 
-    def clientWants(self, client: LumberjackClient) -> None:
-        self._shipper.give(client)
+    def clientWants(self, link: WriterLink) -> None:
+        self._shipper.give(link)
 
-    def clientProgressed(self, client: LumberjackClient, count: int) -> None:
+    def clientProgressed(self, count: int) -> None:
         if count:
             self._retries.reset()
         self._shipper.progressed(count)
 
-    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
-        self._expired = client.expired
+    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+        error = link.ending
+        assert error is not None
+        self._expired = link.expired
         if isinstance(error, Refused) and self.state is ComebackState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
             self._change(ComebackState.CONNECTING)
         self._shipper.takeBack(parcels)
-        self._shipper.connectionEnded(error, client.established)
+        self._shipper.connectionEnded(error, stood)
 
 
 @implementer(IConsumer)
@@ -367,8 +370,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
         for client in list(self.factory.liveConnections):
-            if client.machine.unacknowledged:
-                client.leave(error)
+            if client.link.machine.unacknowledged:
+                client.link.leave(error)
             else:
                 client.close()
         lines = [maybeDeferred(line.disconnect) for line in self._lines]
@@ -421,7 +424,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         missing = parcel.missing
         if parcel in self._queue:
             self._dequeue(parcel)
-        elif not any(client.machine.withdraw(parcel) for client in self.factory.liveConnections):
+        elif not any(
+            client.link.machine.withdraw(parcel) for client in self.factory.liveConnections
+        ):
             return
         self.unacknowledged -= missing
         self._look()
@@ -432,7 +437,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         for client in list(self.factory.liveConnections):
             if not self._queue:
                 break
-            client.look()
+            client.link.look()
         self._lookProducer()
 
     def _lookProducer(self) -> None:
@@ -440,9 +445,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     # ── what the connections say ────────────────────────────────────────────────────────────────
 
-    def give(self, client: LumberjackClient) -> None:
+    def give(self, link: WriterLink) -> None:
         """Let a connection send as much as its next window can hold."""
-        writer = client.machine
+        writer = link.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
             self._dequeue(parcel)

@@ -245,7 +245,6 @@ class Acknowledging(Extension):
 
     @classmethod
     def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """Check that the number is 1 … 32767 (``MM-20``)."""
         cls.named(properties)
 
     @classmethod
@@ -332,7 +331,6 @@ class Json(Extension):
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        """Check a body that may need long in slices."""
         octets = len(body)
         if octets <= CHECKED_DEPTH_MAX or octets > self.limits["json-octets"]:
             return None
@@ -343,12 +341,10 @@ class Json(Extension):
         return JsonCheck(body)
 
     def encode(self, body: Any) -> bytes:
-        """``body`` as compact JSON; ValueError for what JSON cannot say, like NaN."""
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode("utf-8")
 
     def decode(self, body: bytes) -> Any:
-        """Return the document; ValueError if it is none."""
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
 
 
@@ -374,7 +370,6 @@ class Dotnet(Extension):
         self._fields: Mapping[str, str] = {}
 
     def frame_received(self, payload: bytes) -> None:
-        """Return the type of the messages from here on."""
         if len(payload) > TYPE_NAME_OCTETS_MAX:
             raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
         try:
@@ -384,7 +379,6 @@ class Dotnet(Extension):
         self._fields = {"dotnet-type": name} if name else {}
 
     def frame_before(self, note: str | None) -> bytes | None:
-        """Return the type's name, if it is another than that of the message before."""
         if note is None or note == (self._sent or ""):
             return None
         self.check_note(note)
@@ -392,16 +386,13 @@ class Dotnet(Extension):
         return note.encode("utf-8")
 
     def check_note(self, note: str) -> None:
-        """Check that the note has ≤ 512 octets (``MM-29``)."""
         if len(note.encode("utf-8")) > TYPE_NAME_OCTETS_MAX:
             raise TooLong(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
 
     def fields(self) -> Mapping[str, str]:
-        """Return ``dotnet-type``."""
         return self._fields
 
     def note(self, fields: Mapping[str, str]) -> str | None:
-        """Return the type."""
         return fields.get("dotnet-type")
 
 
@@ -422,7 +413,6 @@ STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protob
 
 
 def is_standard(extension: type[Extension]) -> bool:
-    """Return whether this is one of the source's own extensions, not a vendor's."""
     return STANDARD.get(extension.name) is extension
 
 

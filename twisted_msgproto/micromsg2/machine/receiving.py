@@ -158,7 +158,6 @@ class Inbox:
 
     @property
     def in_parts(self) -> bool:
-        """Parts of a payload are missing."""
         return self._payload is not None
 
     def take(self) -> MessagesReceived | None:
@@ -243,9 +242,6 @@ class Inbox:
 
     @staticmethod
     def _read_all(texts: list[bytes]) -> tuple[list[Parsed] | None, int]:
-        """Return what all these texts say, or None if one of them does not parse; and what that
-        weighs.
-        """
         if not any(texts):
             return _ALL_EMPTY, 0
         try:
@@ -256,14 +252,12 @@ class Inbox:
 
     @staticmethod
     def _read(text: bytes) -> Parsed:
-        """Return what a text of properties says; Broken if it does not parse (``MM-22``)."""
         try:
             return parse_properties(text)
         except BadText as error:
             raise Broken(PROTOCOL_ERROR, str(error)) from None
 
     def _say(self) -> _Said:
-        """Return what annotating extensions say about the message that comes now."""
         if not self.annotating:
             return _SILENCE
         fields: dict[str, str] = {}
@@ -380,7 +374,6 @@ class Inbox:
         self._behind = _NO_PARTS
 
     def _keep(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
-        """Accept a good payload."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
         batch = self._batch

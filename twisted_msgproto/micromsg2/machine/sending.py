@@ -108,15 +108,12 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def in_flight(self) -> int:
-        """Return how many messages of ours are not acknowledged yet (0 without acks)."""
         return 0 if self.sending is None else len(self.sending)
 
     def has(self, name: str) -> bool:
-        """Was the extension ``name`` agreed?"""
         return self.extension(name) is not None
 
     def extension(self, name: str) -> Extension | None:
-        """Return the agreed extension of this name; None if it was not agreed."""
         return next((found for found in self.extensions if found.name == name), None)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +223,6 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out += encode_numbered(given, messages)
 
     def _await_ack(self, now: float) -> None:
-        """The peer has to acknowledge something from now on."""
         self._no_ack_since = now
         if self._ack_wait_seconds and not self._paused:
             self.deadlines.no_later("ack-wait", now + self._ack_wait_seconds)
@@ -268,7 +264,6 @@ class Sending(Connection[bytes, bytes, Event]):
         raise ValueError(f"extension {name} was not agreed")
 
     def send_error(self, code: str, text: str) -> None:
-        """Send an ERROR that ends nothing; IllegalTransition outside a session."""
         if not self.established:
             raise IllegalTransition(self.state, Error)
         self._write_error(code, text)

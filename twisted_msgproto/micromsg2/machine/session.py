@@ -151,7 +151,6 @@ class Session(Sending):
 
     @property
     def unsafe(self) -> int:
-        """How many numbers of the peer arrived and are not safe yet."""
         return self._window.unsafe
 
     @property
@@ -190,7 +189,6 @@ class Session(Sending):
         return more or self._inbox.inspected is not None
 
     def snapshot(self) -> dict[str, object]:
-        """This side's state as plain values, for status pages and for people."""
         return {
             "state": self.state.name,
             "identity": self.identity,
@@ -299,7 +297,6 @@ class Session(Sending):
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        """Settle refused bodies that no slice covers, by themselves (``MM-28``)."""
         place = self._inbox.slice_refused()
         if place is not None:
             self.made_safe(place, self._heard_at)
@@ -308,8 +305,7 @@ class Session(Sending):
         self._write_error(BAD_PAYLOAD, f"{sequence}: {why}")
 
     @abstractmethod
-    def _receive_handshake(self, frame: Handshake) -> None:
-        """A handshake message came, and the table allows it; Disagreement ends the session."""
+    def _receive_handshake(self, frame: Handshake) -> None: ...
 
     def _receive_error(self, frame: Error) -> None:
         """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
@@ -343,7 +339,6 @@ class Session(Sending):
     # ── extension frames and commands in ────────────────────────────────────────────────────────
 
     def _receive_extension(self, frame: ExtensionFrame) -> None:
-        """A frame that only says something about later messages ends no batch."""
         if not 0 < frame.index <= len(self.extensions):
             raise Broken(PROTOCOL_ERROR, f"extension {frame.index} of {len(self.extensions)}")
         extension = self.extensions[frame.index - 1]
@@ -480,7 +475,6 @@ class Session(Sending):
         return self.fault
 
     def _stop_reading(self) -> None:
-        """Nothing that came is followed any more."""
         self.decoder.end()
         self._partial = False
         self._inbox.forget()
@@ -505,11 +499,6 @@ class Session(Sending):
         return []
 
     def advance(self, now: float) -> list[Event]:
-        """Do what is due at ``now``.
-
-        May queue an idle ack (``MM-19``), or end a handshake that takes too long, a payload that
-        stays unfinished and a peer that never acknowledges (``MM-32``).
-        """
         self._now = now
         return super().advance(now)
 
@@ -554,7 +543,6 @@ class Session(Sending):
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: the numbers of our messages that were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)

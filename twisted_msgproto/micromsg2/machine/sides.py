@@ -18,9 +18,6 @@ class Client(Session):
     __slots__ = ()
 
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
-        """Make a client's machine; ``proposal`` is what we require and offer, by default
-        nothing.
-        """
         super().__init__(CLIENT, Side.IDLE, proposal, limits, handshakes=1)
 
     def open(self) -> None:
@@ -73,7 +70,6 @@ class Server(Session):
                 raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {KEPT_LIMIT}")
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: nothing is kept for it any more."""
         if self._keeping is not None:
             self._keeping.clear()
         return super().lost(now)

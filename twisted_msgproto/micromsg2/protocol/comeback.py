@@ -89,7 +89,6 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
     factory: MicroMsg2ClientFactory
 
     def __init__(self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Any) -> None:
-        """``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them."""
         super().__init__(endpoint, factory, **options)
         self.subscriptions: dict[str, Renewed] = {}
 

@@ -119,16 +119,13 @@ class MicroMsg2Protocol(Sending):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def makeMachine(self) -> Session:
-        """Return the machine of this side."""
         raise NotImplementedError
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait; what the peer said at the end is part of it."""
         if self.ending is None and self._lastError is not None:
             return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
         return super().whyLost(reason)
@@ -300,7 +297,6 @@ class MicroMsg2Protocol(Sending):
         self.settled(arrived)
 
     def settled(self, arrived: Arrived) -> None:
-        """Nothing stands in the way of the acknowledgement any more."""
         if not self._gone:
             events = self.machine.made_safe(arrived.event.place, self._now())
             if not self._following:
@@ -328,13 +324,11 @@ class MicroMsg2Protocol(Sending):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for something of it is told."""
         self._endSending(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
-    """Return ``batch``, or a copy with only the rows ``kept``."""
     if len(kept) == batch.count:
         return batch
     columns: dict[str, Any] = {

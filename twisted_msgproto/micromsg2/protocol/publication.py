@@ -44,7 +44,6 @@ class Publication:
         self._look()
 
     def accepted(self) -> None:
-        """The queues have room."""
         self._accepted = True
         self._look()
 

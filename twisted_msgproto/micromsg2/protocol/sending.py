@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, Refused, shown
 from ...core.limits import Limit
+from ...net.inherited import InheritedSession as Session
 from ...net.outbox import ProducerControl, Ticket, fail_all
-from ...net.session import Session
 from .. import machine
 from ..machine import ErrorReceived
 from ..wire import NO_PROPERTIES, Writable
@@ -216,10 +216,6 @@ class Sending(Session):
             self._producers.look(blocked)
 
     def outputChanged(self, paused: bool) -> None:
-        """Note that the transport is full, or has space again.
-
-        Reading continues meanwhile: else two full sides would wait for each other.
-        """
         self._outputPaused = paused
         if not paused and not self._ended:
             self._pump()

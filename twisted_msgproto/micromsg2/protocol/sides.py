@@ -34,9 +34,9 @@ from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import ReadControl
 from ...net.broker import ServedBroker, Withheld, broker_of
-from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.peerlog import LIMITS as LIMITS_MET
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
@@ -88,8 +88,6 @@ UNLIMITED_ROOM: Final = 256
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """What the factories of both sides share."""
-
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
 
@@ -104,11 +102,9 @@ class MicroMsg2Server(MicroMsg2Protocol):
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
-        """Return a server's machine."""
         return Server(self.factory.proposal, self.factory.limits, self.factory.budget.kept)
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self, orderly=self.factory.draining)
             self.factory.lookBroker()
@@ -116,13 +112,11 @@ class MicroMsg2Server(MicroMsg2Protocol):
         super().sessionEnding(reason)
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it."""
         super().connectionMade()
         if self.factory.broker is not None:
             self._queues = self.factory.broker.queues
 
     def outputChanged(self, paused: bool) -> None:
-        """The transport is full, and nothing is read then; or it has room again."""
         if paused:
             self._control.pause("unread-output")
         else:
@@ -135,7 +129,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
     def _commanded(self, event: CommandReceived) -> None:
-        """SUBSCRIBE and UNSUBSCRIBE are for the broker, the rest for the application (MM-25)."""
         broker = self.factory.broker
         if broker is None or event.name not in PubSub.commands:
             super()._commanded(event)
@@ -231,7 +224,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
         return UNLIMITED_ROOM if room is None else room
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
-        """Write messages of the broker."""
         machine, now = self.machine, self.factory.clock.seconds()
         annotating = [one.name for one in machine.extensions if one.annotates]
         # What this server took in it may pass on, whatever the limits for sending say.
@@ -267,12 +259,10 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     @property
     def control(self) -> ReadControl:
-        """Return what pauses its reading."""
         return self._control
 
     @property
     def owes_settlements(self) -> bool:
-        """Return whether it has messages of queues to acknowledge."""
         return self.factory.broker is not None and self.factory.broker.owes(self)
 
     def withheld_too_long(self) -> None:
@@ -360,7 +350,6 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         )
 
     def _declare(self) -> None:
-        """The queues of before are there: now those come that were named."""
         assert self.broker is not None
         try:
             self.broker.declare()
@@ -372,17 +361,14 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.queues.open()
 
     def startFactory(self) -> None:
-        """Make the queues as they were, before the first connection is accepted."""
         self._openQueues()
         super().startFactory()  # type: ignore[no-untyped-call]
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Return a protocol for a new connection; the queues are there, also without a port."""
         self._openQueues()
         return super().buildProtocol(addr)
 
     def drain(self) -> Deferred[None]:
-        """As every server does; then the broker does nothing more by itself for this one."""
         first = not self.draining
         drained = super().drain()
         if first:
@@ -395,7 +381,6 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self._brokerWork = self.clock.callLater(0, self._goOn)
 
     def watchTurns(self, seconds: float) -> TurnWatch:
-        """Measure as every factory does, and what the broker does in later turns."""
         watch = super().watchTurns(seconds)
         watch.measure(self, "_goOn", peer="all clients")
         return watch
@@ -434,7 +419,6 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
     factory: MicroMsg2ClientFactory
 
     def makeMachine(self) -> Client:
-        """Return a client's machine that has opened the handshake."""
         client = Client(self.factory.proposal, self.factory.limits)
         client.open()
         return client
@@ -512,7 +496,6 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
             raise ValueError("pub-sub was not agreed")
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
-        """Messages of one read arrived: those of iterated subscriptions go there."""
         if self._subscriptions.wanted:
             return self._offerTo(self._hear, batch)
         return super().batchReceived(batch)
@@ -532,7 +515,6 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
             self.leave()  # nobody is going to take it: the server keeps it
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone, and the subscriptions with it."""
         self._subscriptions.lost(self.whyLost(reason))
         super().sessionEnding(reason)
 

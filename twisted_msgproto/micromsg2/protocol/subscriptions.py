@@ -34,7 +34,6 @@ LATE_OCTETS: Final = 1 << 20
 
 
 def weigh(message: Message) -> int:
-    """Return the octets of memory that a message needs."""
     fields = message.fields or {}
     texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
     return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
@@ -57,7 +56,6 @@ class Arrivals(Backlog[Message]):
         self.wanted = False
 
     def want(self) -> None:
-        """Somebody iterates."""
         self.wanted = True
 
     def arrived(self, message: Message) -> Deferred[None] | None:
@@ -185,7 +183,6 @@ class Subscriptions:
         return subscription
 
     def end(self, destination: str, reason: str, failure: Exception | None = None) -> None:
-        """The subscription to ``destination`` has ended, if there is one."""
         subscription = self.living.pop(destination, None)
         if subscription is not None:
             subscription._end(reason, failure)
@@ -220,18 +217,15 @@ class Subscriptions:
         return refused
 
     def lost(self, error: Exception) -> None:
-        """The session has ended."""
         for destination in list(self.living):
             self.end(destination, LOST, error)
 
     @property
     def wanted(self) -> bool:
-        """Return whether anybody iterates."""
         return any(one.wanted for one in self._arrivals.values())
 
     @property
     def untaken(self) -> bool:
-        """Return whether a message waits to be iterated."""
         return any(map(len, self._arrivals.values()))
 
     def taker(self, destination: str | None) -> Callable[[Message], Any] | None:

@@ -148,7 +148,6 @@ class Error:
 
     @property
     def code(self) -> str:
-        """Return the text up to its first colon."""
         return self.text.partition(":")[0]
 
 
@@ -158,7 +157,6 @@ Frame = Handshake | Messages | Part | Command | ExtensionFrame | Error
 
 
 def _sized(payload: bytes) -> tuple[int, bytes]:
-    """Return the LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
     if len(payload) <= SHORT_MAX:
         return 0, bytes((len(payload),))
     return LARGE_PAYLOAD, struct.pack(">I", len(payload))
@@ -185,7 +183,6 @@ def encode_handshake(handshake: Handshake) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """Return an ERROR frame (``MM-17``)."""
     octets = text.encode("utf-8", "replace")
     flag, length = _sized(octets)
     return bytes((ERROR | flag,)) + length + octets
@@ -199,7 +196,6 @@ def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
 
 
 def encode_extension(index: int, payload: bytes) -> bytes:
-    """Return an EXTENSION frame (``MM-16``)."""
     flag, length = _sized(payload)
     return bytes((EXTENSION | flag, index)) + length + payload
 
@@ -282,8 +278,6 @@ def encode_message(
 
 
 class _Broken(Exception):
-    """What has come is not MicroMsg2; becomes the decoder's last word, a Fault."""
-
     def __init__(self, text: str, reason: str = PROTOCOL_ERROR) -> None:
         super().__init__(text)
         self.reason = reason
@@ -336,11 +330,9 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Return octets that wait for the rest of their frame."""
         return self._gathered.octets
 
     def end(self) -> None:
-        """Forget what has come; nothing more comes out."""
         self._ended = True
         self._gathered = Gathered()
 
@@ -581,9 +573,6 @@ class Decoder:
 
 @lru_cache(256)
 def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
-    """Return messages in a row, all of one size; of each the number, what is alike, and the
-    payload.
-    """
     return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
 
 

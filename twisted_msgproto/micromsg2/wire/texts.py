@@ -58,7 +58,6 @@ def is_field(text: str) -> bool:
 
 
 def check_field(text: str, what: str) -> str:
-    """Return ``text`` if it is a FIELD (``MM-01``); raise BadText naming ``what`` otherwise."""
     if not is_field(text):
         raise BadText(f"{what} {shown(text)} is not of a-z, 0-9 and hyphen")
     return text
@@ -323,7 +322,6 @@ def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
 
 
 def write_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """Return the payload of a COMMAND frame (``MM-15``)."""
     pairs = _write_pairs(parameters)
     check_field(name, "command name")
     return (f"{name};{pairs}" if pairs else name).encode("ascii")
@@ -397,7 +395,6 @@ class Condition:
         return TEXT_OPERATORS if self.value.kind is Kind.TEXT else NUMBER_OPERATORS
 
     def comparison(self) -> Comparison:
-        """Return the function that says whether a property's content meets this condition's."""
         return self._comparisons()[self.operator]
 
     def __str__(self) -> str:
@@ -457,7 +454,6 @@ class Filter:
         return cls(conditions)
 
     def matches(self, properties: Properties) -> bool:
-        """Does a message with ``properties`` pass?"""
         for key, kind, compare, operand in self._checks:
             value = properties.get(key)
             if value is None or value.kind is not kind or not compare(value.content, operand):

@@ -30,10 +30,11 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
-from ...net.clients.client import ClientLink
 from ...net.comeback import DRAIN_SECONDS, Comeback, ComebackState
 from ...net.factory import SessionFactory
-from ...net.link import Link, SteadyLogger
+from ...net.inherited import InheritedClientLink as ClientLink
+from ...net.inherited import InheritedLink as Link
+from ...net.link import SteadyLogger
 from ...net.outbox import Tickets
 from ..machine.client import Client, Credentials
 from ..terms import (

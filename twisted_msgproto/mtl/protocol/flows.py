@@ -20,7 +20,8 @@ from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.clients.subscriptions import Backlog
 from ...net.comeback import Backoff
 from ...net.factory import SessionFactory
-from ...net.link import Link, SteadyLogger
+from ...net.inherited import InheritedLink as Link
+from ...net.link import SteadyLogger
 from ...net.outbox import Tickets, Waiters
 from ...net.wires import Wire
 from ..machine.client_flow import ClientFlow

@@ -19,7 +19,8 @@ from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
 from ...net.factory import MsgprotoServerFactory
-from ...net.link import Link, SteadyLogger
+from ...net.inherited import InheritedLink as Link
+from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session

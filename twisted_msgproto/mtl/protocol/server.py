@@ -35,7 +35,7 @@ from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
-from ...net.session import SessionHooks
+from ...net.session import SessionHooks, hook, only_hooks
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
 from ..machine import Channel, Profile, Server, Session
 from ..machine.flows import ServerEvent
@@ -84,9 +84,14 @@ class MtlServer(SessionHooks):
     machineSession: Session
     session: str
     peer: str | None = None
+    messageCount = 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        only_hooks(cls, MtlServer)
 
     @property
-    def clientId(self) -> str | None:  # type: ignore[override]
+    def clientId(self) -> str | None:
         """Return the authenticated user; else the name of the client's key, where CURVE is on;
         or None.
         """
@@ -119,12 +124,15 @@ class MtlServer(SessionHooks):
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 
+    @hook
     def connectionMade(self) -> None:
         """A client has opened the session; it may have to authenticate still."""
 
+    @hook
     def sessionEstablished(self) -> None:
         """The client is authenticated, or need not be; called again when it was again."""
 
+    @hook
     def sessionLost(self, reason: Failure) -> None:
         """The session has ended; the reason's text says how."""
 

@@ -20,6 +20,7 @@ from .identities import (
 )
 from .login import Authentication
 from .options import AuthenticationOptions
+from .password_file import PasswordFile
 from .throttle import LOGIN_LIMITS
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "IdentityRealm",
     "LoggedIn",
     "Passcode",
+    "PasswordFile",
     "portal_over",
 ]

@@ -29,7 +29,6 @@ _WHY: Final = {
 def write_refused(
     peer_log: PeerLog, address: str, name: str | None, reason: str, now: float
 ) -> None:
-    """Tell the operator that a login of ``address`` as ``name`` was refused."""
     peer_log.write(
         LOGINS,
         log,

@@ -34,7 +34,6 @@ class IdentityRealm:
     def requestAvatar(
         self, avatarId: Any, mind: object, *interfaces: Any
     ) -> tuple[Any, Identity, Callable[[], None]]:
-        """Return the identity of ``avatarId``."""
         if IIdentity not in interfaces:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
@@ -54,7 +53,6 @@ class Passcode:
         self.password = password.encode()
 
     def checkPassword(self, password: bytes | str) -> bool:
-        """Return whether it is this password."""
         octets = password.encode() if isinstance(password, str) else password
         return compare_digest(self.password, octets)
 

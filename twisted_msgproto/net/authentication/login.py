@@ -31,8 +31,6 @@ fault of a checker.
 
 
 class _Visit:
-    """One client at the door, until it is answered or has gone."""
-
     __slots__ = ("address", "answer", "asked", "attempt", "begun", "call", "credentials", "name")
 
     def __init__(self, credentials: ICredentials, address: str, name: str | None) -> None:
@@ -47,7 +45,7 @@ class _Visit:
 
 
 class Authentication:
-    """Asks a portal who a client is; delays guesses, and answers each failure in the same way.
+    """The way to a portal: guesses are delayed, and each failure is answered in the same way.
 
     ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
     ``logins_not_checked`` (those of them that no checker was asked about).
@@ -88,23 +86,7 @@ class Authentication:
         self._due_at = inf
 
     @property
-    def failures(self) -> int:
-        """Return how many logins were refused."""
-        return self._counters.get("login_failures", 0)
-
-    @property
-    def throttled(self) -> int:
-        """Return how many of those were not checked, because too many had failed before."""
-        return self._counters.get("logins_not_checked", 0)
-
-    @property
-    def waiting(self) -> int:
-        """Return how many logins wait for their check."""
-        return len(self._waiting)
-
-    @property
     def anonymous(self) -> bool:
-        """Return whether the portal lets clients in without a password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
 
     def credentials(self, name: str | None, password: str | None) -> ICredentials:
@@ -146,7 +128,6 @@ class Authentication:
     # ── who is checked when ─────────────────────────────────────────────────────────────────────
 
     def _decide(self) -> None:
-        """Check or refuse whoever need not wait any longer, until nothing changes."""
         if self._deciding:  # a checker or a client's callback came back: the loop below goes on
             return
         self._deciding = True
@@ -168,7 +149,6 @@ class Authentication:
             self._arm()
 
     def _arm(self) -> None:
-        """Come back at the throttle's deadline."""
         at = self._throttle.deadline
         if at == self._due_at:
             return
@@ -252,7 +232,6 @@ class Authentication:
         answer.errback(UnauthorizedLogin())
 
     def _gone(self, visit: _Visit, answer: Deferred[LoggedIn]) -> None:
-        """The client's connection is lost, or it waits no more."""
         visit.answer = None
         call, visit.call = visit.call, None
         if call is not None:

@@ -12,6 +12,7 @@ from twisted.cred.checkers import (
 from twisted.cred.credentials import IAnonymous, IUsernamePassword
 from twisted.cred.portal import Portal
 from twisted.cred.strcred import AuthOptionMixin, findCheckerFactories
+from twisted.logger import Logger
 from twisted.python import usage
 
 from ...core.errors import ConfigurationError
@@ -19,8 +20,13 @@ from ...core.named import closest
 from ..options import ServerOptions
 from ..reloading import Change
 from .identities import portal_over
+from .password_file import read_users
 
-SCHEMES_WITHOUT_SECRETS: Final = frozenset({"file", "unix", "anonymous", "pam", "sshkey"})
+log = Logger(namespace="twisted_msgproto.net.authentication")
+
+SCHEMES_WITHOUT_SECRETS: Final = frozenset(
+    {"file", "passwords", "unix", "anonymous", "pam", "sshkey"}
+)
 """The argument of these schemes of ``--auth`` is no secret: a file's name, or nothing."""
 
 
@@ -34,23 +40,19 @@ def _look_for_file(description: str) -> str | None:
     Raises ConfigurationError if it cannot be read or has no user: everybody would be refused.
     """
     scheme, _, path = description.partition(":")
-    if scheme != "file":
+    if scheme not in ("file", "passwords"):
         return None
-    try:
-        with open(path, "rb") as file:
-            users = sum(b":" in line for line in file)
-    except OSError as error:
-        raise ConfigurationError(f"--auth {description}: {error.strerror}") from None
-    if not users:
-        raise ConfigurationError(f"--auth {description}: no line of it is NAME:PASSWORD")
+    if not read_users(path):
+        raise ConfigurationError(
+            f"--auth {description}: it has no user; msgproto passwd {path} NAME adds one"
+        )
     return path
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
-    """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
+    """A server's options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
-    """This is what to know of users where nobody has to log in."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
@@ -80,13 +82,28 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         for path in filter(None, map(_look_for_file, self["auth"])):
             yield Change(f"{self.protocolName}: passwords of {path}", lambda: None)
 
+    def doubtOfPasswords(self) -> str | None:
+        """Return which files hold passwords that whoever reads them can use."""
+        plain = []
+        for path in filter(None, map(_look_for_file, self["auth"])):
+            users = read_users(path).values()
+            count = sum(isinstance(secret, str) for secret in users)
+            if count:
+                plain.append(f"{count} of {len(users)} passwords in {path} are plain text")
+        if not plain:
+            return None
+        return "; ".join(plain) + ": msgproto passwd FILE NAME and auth = passwords:FILE hash them"
+
     def doubtOfUsers(self) -> str | None:
         """Return why rules about users mean little here, if nobody has to log in."""
         return None if self.get("credCheckers") else self.unnamed
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """Return the checkers that were asked for, in order."""
+        """Return the checkers that were asked for, in order; a start of a server asks for them."""
+        doubt = self.doubtOfPasswords()
+        if doubt is not None:
+            log.warn("{server}: {doubt}", server=self.protocolName, doubt=doubt)
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):

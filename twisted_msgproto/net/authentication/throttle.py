@@ -50,7 +50,6 @@ LINE_MAX: Final = 100
 """This many logins wait for a check; above it one is refused without."""
 
 WINDOW_SECONDS: Final = 3600.0
-"""A failed login is forgotten after this time."""
 
 BUCKETS_MAX: Final = 10_000
 """Failures are remembered for this many addresses, this many pairs and this many names; those
@@ -111,7 +110,7 @@ def key_of(name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Counts the tokens of an address, a pair or a name.
+    """The tokens of an address, a pair or a name.
 
     Attributes:
         tokens: what was left at ``at``; 0 to ``burst``.
@@ -135,7 +134,6 @@ class Bucket:
     forgotten: float = inf
 
     def refill(self, now: float) -> None:
-        """Let the tokens be those of ``now``."""
         if now > self.at:
             self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
             self.at = now
@@ -143,7 +141,6 @@ class Bucket:
             self.failures, self.refusals, self.forgotten = 0, 0, inf
 
     def free(self, now: float) -> bool:
-        """Return whether one more login may hold a token."""
         self.refill(now)
         if not self.failures and self.pending < self.together:
             return True
@@ -158,20 +155,17 @@ class Bucket:
         return now + max(_TICK, (self.pending + 1 - self.tokens) / self.rate)
 
     def spend(self, now: float) -> None:
-        """Note that a login that held a token has failed."""
         self.refill(now)
         self.tokens = max(0.0, self.tokens - 1)
         self.failures += 1
         self.forgotten = min(self.forgotten, now + self.window)
 
     def turned_away(self, now: float) -> None:
-        """A login of its address was refused without a check."""
         self.refill(now)
         self.refusals += 1
         self.forgotten = min(self.forgotten, now + self.window)
 
     def full(self, now: float) -> bool:
-        """Whether a new bucket would have no more tokens."""
         self.refill(now)
         return not self.pending and self.tokens >= self.burst
 
@@ -210,7 +204,7 @@ class Buckets:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """Remembers a pair of place and name that has logged in.
+    """A pair of place and name that has logged in.
 
     Attributes:
         at: when it did so last.
@@ -224,7 +218,6 @@ class Known:
 
     @property
     def trusted(self) -> bool:
-        """Return whether one more of its logins is checked at once."""
         most = KNOWN_FAILURES_MAX if self.failures else TOGETHER_MAX
         return self.failures + self.pending < most
 
@@ -240,12 +233,10 @@ class KnownPairs:
         return self._count
 
     def find(self, place: str, name: str, now: float) -> Known | None:
-        """Return the pair, if it is known and not for too long."""
         known = self._names[name].get(place) if name in self._names else None
         return None if known is None or now - known.at > KNOWN_SECONDS else known
 
     def add(self, place: str, name: str, now: float) -> None:
-        """The pair has logged in."""
         places = self._names.setdefault(name, OrderedDict())
         self._names.move_to_end(name)
         known = places.get(place)
@@ -270,7 +261,7 @@ class KnownPairs:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """Follows one login from its arrival to its outcome.
+    """One login, from its arrival to its outcome.
 
     Attributes:
         place: its address's network, or the address itself where that stands for many.
@@ -307,7 +298,7 @@ class Attempt:
 
 
 class Throttle:
-    """Decides for each login whether it is checked, waits or is refused.
+    """The rules by which a login is checked, waits or is refused.
 
     The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
     ``poll`` after each of these and at :attr:`deadline`, and does what that says.
@@ -376,7 +367,6 @@ class Throttle:
         self._known.add(attempt.place, attempt.name, now)
 
     def failed(self, attempt: Attempt, now: float) -> None:
-        """The check did not go well, or nobody waited for its end."""
         self.unchecked(attempt)
         for bucket in set(attempt.own):
             bucket.spend(now)
@@ -403,7 +393,6 @@ class Throttle:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def _free(self, attempt: Attempt, now: float) -> bool:
-        """Reserve the tokens that the attempt needs to be checked, if all are there."""
         known = self._known.find(attempt.place, attempt.name, now)
         if known is not None and known.trusted:
             self._release(attempt)
@@ -420,7 +409,6 @@ class Throttle:
         return True
 
     def _last_chance(self, attempt: Attempt) -> bool:
-        """It has waited long enough: whether it is checked although its name has no token."""
         if not attempt.held or not attempt.patient:
             return False
         attempt.others.pending += 1
@@ -436,7 +424,6 @@ class Throttle:
     # ── the line ────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, now: float) -> None:
-        """Release those whose time has come, if something has changed or is due."""
         if not self._changed and now < self.deadline:
             return
         self._changed = False
@@ -446,7 +433,6 @@ class Throttle:
         self.deadline = min((self._due(attempt, now) for attempt in self._line), default=inf)
 
     def _decide(self, attempt: Attempt, now: float) -> bool:
-        """Return whether it need not wait any longer."""
         if self._free(attempt, now):
             self._decided.append((attempt, True))
         elif now < attempt.until:
@@ -458,7 +444,6 @@ class Throttle:
         return True
 
     def _turn_away(self, attempt: Attempt, now: float) -> None:
-        """The line is full."""
         self._step_out(attempt)
         self._refuse(attempt, now)
 
@@ -474,6 +459,5 @@ class Throttle:
             self.deadline = inf
 
     def _due(self, attempt: Attempt, now: float) -> float:
-        """When something may change for it, at the latest at the end of its wait."""
         missing = (attempt.others,) if attempt.held else attempt.own
         return min(attempt.until, max(bucket.free_at(now) for bucket in missing))

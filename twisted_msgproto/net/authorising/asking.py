@@ -21,7 +21,6 @@ CONSUME: Final = "consume"
 CALL: Final = "call"
 
 ACTIONS: Final = (PUBLISH, SUBSCRIBE, CONSUME, CALL)
-"""A client may do these things, if it is allowed to."""
 
 ANSWERS_MAX: Final = 64
 """This many answers are remembered for one session; then all are forgotten and asked again, so
@@ -34,7 +33,6 @@ asked for each time: a name may be as long as a message.
 """
 
 REFUSALS: Final = Topic("more refusals")
-"""This kind of line tells of what clients tried and may not do."""
 
 LINES_MAX: Final = 20
 """At most this many refusals of one session are logged: a flood of them would cost a turn."""
@@ -50,7 +48,7 @@ _SPOKEN: Final = {
 
 
 class Access(NamedTuple):
-    """Describes what a client wants to do.
+    """What a client wants to do.
 
     Attributes:
         user: who the client is, as ``clientId`` of its session; None for a client without a name.
@@ -71,7 +69,7 @@ class Access(NamedTuple):
 
 
 class IAuthoriser(Interface):
-    """Says what clients may do; pass one to a server factory as ``authoriser``."""
+    """What clients may do; pass one to a server factory as ``authoriser``."""
 
     def allows(access: Access) -> bool:
         """Return True if this may be, or False if it is to be refused.
@@ -88,7 +86,7 @@ class IAuthoriser(Interface):
 
 
 class Told(Shape):
-    """Describes what is needed of the factory that counts and logs refusals."""
+    """What is needed of the factory that counts and logs refusals."""
 
     authoriser: Any
     counters: Counters
@@ -101,7 +99,7 @@ class Told(Shape):
 
 
 class Permissions:
-    """Asks the authoriser of a factory what one client may do, and remembers what it says."""
+    """What one client may do, by the authoriser of a factory; its answers are remembered."""
 
     __slots__ = (
         "_address",
@@ -196,5 +194,4 @@ class Permissions:
 
 
 def refusal_text(action: str, name: str) -> str:
-    """Return what the peer is told."""
     return f"not allowed to {_SPOKEN[action]} {name}" if name else f"not allowed to {action}"

@@ -37,7 +37,6 @@ from ...core.named import closest
 from .asking import ACTIONS, CONSUME, Access, IAuthoriser
 
 TABLE: Final = "access"
-"""Rules stand in tables of this name."""
 
 ALL: Final = "*"
 """In ``allow`` or ``deny`` it means every action; as a pattern it matches every name."""
@@ -46,16 +45,13 @@ UNIX: Final = "unix"
 """As an address it means clients that have no IP address, as those on UNIX sockets."""
 
 OWN_NAME: Final = "{user}"
-"""In a pattern of names this stands for the client's own name."""
 
 RULES_MAX: Final = 1000
 """There may be this many rules: each new name that a client uses is compared with all of them."""
 
 CLIENTS_REMEMBERED: Final = 1024
-"""The rules that concern a client are remembered for this many clients."""
 
 PATTERNS_REMEMBERED: Final = 4096
-"""This many lists of globs are kept compiled."""
 
 CONDITIONS: Final = ("user", "address", "protocol", "name", "virtual-host")
 VERDICTS: Final = ("allow", "deny")
@@ -79,15 +75,12 @@ class _Run(NamedTuple):
     patterns: Fits | None
 
     def fits(self, name: str) -> bool:
-        """Return whether one of the rules is about ``name``."""
         if self.exact is None:
             return True
         return name in self.exact or (self.patterns is not None and self.patterns(name) is not None)
 
 
 class _Client(NamedTuple):
-    """What rules ask about a client."""
-
     user: str | None
     address: str
     protocol: str
@@ -125,7 +118,6 @@ class Rule:
     virtual_host: tuple[str, ...] | None = None
 
     def concerns(self, client: _Client) -> bool:
-        """Return whether it is about this client and action, under some name."""
         return (
             client.action in self.actions
             and (self.protocol is None or client.protocol in self.protocol)
@@ -144,12 +136,10 @@ class Rule:
 
     @property
     def unconditional(self) -> bool:
-        """Return whether it fits everybody and everything, for its actions."""
         conditions = (self.user, self.address, self.protocol, self.name, self.virtual_host)
         return all(condition is None for condition in conditions)
 
     def table(self) -> dict[str, list[str]]:
-        """Return the keys and values of its table."""
         every = len(self.actions) == len(ACTIONS)
         actions = [ALL] if every else list(self.actions)
         table = {VERDICTS[0] if self.allowed else VERDICTS[1]: actions}
@@ -179,7 +169,7 @@ def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
 
 @implementer(IAuthoriser)
 class Rules:
-    """Answers with the first rule that fits; what none fits is refused.
+    """Rules of which the first that fits decides; what none fits is refused.
 
     Attributes:
         rules: in the order in which they are compared.
@@ -190,7 +180,6 @@ class Rules:
         self._runs_of = lru_cache(CLIENTS_REMEMBERED)(self._select)
 
     def allows(self, access: Access) -> bool:
-        """Return what the first rule that fits says."""
         user, address, protocol, action, name, virtual_host = access
         # Dead letters are messages of their queue, and as secret.
         queue = name.removesuffix(DEAD) if action == CONSUME else name
@@ -200,7 +189,6 @@ class Rules:
         return False
 
     def _select(self, client: _Client) -> tuple[_Run, ...]:
-        """Return the rules that concern a client, neighbours of one verdict joined."""
         runs: list[_Run] = []
         names: list[str] = []
         verdict: bool | None = None
@@ -226,7 +214,6 @@ class Rules:
         return tuple(runs)
 
     def tables(self) -> Iterator[dict[str, list[str]]]:
-        """Yield each rule as its table in TOML has it."""
         return (rule.table() for rule in self.rules)
 
     def check_protocols(self, known: Iterable[str]) -> None:
@@ -286,7 +273,6 @@ def read_rules(path: str | Path) -> Rules:
 
 
 def read_rule(table: Mapping[str, Any]) -> Rule:
-    """Read one rule; ConfigurationError names its key."""
     for key in table:
         if key not in KEYS:
             raise ConfigurationError(

@@ -33,7 +33,6 @@ def fields_of(envelope: Opened) -> Fields:
 
 
 def texts_of(envelope: bytes) -> Mapping[str, str]:
-    """Return the properties of an envelope as people read them."""
     try:
         return {name: as_text(value) for name, value in fields_of(opened(envelope)).items()}
     except ValueError:

@@ -44,7 +44,6 @@ AGAIN_SECONDS: Final = 1.0
 """After this time a disk that failed is asked again."""
 
 HEADS_KEPT: Final = 4096
-"""At most this number of different heads of envelopes are remembered with their queues."""
 
 MICROSECONDS: Final = 1_000_000
 
@@ -114,7 +113,6 @@ class Keeping:
         self._rest()
 
     def _server(self, name: QueueName) -> KeptBroker | None:
-        """Return the broker that has a queue; None where no server serves its space."""
         space, brokers = name.space, self._brokers
         return brokers.get(space) or brokers.get(f"{space.partition('/')[0]}/")
 
@@ -242,7 +240,7 @@ class Keeping:
 
 
 class KeptBroker(ServedBroker):
-    """Runs the queues of some spaces of one durable sink; they outlive the process."""
+    """The queues of some spaces of one durable sink; they outlive the process."""
 
     durable = True
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
 from twisted.python import usage
 
 from ...core.broker import LIMITS, WAIT, WHEN_FULL
 from ...core.errors import ConfigurationError
 from ...core.limits import Limits
+from ..options import ServerOptions
+from ..sink import IMessageSink
 from .making import broker_of
 from .served import ServedBroker
-
-if TYPE_CHECKING:
-    from ..gateway import Gateway
-    from ..options import ServerOptions
 
 NAMESPACE: Final = re.compile(r"(?!micromsg2$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A shared namespace has such a name; no server's own space has one."""
@@ -60,8 +58,11 @@ class BrokerOptions(usage.Options):
 class Namespaces:
     """The brokers of namespaces that servers of one gateway share."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(
+        self, reactor: Any, sink_of: Callable[[ServerOptions], IMessageSink | None]
+    ) -> None:
+        self._reactor = reactor
+        self._sink_of = sink_of
         self._brokers: dict[str, tuple[ServedBroker, Limits, str, object]] = {}
 
     def settings(
@@ -85,12 +86,10 @@ class Namespaces:
         changed = options["limits"].changed
         own = {name: aliases.get(name, name) for name in known}
         changes = {name: changed[alias] for name, alias in own.items() if alias in changed}
-        sink, when_full = self._gateway.sinkOf(options), options["queue-full"]
+        sink, when_full = self._sink_of(options), options["queue-full"]
         if namespace not in self._brokers:
             limits = known.replace(changes)
-            broker = broker_of(
-                sink, self._gateway.reactor, limits, [namespace], when_full=when_full
-            )
+            broker = broker_of(sink, self._reactor, limits, [namespace], when_full=when_full)
             self._brokers[namespace] = (broker, limits, when_full, sink)
         broker, limits, when, where = self._brokers[namespace]
         place = f"the broker-namespace {namespace!r}, which another server has made,"

@@ -50,7 +50,7 @@ Rows = Sequence[tuple[QueueName, bytes, bytes]]
 
 
 class ServedBroker:
-    """Runs the queues of one server, or of several servers that share them.
+    """The queues of one server, or of several servers that share them.
 
     Consumers are connections: see :class:`twisted_msgproto.core.broker.Consumer`.  All calls come
     from the reactor's thread.
@@ -114,7 +114,6 @@ class ServedBroker:
                 call()
 
     def join(self) -> None:
-        """One more server uses it."""
         self._users += 1
 
     def left(self) -> None:
@@ -153,7 +152,6 @@ class ServedBroker:
         return found
 
     def knows(self, name: QueueName) -> bool:
-        """Return whether there is such a queue."""
         return self.machine.knows(name)
 
     def names(self, space: str) -> Mapping[str, QueueName]:
@@ -286,7 +284,6 @@ class ServedBroker:
     # ── people ──────────────────────────────────────────────────────────────────────────────────
 
     def queues(self) -> list[Figures]:
-        """Return the figures of every queue, by name."""
         return self.machine.queues()
 
     def peek(self, name: QueueName, count: int) -> list[Waiting]:
@@ -322,7 +319,6 @@ class ServedBroker:
         return succeed(None)
 
     def snapshot(self) -> dict[str, int]:
-        """Return figures for metrics."""
         return self.machine.snapshot()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
@@ -333,7 +329,6 @@ class ServedBroker:
         return bool(self._incoming) or self.machine.unfinished
 
     def _go_on(self) -> None:
-        """Do one turn's share of what is left."""
         self._turn = None
         self._going = True
         try:

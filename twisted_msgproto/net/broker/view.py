@@ -14,10 +14,8 @@ from .forms import texts_of
 from .served import ServedBroker
 
 CHANGED_AT_ONCE: Final = 10_000
-"""This many messages are purged or requeued in one turn of the reactor."""
 
 READ_AT_ONCE: Final = 100
-"""This many messages are read back together."""
 
 
 class ServedQueues:
@@ -29,7 +27,6 @@ class ServedQueues:
         self._clock = clock
 
     def queues(self) -> list[QueueShown]:
-        """Return all queues, by space and name."""
         return sorted(
             (
                 QueueShown(
@@ -49,7 +46,6 @@ class ServedQueues:
         )
 
     async def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
-        """Return the first messages that wait in a queue."""
         queue = QueueName(space, name)
         broker = self._of(queue)
         rows = broker.peek(queue, count)
@@ -69,7 +65,6 @@ class ServedQueues:
         return await self._in_turns(broker, queue, lambda most: broker.purge(queue, most))
 
     async def requeue(self, space: str, name: str, to: str) -> int:
-        """Move what waits now to another queue of the same space."""
         queue, other = QueueName(space, name), QueueName(space, to)
         broker = self._of(queue)
         if to.endswith(DEAD):

@@ -12,14 +12,13 @@ from typing import Any, Final, Protocol
 from ..backpressure import ReadControl
 
 REASON: Final = "broker-queues"
-"""Connections are not read for this reason."""
 
 OWING_TIMES: Final = 4
 """All that waits may be at most this multiple of the limit, while some of its senders are read."""
 
 
 class Sender(Protocol):
-    """Describes what is needed of a connection that sends to queues."""
+    """What is needed of a connection that sends to queues."""
 
     @property
     def control(self) -> ReadControl:
@@ -34,7 +33,7 @@ class Sender(Protocol):
 
 
 class Withheld:
-    """Counts the octets that wait for room in queues, over all senders of one server.
+    """Octets that wait for room in queues, over all senders of one server.
 
     Attributes:
         limit: octets; above it senders that owe no settlement are not read.

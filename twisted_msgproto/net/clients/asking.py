@@ -13,14 +13,13 @@ from .shapes import Messages, Progress
 
 
 class InFlight:
-    """Counts the messages that are on their way, and tells ``progress`` of their answers.
+    """The messages that are on their way; ``progress`` hears of their answers.
 
     Answers are told in the turn of the reactor in which they come, once for all answers of a read,
     also while the next line of the input is awaited.
     """
 
     def __init__(self, reactor: Any, messages: Messages, progress: Progress, window: int) -> None:
-        """No more than ``window`` messages are on their way at a time."""
         self._reactor = reactor
         self._messages = messages
         self._progress = progress

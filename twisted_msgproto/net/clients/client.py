@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import inf
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
@@ -23,7 +23,6 @@ from ..ending import OrderlyLink
 from ..outbox import Waiters
 
 UNSENT_OCTETS: Final = 64 << 20
-"""A server may leave this much of what a client has to say unread."""
 
 UNSENT_LIMITS: Final = (
     Limit(
@@ -39,30 +38,21 @@ UNSENT_LIMITS: Final = (
 
 
 class ClientLink(OrderlyLink):
-    """Makes a link a client; mix it in before the session of a protocol.
-
-    Every verb of a client returns a Deferred, and each failure comes through that: as
-    ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of
-    :mod:`twisted_msgproto.core.errors`.
-    """
+    """Makes a link a client's; mix it in before the link of a protocol."""
 
     @cached_property
     def _standing(self) -> Waiters[Any]:
         return Waiters()
 
-    def whenEstablished(self) -> Deferred[Self]:
-        """Return a Deferred that fires with this client when its session stands.
-
-        It fails with what ended the connection before that, or has ended it since: Refused when the
-        server (or TLS) said no, TimedOut, ProtocolViolation, ConnectionClosed.
-        """
+    def whenEstablished(self) -> Deferred[Any]:
+        """As :meth:`~twisted_msgproto.net.session.ClientSession.whenEstablished`."""
         if self._gone:
             return fail(self.ending or ConnectionClosed("the connection has ended"))
-        return succeed(self) if self._established else self._standing.wait()
+        return succeed(self.protocol) if self._established else self._standing.wait()
 
     def establish(self) -> None:
         super().establish()
-        self._standing.fire(self)
+        self._standing.fire(self.protocol)
 
     # ── a server that does not read ─────────────────────────────────────────────────────────────
 

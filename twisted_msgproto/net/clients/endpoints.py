@@ -135,7 +135,7 @@ VERDICTS: Final = {
 
 @implementer(IOpenSSLClientConnectionCreator)
 class SayingWhy:
-    """Makes connections whose errors say what is wrong with a server's certificate.
+    """A maker of connections whose errors say what is wrong with a server's certificate.
 
     OpenSSL's own error is the same for one that has expired and for one of an unknown authority.
     """
@@ -174,7 +174,6 @@ def verdict_of(connection: Any) -> int:
 
 
 def _authorities(path: Path) -> list[Certificate]:
-    """Return the certificates of ``--tls-ca``."""
     blocks = path.read_bytes().split(PEM_END)[:-1]
     try:
         found = [Certificate.loadPEM(block + PEM_END + b"\n") for block in blocks]
@@ -186,7 +185,6 @@ def _authorities(path: Path) -> list[Certificate]:
 
 
 def _own(cert: Path, key: Path | None) -> PrivateCertificate:
-    """Return our certificate with its key, which stands in a file of its own or in ``cert``."""
     certificate, where = cert.read_bytes(), cert if key is None else key
     private = certificate if key is None else key.read_bytes()
     try:

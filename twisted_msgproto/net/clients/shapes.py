@@ -35,7 +35,6 @@ from typing import Final, Protocol
 from ...core.strict_json import NotJson, parse_json
 
 SIZE_OCTETS = 300
-"""How large a made-up message is when nobody says."""
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 """These fields of :class:`ConnectOptions` stand for files of TLS."""
@@ -57,7 +56,7 @@ def typed(text: str) -> int | float | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Says whom to connect to, and as whom.
+    """Whom to connect to, and as whom.
 
     Attributes:
         endpoint: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…`` or a
@@ -84,7 +83,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions(ConnectOptions):
-    """Says how to send.
+    """How to send.
 
     Attributes:
         window: messages in flight; None for the protocol's default.
@@ -113,7 +112,7 @@ class SendOptions(ConnectOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecvOptions(ConnectOptions):
-    """Says how to receive.
+    """How to receive.
 
     Attributes:
         count: end after this many messages; None: never.
@@ -128,14 +127,14 @@ class RecvOptions(ConnectOptions):
 
 
 class Messages(Protocol):
-    """Supplies the messages to send."""
+    """The messages to send."""
 
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` messages as soon as any is there; an empty list after the last."""
 
 
 class Progress(Protocol):
-    """Receives the progress of a ``send``; it is called once a batch, not once a message."""
+    """What hears of the progress of a ``send``, once a batch and not once a message."""
 
     def sent(self, count: int) -> None:
         """``count`` more messages are on their way."""

@@ -23,14 +23,12 @@ LOST = "lost"
 """A subscription has ended for this reason when its session ended first."""
 
 REFUSED = "refused"
-"""… when the peer does not grant it."""
 
 UNSUBSCRIBED = "unsubscribed"
-"""… when we have ended it."""
 
 
 class Ending:
-    """Ends once, and tells why.
+    """What ends once, and tells why.
 
     Attributes:
         reason: a word for why it has ended; None while it lives.
@@ -59,7 +57,6 @@ class Ending:
         return True
 
     def _tellEnd(self) -> None:
-        """Tell everybody who waits for the end."""
         assert self.reason is not None
         self._ending.fire(self.reason)
 
@@ -203,7 +200,6 @@ class Renewed(Ending):
                 self._renew(self._service.session)
 
     def _renew(self, session: Any) -> None:
-        """There is a new session."""
         self._begin()
         self._postponed = self._share() >= 1
         if self._postponed:

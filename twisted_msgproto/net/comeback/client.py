@@ -21,14 +21,11 @@ from .terms import DRAIN_SECONDS, ComebackState
 
 @implementer(IStreamClientEndpoint)
 class _Attempts:
-    """Wraps an endpoint, and tells a service the outcome of each attempt."""
-
     def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
         self._endpoint = endpoint
         self._service = service
 
     def __repr__(self) -> str:
-        """Return what Twisted's service logs of its attempts."""
         return repr(self._endpoint)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
@@ -40,7 +37,7 @@ class _Attempts:
 
 
 class ClientComeback(Comeback[S]):
-    """Reconnects a client on Twisted transports with Twisted's ``ClientService``.
+    """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
 
     The factory builds a session, or a protocol that has one as its ``session``; the session's
     ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it
@@ -83,7 +80,6 @@ class ClientComeback(Comeback[S]):
         self._client.startService()
 
     def _connected(self, connection: Any) -> Any:
-        """There is a connection: what matters is whether its session will stand."""
         self._connection = connection
         session = self._sessionIn(connection)
         established: Deferred[S] = session.whenEstablished()
@@ -96,7 +92,6 @@ class ClientComeback(Comeback[S]):
         return failure
 
     def _unestablished(self, failure: Failure, session: Any) -> None:
-        """The connection has ended, for ``failure``, and ``session`` never stood."""
         loss: Failure | None = getattr(session, "loss", None)
         self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 

@@ -50,19 +50,16 @@ class Errand(Generic[S, T]):
         self.done: Deferred[T] = Deferred(cancelled)
 
     def stop(self) -> None:
-        """It does not wait for a session any more."""
         timer, self.timer = self.timer, None
         if timer is not None:
             timer.cancel()
 
     def fire(self, result: T) -> None:
-        """It is done."""
         if not self.over:
             self.over = True
             self.done.callback(result)
 
     def fail(self, error: Failure | Exception) -> None:
-        """It has failed."""
         if not self.over:
             self.over = True
             self.done.errback(error)

@@ -171,7 +171,6 @@ class Comeback(Service, Generic[S]):
         return None
 
     def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
-        """Let it wait for a session, behind those that wait already or before all of them."""
         self._errands[errand] = None
         if first:
             self._errands = {errand: None, **self._errands}
@@ -182,14 +181,12 @@ class Comeback(Service, Generic[S]):
             errand.timer = self.clock.callLater(left, self._late, errand)
 
     def _forget(self, errand: Errand[S, Any]) -> None:
-        """It waits no more."""
         errand.stop()
         if errand in self._errands:
             del self._errands[errand]
             self._errandOctets -= errand.octets
 
     def _runErrands(self) -> None:
-        """Send what waits through the session, in order."""
         if self._busy:
             return  # whoever is at it comes to the newest, too
         self._busy = True
@@ -250,7 +247,6 @@ class Comeback(Service, Generic[S]):
             self._change(ComebackState.CONNECTING)
 
     def _established(self, session: S) -> None:
-        """The session stands."""
         if self._closing:
             return
         self.session = session
@@ -280,7 +276,6 @@ class Comeback(Service, Generic[S]):
             self._change(ComebackState.DOWN)
 
     def _delay(self) -> float:
-        """Return seconds until the next attempt, after :meth:`_failed`."""
         if self.state is ComebackState.REFUSED:
             seconds = self._refusals.next()
             log.warn(

@@ -20,7 +20,6 @@ COMEBACK_LIMITS: Final = (
     Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
     Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
 )
-"""A client that reconnects has these limits, beside those of its protocol."""
 
 DRAIN_SECONDS: Final = 4.0
 """Calls in flight get this many seconds when a service stops, if the factory has no limit
@@ -28,7 +27,6 @@ DRAIN_SECONDS: Final = 4.0
 """
 
 BACKOFF_FACTOR: Final = 2.0
-"""Each failed attempt multiplies the next wait by this factor."""
 
 BACKOFF_JITTER: Final = 0.5
 """This share of a wait is random, lest all clients reconnect at the same moment."""
@@ -43,10 +41,8 @@ class ComebackState(StrEnum):
     """
 
     CONNECTING = "connecting"
-    """An attempt is under way."""
 
     UP = "up"
-    """The session stands."""
 
     DOWN = "down"
     """There is no connection: not started, stopped, or the next attempt is yet to come."""
@@ -56,7 +52,7 @@ class ComebackState(StrEnum):
 
 
 class Backoff:
-    """Computes the wait before the next attempt: it grows each time, and differs between clients.
+    """The waits before attempts: they grow each time, and differ between clients.
 
     Attributes:
         attempts: attempts that have failed since :meth:`reset`.
@@ -87,5 +83,4 @@ class Backoff:
         return min(self._most, doubled) * (1 - self._jitter * self._random())
 
     def reset(self) -> None:
-        """It works again."""
         self.attempts = 0

@@ -8,7 +8,6 @@ from typing import Final
 from ...core.errors import QueueError
 
 SOCKET_NAME: Final = "control"
-"""A running gateway listens on the socket of this name in its queue's directory."""
 
 PATH_OCTETS_MAX: Final = 103
 """A path of a UNIX socket may have this many octets on every system (107 on Linux)."""
@@ -45,7 +44,6 @@ class SocketPath:
         self.path = f"{descriptors}/{self._descriptor}/{SOCKET_NAME}"
 
     def close(self) -> None:
-        """The path is not used any more."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

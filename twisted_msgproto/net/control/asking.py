@@ -22,27 +22,21 @@ ANSWER_SECONDS: Final = 30.0
 """A gateway may need this long for one answer."""
 
 ANSWER_OCTETS_MAX: Final = 64 << 20
-"""An answer above this is not read."""
 
 ERROR_TEXT_MAX: Final = 4000
-"""At most this many characters of what a gateway says is wrong are shown."""
 
 ADDRESS: Final = re.compile(r"[^/]+:\d+")
 """Who writes this means a status endpoint, and no directory."""
 
 QUEUE_FOLDER: Final = "queue"
-"""``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
 
 class _OverUnix(http.client.HTTPConnection):
-    """Speaks HTTP on a UNIX socket in a queue's directory."""
-
     def __init__(self, directory: str, timeout: float) -> None:
         super().__init__("gateway", timeout=timeout)
         self._directory = directory
 
     def connect(self) -> None:
-        """Connect to the socket."""
         path = SocketPath(self._directory)
         try:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -97,20 +91,16 @@ class GatewayBroker:
     # ── a BrokerView ────────────────────────────────────────────────────────────────────────────
 
     def queues(self) -> Sequence[QueueShown]:
-        """Return all queues."""
         return [QueueShown(**queue) for queue in self._ask("GET", "queues")["queues"]]
 
     def peek(self, space: str, name: str, count: int) -> Sequence[MessageShown]:
-        """Return the first ``count`` messages of a queue."""
         answer = self._ask("GET", "peek", space=space, name=name, count=str(count))
         return [from_json(message) for message in answer["messages"]]
 
     def purge(self, space: str, name: str) -> int:
-        """Empty a queue and return how many messages it had."""
         return int(self._ask("POST", "purge", space=space, name=name)["count"])
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        """Put what waits in a queue to ``to`` and return how many messages that were."""
         return int(self._ask("POST", "requeue", space=space, name=name, to=to)["count"])
 
     # ── HTTP ────────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +120,6 @@ class GatewayBroker:
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
 
     def figures(self) -> Any:
-        """Return the figures of the gateway, as ``/status.json`` has them."""
         return self._ask_at("GET", "status.json")
 
     def reload(self) -> Any:
@@ -154,7 +143,6 @@ class GatewayBroker:
         return reason(error, "its address")
 
     def _why_not_here(self) -> str:
-        """Return why nobody answers in a directory, which may be none of a queue."""
         where = self._where
         if os.path.exists(os.path.join(where, QUEUE_FOLDER, SOCKET_NAME)):
             return f"its queue is in {os.path.join(where, QUEUE_FOLDER)}"
@@ -199,5 +187,4 @@ class GatewayBroker:
 
 
 def is_url(where: str | os.PathLike[str]) -> bool:
-    """Return whether ``where`` is a URL and no directory."""
     return str(where).startswith(("http://", "https://"))

@@ -73,7 +73,6 @@ class BodilessRequest(Request):
     """A request without a body: everything that can be asked stands in its path and query."""
 
     def gotLength(self, length: int | None) -> None:
-        """Prepare for a body of this length; the channel calls this."""
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
@@ -81,7 +80,7 @@ class BodilessRequest(Request):
 
 
 class Answering(Resource):
-    """Answers one path: ``answer(query)`` returns what becomes JSON, or a Deferred of it."""
+    """One path: ``answer(query)`` returns what becomes JSON, or a Deferred of it."""
 
     isLeaf = True
 
@@ -94,7 +93,6 @@ class Answering(Resource):
         self._changes = changes
 
     def render(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         request.setHeader(b"content-type", b"application/json")
         request.setHeader(b"cache-control", b"no-store")
         gone: list[Failure] = []
@@ -128,7 +126,6 @@ class Answering(Resource):
 
 
 def _error(failure: Failure, request: Request) -> Mapping[str, object]:
-    """Return what is said of a failure, and set the status."""
     error = failure.value
     if isinstance(error, BadRequest):
         request.setResponseCode(error.status)
@@ -150,11 +147,9 @@ class Paths(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """Return what answers that nothing is at ``path``; the site calls this."""
         return Answering(_nothing)
 
     def render(self, request: Request) -> Any:
-        """Answer that the path ends too early; the site calls this."""
         return self.getChild(b"", request).render(request)
 
 
@@ -220,14 +215,12 @@ def _of(
 
 
 async def queues(view: BrokerView, query: Query) -> dict[str, object]:
-    """Answer with all queues."""
     found = await maybeDeferred(view.queues)
     shown = [asdict(queue) for queue in found[:QUEUES_SHOWN_MAX]]
     return {"queues": shown, "more": max(0, len(found) - len(shown))}
 
 
 async def peek(view: BrokerView, query: Query) -> dict[str, object]:
-    """Answer with the first messages of a queue."""
     space, name = _queue(query)
     text = query.get("count", str(MESSAGES_SHOWN))
     digits = len(str(MESSAGES_SHOWN_MAX))  # Python refuses to read a number of thousands of them
@@ -238,12 +231,10 @@ async def peek(view: BrokerView, query: Query) -> dict[str, object]:
 
 
 async def purge(view: BrokerView, query: Query) -> dict[str, object]:
-    """Empty a queue."""
     return {"count": await maybeDeferred(view.purge, *_queue(query))}
 
 
 async def requeue(view: BrokerView, query: Query) -> dict[str, object]:
-    """Put what waits in a queue to another one."""
     space, name = _queue(query)
     to = query.get("to", "")
     if not to or to == name:

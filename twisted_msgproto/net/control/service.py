@@ -21,13 +21,12 @@ from .shapes import BrokerView
 from .site import ControlSite
 
 SOCKET_MODE: Final = 0o600
-"""Only the gateway's own user may connect."""
 
 log = Logger(namespace="twisted_msgproto.control")
 
 
 class ControlService(Service):
-    """Answers an operator's questions, from the start of the gateway to its end.
+    """Answers to an operator's questions, from the start of the gateway to its end.
 
     A gateway works without it: where the socket cannot be made one line says so.
 
@@ -56,7 +55,6 @@ class ControlService(Service):
 
     @property
     def listening(self) -> bool:
-        """Return whether somebody can connect."""
         return self._port is not None
 
     def startService(self) -> None:
@@ -75,7 +73,6 @@ class ControlService(Service):
             )
 
     def stopService(self) -> Deferred[None]:
-        """Stop listening and remove the socket."""
         super().stopService()  # type: ignore[no-untyped-call]
         port, self._port = self._port, None
         stopped: Deferred[Any] = maybeDeferred(lambda: port and port.stopListening())

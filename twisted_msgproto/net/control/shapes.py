@@ -20,7 +20,6 @@ MESSAGES_SHOWN: Final = 10
 """``peek`` shows this many messages when nobody says."""
 
 MESSAGES_SHOWN_MAX: Final = 1000
-"""``peek`` shows at most this many messages."""
 
 BODIES_OCTETS_MAX: Final = 4 << 20
 """``peek`` ends before the messages of one answer have more octets than this, and shows at least
@@ -34,7 +33,7 @@ class NoSuchQueue(QueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueShown:
-    """Describes one queue.
+    """One queue, as an operator sees it.
 
     Attributes:
         space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
@@ -59,7 +58,7 @@ class QueueShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShown:
-    """Describes one message of a queue.
+    """One message of a queue, as an operator sees it.
 
     Attributes:
         place: its offset in the queue's log, or its number in memory.
@@ -79,7 +78,7 @@ class MessageShown:
 
 
 class BrokerView(Protocol):
-    """Shows queues and changes them for people.
+    """The queues of a gateway, which people may look at and change.
 
     What it returns may be a Deferred or the value itself.  Every method but ``queues`` raises
     NoSuchQueue.
@@ -122,7 +121,6 @@ def in_json(message: MessageShown) -> dict[str, object]:
 
 
 def from_json(shown: Mapping[str, Any]) -> MessageShown:
-    """Return the message that :func:`in_json` made this of."""
     values = dict(shown)
     if "body_base64" in values:
         values["body"] = base64.b64decode(values.pop("body_base64"))

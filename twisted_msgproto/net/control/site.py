@@ -6,7 +6,7 @@ nothing, a request whose header never ends.  None of them keeps others from an a
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
@@ -34,7 +34,6 @@ class BoundedChannel(HTTPChannel):
     transport: Any
 
     def connectionMade(self) -> None:
-        """Begin."""
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
@@ -46,18 +45,15 @@ class BoundedChannel(HTTPChannel):
         self.transport.abortConnection()
 
     def allContentReceived(self) -> None:
-        """A whole request is here; the channel calls this."""
         self.answering = True
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Request) -> None:
-        """The request was answered."""
         self.answering = False
         self.site.rested(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End."""
         self.site.closed(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
@@ -69,6 +65,7 @@ class ControlSite(Site):
         connections: those that are open, the one that was answered least recently first.
     """
 
+    protocolName: ClassVar[str] = "control"
     noisy = False
     protocol = BoundedChannel  # type: ignore[assignment]
 
@@ -77,6 +74,9 @@ class ControlSite(Site):
         super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
         self.connections: dict[BoundedChannel, None] = {}
 
+    def logPrefix(self) -> str:
+        return self.protocolName
+
     def buildProtocol(self, addr: Any) -> Any:
         """Return a channel for a newcomer; None (the connection is closed) if there is no place."""
         if len(self.connections) >= CONNECTIONS_MAX and not self._make_room():
@@ -84,7 +84,6 @@ class ControlSite(Site):
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
 
     def _make_room(self) -> bool:
-        """Close the connection that has waited longest without a whole request."""
         for channel in self.connections:
             if not channel.answering:
                 self.closed(channel)
@@ -93,7 +92,6 @@ class ControlSite(Site):
         return False
 
     def opened(self, channel: BoundedChannel) -> None:
-        """Count a connection."""
         self.connections[channel] = None
 
     def rested(self, channel: BoundedChannel) -> None:
@@ -102,7 +100,6 @@ class ControlSite(Site):
             self.connections[channel] = None
 
     def closed(self, channel: BoundedChannel) -> None:
-        """Count the connection no more."""
         self.connections.pop(channel, None)
 
     def acceptableProtocols(self) -> list[bytes]:

@@ -9,71 +9,25 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet import endpoints
 from twisted.web import http
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
-from ..trying import BindingReactor, BoundPort
-
-TLS_ENDPOINTS: Final = ("mtls", "ssl", "tls")
-"""An endpoint string that begins with one of these is served over TLS."""
+from ..endpoints import TLS_KINDS, is_loopback, kind_of
 
 TOKEN_OCTETS_LEAST: Final = 16
 """A token is at least this long, so that it cannot be guessed."""
 
 OPEN_PATH: Final = b"healthz"
-"""This path needs no token."""
-
-
-class _Noting(BindingReactor):
-    """Notes where endpoints would listen, and binds nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.interfaces: list[str] = []
-        self.local = True
-
-    def listenTCP(
-        self, port: int, factory: object, backlog: int = 1, interface: str = ""
-    ) -> BoundPort:
-        self.interfaces.append(interface)
-        return BoundPort((interface, port))
-
-    def listenUNIX(self, address: str, *rest: Any, **settings: Any) -> BoundPort:
-        return BoundPort(address)
-
-    def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
-        self.local = False
-        return BoundPort(fileno)
-
-
-def is_loopback(description: str) -> bool:
-    """Return whether only this machine can connect to this endpoint."""
-    noting = _Noting()
-    endpoints.serverFromString(noting, description).listen(http.HTTPFactory())
-    return noting.local and all(map(_is_loopback, noting.interfaces))
-
-
-def _is_loopback(interface: str) -> bool:
-    try:
-        return interface == "localhost" or ip_address(interface).is_loopback
-    except ValueError:
-        return False
-
-
-def speaks_tls(description: str) -> bool:
-    """Return whether this endpoint speaks TLS."""
-    return description.removeprefix("haproxy:").partition(":")[0] in TLS_ENDPOINTS
 
 
 def check_access(description: str, token_file: str | None) -> None:
     """Raise ConfigurationError if others than this machine could connect without TLS and a
     token.
     """
-    if is_loopback(description) or (speaks_tls(description) and token_file is not None):
+    if is_loopback(description) or (kind_of(description) in TLS_KINDS and token_file is not None):
         return
     needed = "a token (--status-token FILE, or token-file in [status])"
     raise ConfigurationError(
@@ -97,8 +51,6 @@ def read_token(path: str) -> bytes:
 
 
 class _Refused(Resource):
-    """Refuses every request with one line."""
-
     isLeaf = True
 
     def __init__(self, status: int, text: str, challenge: bool = False) -> None:
@@ -108,7 +60,6 @@ class _Refused(Resource):
         self._challenge = challenge
 
     def render(self, request: Request) -> bytes:
-        """Refuse; the site calls this."""
         request.setResponseCode(self._status)
         request.setHeader(b"content-type", b"text/plain; charset=utf-8")
         if self._challenge:
@@ -118,7 +69,7 @@ class _Refused(Resource):
 
 @implementer(IResource)
 class Guarded:
-    """Asks for the token, as a Basic password or as Bearer, in front of a site.
+    """A site behind a token, which comes as a Basic password or as Bearer.
 
     Without a token a request has to name the server as this machine. Otherwise the page of another
     site could be made to reach it under that site's own name (DNS rebinding).
@@ -132,11 +83,9 @@ class Guarded:
         self._token = token
 
     def changeToken(self, token: bytes) -> None:
-        """Ask for another token from now on."""
         self._token = token
 
     def getChildWithDefault(self, name: bytes, request: Request) -> Any:
-        """Return what answers; the site calls this for the first part of each path."""
         if name != OPEN_PATH:
             if self._token is None and not _names_this_machine(request):
                 return _Refused(http.FORBIDDEN, "the Host of this request is not this machine")
@@ -145,7 +94,6 @@ class Guarded:
         return self._root.getChildWithDefault(name, request)
 
     def putChild(self, path: bytes, child: Any) -> None:
-        """Add a child to the root."""
         self._root.putChild(path, child)
 
     def render(self, request: Request) -> Any:

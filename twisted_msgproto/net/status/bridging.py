@@ -11,10 +11,8 @@ from typing import Any, Final
 from ...queue.bridges import read_statuses
 
 TEXT_MAX: Final = 200
-"""A text of a bridge is shown up to this length."""
 
 ROWS_MAX: Final = 20
-"""Of a bridge's gateways at most this number is shown."""
 
 SILENT_SECONDS: Final = 30.0
 """A bridge that has been silent for this time counts as ended.
@@ -23,7 +21,6 @@ It writes every second, and one on another machine is heard every 5 s.
 """
 
 NUMBER_MAX: Final = 2**63
-"""What is larger is no figure of a bridge."""
 
 TEXTS: Final = ("consumer", "state", "table", "error")
 NUMBERS: Final = (

@@ -31,7 +31,6 @@ Figures = dict[str, Any]
 """What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
 
 KEPT_SECONDS: Final = 1.0
-"""Who asks again within this time gets the same figures."""
 
 SLICE_SESSIONS: Final = 500
 """A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
@@ -46,25 +45,19 @@ REASONS_SHOWN_MAX: Final = 100
 """At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
 
 OFFENDERS_SHOWN_MAX: Final = 50
-"""At most this number of addresses is shown with their faults, those with most of them."""
 
 LATENCY_BOUNDS: Final = tuple(
     place for place, bound in enumerate(BOUNDS) if f"{bound:e}"[:3] in ("1.0", "2.5", "5.0")
 )
-"""Of the bounds of latencies those that begin with 1, 2.5 and 5 are shown."""
 
 TEXT_MAX: Final = 200
-"""A text that a peer has chosen is shown up to this length."""
 
 QUEUE_SECONDS: Final = 3.0
-"""The queue's disk has to answer within this time."""
 
 DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
 
 
 class GatewayFigures:
-    """Gathers the figures of one gateway."""
-
     def __init__(
         self,
         gateway: Any,
@@ -280,7 +273,6 @@ class GatewayFigures:
     # ── all of them ─────────────────────────────────────────────────────────────────────────────
 
     def _protocols(self, figures: Figures) -> None:
-        """Fill in the figures of all servers."""
         protocols: dict[str, Figures] = {}
         for factory in self._gateway.factories:
             summed = factory.counters.as_dict()
@@ -316,7 +308,11 @@ def _walk_states(factory: Any, states: Counter[Any]) -> None:
     """
     live = list(factory.liveConnections)
     if states:
-        live = [session for session in live if not factory.counters.tracks(session)]
+        live = [
+            session
+            for session in live
+            if not factory.counters.tracks(getattr(session, "link", None))
+        ]
     states.update(map(_state_of, live))  # by the state itself, because its name takes longer
 
 
@@ -338,7 +334,8 @@ def _finite(limit: float) -> int | None:
 
 def _state_of(session: Any) -> Enum | str:
     """Return a session's state; what has no machine of its own stands or not."""
-    state = getattr(getattr(session, "machine", None), "state", None)
+    owner = getattr(session, "link", session)  # MTL's sessions share one link
+    state = getattr(getattr(owner, "machine", None), "state", None)
     if isinstance(state, Enum):
         return state
     return "ESTABLISHED" if getattr(session, "established", False) else "OPEN"
@@ -407,7 +404,6 @@ def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figure
 
 
 def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
-    """Add a server's figures to those of another one of the same protocol."""
     known = protocols.get(name)
     protocols[name] = figures if known is None else added_up(known, figures)
 
@@ -425,7 +421,6 @@ def added_up(one: Figures, other: Figures) -> Figures:
 
 
 def _broker(queues: list[Any]) -> Figures | None:
-    """Return the queues with most messages, and the totals of each kind of space."""
     spaces: dict[str, Figures] = {}
     for queue in queues:
         # A virtual host stands behind the slash, and clients may choose it.

@@ -19,7 +19,6 @@ SAMPLES_MAX: Final = 180
 """This many samples are kept. They cover 15 minutes and need about 30 kB for each protocol."""
 
 QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
-"""These shares of the messages of one sample had been acknowledged within what is shown."""
 
 COLUMNS: Final = ("messages_per_second", "octets_per_second", *(name for name, _ in QUANTILES))
 """Each protocol has these figures in every sample; latencies are None without messages."""
@@ -30,8 +29,6 @@ Value = float | None
 
 
 class _Course:
-    """The samples of one protocol, whose servers' traffic is added up."""
-
     def __init__(self, samples: int) -> None:
         self.columns: dict[str, deque[Value]] = {
             name: deque([None] * samples, maxlen=SAMPLES_MAX) for name in COLUMNS
@@ -40,7 +37,6 @@ class _Course:
         self._latencies = [0] * CLASSES
 
     def sample(self, traffic: Sequence[Any], seconds: float) -> None:
-        """Add one sample of what came within ``seconds``."""
         messages = sum(one.messages for one in traffic)
         octets = sum(one.octets for one in traffic)
         latencies = [sum(counts) for counts in zip(*(t.latencies for t in traffic), strict=True)]
@@ -56,7 +52,7 @@ class _Course:
 
 
 class FlowHistory:
-    """Reads the traffic of a gateway's servers now and then, and remembers it.
+    """The traffic of a gateway's servers, looked at now and then and remembered.
 
     ``factories()`` returns them; ``wallClock`` returns seconds since 1970 UTC.
     """

@@ -15,13 +15,12 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-"""A counter of this form has a metric of its own."""
 
 CONTENT_TYPE: Final[str] = CONTENT_TYPE_LATEST
 
 
 class Shown(NamedTuple):
-    """Maps one figure of the queue or of the memory to its metric."""
+    """One figure of the queue or of the memory, and its metric."""
 
     figure: str
     metric: str
@@ -62,8 +61,6 @@ MEMORY: Final = (
 
 
 class _Collector:
-    """Yields the metrics of one set of figures."""
-
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self._figures = figures
 
@@ -85,7 +82,6 @@ class _Collector:
 
 
 def exposition(figures: Mapping[str, Any]) -> bytes:
-    """Return the metrics of these figures as text."""
     registry = CollectorRegistry()
     registry.register(_Collector(figures))
     return bytes(generate_latest(registry))

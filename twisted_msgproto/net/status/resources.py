@@ -52,11 +52,10 @@ PAGE_FILES: Final = (
 )
 
 Answer = tuple[int, str, bytes]
-"""An answer has a status, a content type and a body."""
 
 
 class Shown(Resource):
-    """Answers GET with what ``answer(figures)`` makes of the figures that ``ask()`` gathers."""
+    """What ``answer(figures)`` makes of the figures that ``ask()`` gathers."""
 
     isLeaf = True
 
@@ -68,12 +67,10 @@ class Shown(Resource):
         self._answer = answer
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         return answered(request, lambda: self._ask().addCallback(self._answer))
 
 
 def answered(request: Request, ask: Callable[[], Deferred[Answer]]) -> Any:
-    """Answer ``request`` with what the Deferred of ``ask()`` fires with."""
     gone: list[Failure] = []
     request.notifyFinish().addErrback(gone.append)
     request.setHeader(b"cache-control", b"no-store")
@@ -116,7 +113,7 @@ def _metrics(figures: Figures) -> Answer:
 
 
 class Searched(Resource):
-    """Answers GET with the sessions that match the query."""
+    """The sessions that match the query."""
 
     isLeaf = True
 
@@ -125,7 +122,6 @@ class Searched(Resource):
         self._figures = figures
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         arguments = request.args or {}
         wanted = {
             name: arguments.get(name.encode(), [b""])[-1].decode("utf-8", "replace")
@@ -135,7 +131,7 @@ class Searched(Resource):
 
 
 class Drawn(Resource):
-    """Answers GET with what the page draws of each protocol's machine."""
+    """What the page draws of each protocol's machine."""
 
     isLeaf = True
 
@@ -144,13 +140,10 @@ class Drawn(Resource):
         self._gateway = gateway
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         return answered(request, lambda: succeed(_json(drawings(self._gateway.factories))))
 
 
 class PageFile(Resource):
-    """A file of the page."""
-
     isLeaf = True
 
     def __init__(self, name: str, kind: bytes) -> None:
@@ -159,7 +152,6 @@ class PageFile(Resource):
         self._kind = kind
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer with the file; the site calls this."""
         request.setHeader(b"content-type", self._kind)
         request.setHeader(b"content-security-policy", PAGE_POLICY)
         request.setHeader(b"x-content-type-options", b"nosniff")

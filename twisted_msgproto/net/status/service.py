@@ -33,7 +33,6 @@ class StatusSite(ControlSite):
         self._token_file = None if token_file is None else os.path.abspath(token_file)
 
     def reread(self) -> Iterator[Change]:
-        """Read the token again."""
         if self._token_file is not None:
             token = read_token(self._token_file)
             yield Change(

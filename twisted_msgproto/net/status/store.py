@@ -13,7 +13,6 @@ CONSUMERS_SHOWN_MAX: Final = 100
 """At most this number of consumers is shown; few queues have more than three."""
 
 RANGES_SHOWN_MAX: Final = 100
-"""At most this number of damaged ranges is shown."""
 
 NOTHING_READ: Final[Mapping[str, Any]] = {
     "oldest": None,
@@ -22,9 +21,7 @@ NOTHING_READ: Final[Mapping[str, Any]] = {
     "unheld": [],
     "unreadable": None,
 }
-"""This is known of a queue whose disk has told nothing yet."""
 MEND: Final = "start its gateway, or run msgproto queue mend"
-"""This remedies what no gateway has published."""
 
 NEVER_REFUSES: Final[Mapping[str, Any]] = {
     "refusal": None,
@@ -35,7 +32,6 @@ NEVER_REFUSES: Final[Mapping[str, Any]] = {
 
 
 def written_figures(writer: Any) -> dict[str, Any]:
-    """Return those figures of a queue that its ``writer`` has in memory, as plain values."""
     statistics = writer.statistics()
     return {
         **statistics,
@@ -51,7 +47,6 @@ def written_figures(writer: Any) -> dict[str, Any]:
 
 
 def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all figures of a queue: its writer's, and what was read from its disk."""
     unreadable = read["unreadable"] or writer.unreadable
     return {**written_figures(writer), **read, "unreadable": unreadable}
 

@@ -23,7 +23,6 @@ from .figures import Figures, GatewayFigures
 from .flow import since
 
 SAMPLE_SECONDS: Final = 2.0
-"""A sample is sent this often."""
 
 LISTENERS_MAX: Final = 32
 """At most this number of pages may listen; a sample has some 10 kB for each, the first 40 kB."""
@@ -36,7 +35,7 @@ log = Logger(namespace="twisted_msgproto.status")
 
 @implementer(IPushProducer)
 class _Listener:
-    """Sends samples to one page; a page that does not read misses some.
+    """One page that is sent samples; one that does not read misses some.
 
     Attributes:
         stalled_at: the page does not read since this time of the clock; infinite if it reads.
@@ -54,7 +53,6 @@ class _Listener:
         self.stalled_at = min(self.stalled_at, self._clock())
 
     def resumeProducing(self) -> None:
-        """Send again."""
         self.stalled_at = inf
 
     def stopProducing(self) -> None:
@@ -79,7 +77,6 @@ class _Listener:
         channel.transport.abortConnection()
 
     def end(self) -> None:
-        """End the stream."""
         self._request.unregisterProducer()
         self._request.finish()
 
@@ -91,7 +88,7 @@ def _event(figures: Figures, told_at: int) -> bytes:
 
 
 class Events(Resource):
-    """Sends samples to all pages that listen, and does nothing while none does.
+    """Samples for all pages that listen; nothing is done while none does.
 
     Attributes:
         figures: gathers what a sample shows.
@@ -108,7 +105,6 @@ class Events(Resource):
         self._sampling = False
 
     def render_GET(self, request: Request) -> Any:
-        """Begin a stream; the site calls this."""
         if len(self._listeners) >= LISTENERS_MAX and not self._make_room():
             request.setResponseCode(http.SERVICE_UNAVAILABLE)
             request.setHeader(b"content-type", b"text/plain; charset=utf-8")

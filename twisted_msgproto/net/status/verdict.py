@@ -12,18 +12,16 @@ few seconds, and a slow batch takes some ten.
 
 
 class Verdict(NamedTuple):
-    """Says yes or no, and why, in one plain sentence."""
+    """Yes or no, and why, in one plain sentence."""
 
     ok: bool
     why: str
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as JSON has it."""
         return {"ok": self.ok, "why": self.why}
 
 
 def healthy(queue: Mapping[str, Any] | None) -> Verdict:
-    """Return whether messages can be acknowledged now."""
     if queue is None:
         return Verdict(True, "Messages are acknowledged; there is no queue.")
     if queue["refusal"] is not None:
@@ -34,7 +32,6 @@ def healthy(queue: Mapping[str, Any] | None) -> Verdict:
 
 
 def safe_and_landing(queue: Mapping[str, Any] | None) -> Verdict:
-    """Return whether everything that was acknowledged is on disk and is being landed."""
     if queue is None:
         return Verdict(False, "There is no queue: acknowledged means accepted, not on disk.")
     wrong = next(_wrong(queue), None)
@@ -56,7 +53,6 @@ def landing(who: str, behind: int, unheld: Iterable[Mapping[str, Any]]) -> Verdi
 
 
 def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong as sentences, the worst first."""
     if queue["damaged_messages"]:
         yield (
             f"The queue has lost {queue['damaged_messages']} messages that may have been"
@@ -86,7 +82,6 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
 
 
 def wrong_of_unheld(unheld: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong with queues that no gateway holds."""
     for one in unheld:
         if not one["ok"]:
             yield f"No gateway holds the queue {one['directory']}: {one['why']}"

@@ -10,8 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
+from typing import Protocol as Shape
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IAddress
+from twisted.python.failure import Failure
+
+from ...core.errors import ProtocolViolation
 
 
 class Wire(ABC):
@@ -82,4 +87,48 @@ class Wire(ABC):
         """The connection is lost: forget what waits, and stop every timer."""
 
 
-__all__ = ["Wire"]
+class WebSocketBroken(ConnectionLost, ProtocolViolation):
+    """The peer broke WebSocket itself, so the connection is lost."""
+
+
+class FramedSession(Shape):
+    """A WebSocket connection carries messages for such a session; the factory builds one for each.
+
+    Attributes:
+        wire: set before the upgrade; until ``makeConnection`` it can be closed, but not written to.
+    """
+
+    wire: Any
+
+    def makeConnection(self, wire: Any) -> None:
+        """The upgrade is done: ``wire`` can be written to from here on."""
+
+    def received(self, inputs: list[Any]) -> None:
+        """Receive the messages of one read, in order.
+
+        Before ``wire.established()`` each comes alone.  An empty list says that ``wire.held`` has
+        changed, and no more.
+        """
+
+    def heldChanged(self) -> None:
+        """``wire.held`` has changed, though nothing can be read: reading is paused."""
+
+    def oversized(self) -> None:
+        """A message above the limit begins; when this returns the connection closes with 1009."""
+
+    def unread(self) -> None:
+        """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
+
+    def outputChanged(self, paused: bool) -> None:
+        """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""
+
+    def outputDrained(self) -> None:
+        """The peer has read all that waited for it."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
+        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket.
+        """
+
+    def neverConnected(self, error: Exception) -> None:
+        """The connection is gone before the upgrade; instead of ``connectionLost``."""

@@ -14,7 +14,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 
 class WebSocketAddress(NamedTuple):
-    """Says where a WebSocket client connects to."""
+    """Where a WebSocket client connects to."""
 
     secure: bool
     host: str

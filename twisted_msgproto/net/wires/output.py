@@ -24,7 +24,7 @@ gone, so this is also the step in which progress is seen.
 
 
 class Clock(Protocol):
-    """Describes what is needed of a reactor here: time only."""
+    """What is needed of a reactor here: time only."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -43,7 +43,7 @@ def nothing_drained() -> None:
 
 @implementer(IPushProducer)
 class Output:
-    """Writes octets into one transport, as the transport's producer.
+    """The way of octets into one transport, as the transport's producer.
 
     Attributes:
         octets: how many octets wait here, beyond the slices that the transport holds.
@@ -119,7 +119,6 @@ class Output:
         self._transport.registerProducer(self, True)
 
     def readAtMost(self, octets: int) -> None:
-        """From now on, one read of the transport returns at most ``octets``."""
         self._transport.bufferSize = self._read_octets = octets
 
     def write(self, octets: bytes) -> None:
@@ -194,7 +193,6 @@ class Output:
     # ── as the transport's producer ─────────────────────────────────────────────────────────────
 
     def pauseProducing(self) -> None:
-        """The transport's buffer is full."""
         self.full = True
         if self._timer is None:
             self.movedAt = self._clock.seconds()
@@ -202,7 +200,6 @@ class Output:
         self._lookOver()
 
     def resumeProducing(self) -> None:
-        """Note that the system has accepted all that the transport had, so the peer reads."""
         self.full = False
         self.movedAt = self._clock.seconds()
         if self._queue:
@@ -219,7 +216,6 @@ class Output:
             self._finish()
 
     def stopProducing(self) -> None:
-        """The transport is gone."""
         self.stop()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +236,6 @@ class Output:
             self._timer = self._clock.callLater(self._seconds, self._expired)
 
     def stop(self) -> None:
-        """The connection is lost."""
         self._ending = True
         self._queue = None
         if self.octets:

@@ -15,7 +15,7 @@ from .output import Clock, Output
 
 
 class StreamWire(Wire):
-    """Wraps a Twisted transport as a wire.
+    """A Twisted transport as a wire.
 
     Attributes:
         write: writes octets; short ones are with the system when it returns.
@@ -62,7 +62,6 @@ class StreamWire(Wire):
             transport.setTcpNoDelay(True)
 
     def _rests(self, octets: int) -> None:
-        """TLS holds this many octets because reading is paused."""
         self.held = octets
         if self._held_changed is not None:
             self._held_changed()

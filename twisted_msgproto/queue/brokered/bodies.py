@@ -24,16 +24,13 @@ from ..recovery import segment_offsets
 from .frames import SECOND, Frame, read_frame
 
 OPEN_MAX = 8
-"""This many segments stay open, with their index."""
 FRAMES_MAX = 4
-"""This many frames stay in memory."""
 INDEX_OCTETS = 64 << 10
-"""Headers are read with pieces of this size."""
 
 
 @dataclass(slots=True)
 class Loaded:
-    """Holds what was read."""
+    """What was read."""
 
     letters: list[Letter] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
@@ -41,11 +38,10 @@ class Loaded:
     unread: list[int] = field(default_factory=list)
     """The first of these places cannot be read now; ask for all of them again."""
     error: OSError | QueueError | None = None
-    """This is the reason for that."""
 
 
 class Indexed:
-    """Is one open segment with the places of its frames."""
+    """One open segment with the places of its frames."""
 
     def __init__(self, disk: Disk, path: str, frame_seed: int, first: int) -> None:
         self._file = disk.open(path)
@@ -69,7 +65,6 @@ class Indexed:
         return self._segment.record_at(self._positions[index])
 
     def _extend(self, end: int) -> None:
-        """Add frames to the index that were not there before."""
         self._segment.size = self._file.size()
         self._segment.forget()
         for item in self._segment.walk(self._position, self._expected, check=False):
@@ -86,17 +81,15 @@ class Indexed:
             self._expected = item.end if isinstance(item, Record) else item.hi  # type: ignore[assignment]
 
     def read(self, record: Record) -> Frame | None:
-        """Return the messages of a frame; see :func:`.frames.read_frame`."""
         return read_frame(self._segment, record)
 
     def close(self) -> None:
-        """Close the file."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class Bodies:
-    """Reads messages of one queue directory; only one thread may use it at a time."""
+    """A reader of messages of one queue directory, for one thread at a time."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -141,7 +134,6 @@ class Bodies:
         loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
 
     def _frame(self, first: int, offset: int) -> Frame | None:
-        """Return the frame with this offset; None if it is damaged or gone."""
         for frame in reversed(self._frames.values()):
             if frame is not None and frame.first <= offset < frame.first + frame.count:
                 return frame
@@ -180,7 +172,6 @@ class Bodies:
             self._open.pop(first).close()
 
     def close(self) -> None:
-        """Close all files."""
         self._frames.clear()
         while self._open:
             self._open.popitem()[1].close()

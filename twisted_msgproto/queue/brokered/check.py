@@ -13,12 +13,10 @@ DIRECTORY = "broker"
 
 
 def has_broker(disk: Disk, directory: str) -> bool:
-    """Return whether a broker has files in this queue directory."""
     return read_whole(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
 
 
 def log_of(directory: str) -> str:
-    """Return where the broker's own log is."""
     return os.path.join(directory, DIRECTORY, LOG)
 
 

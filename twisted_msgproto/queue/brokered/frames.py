@@ -23,7 +23,6 @@ from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, OCTETS, 
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
-"""A second has this many µs."""
 WEIGHT_MAX = 2**32 - 1
 
 _NONE = scalar_of(0, pa.int32())
@@ -36,7 +35,6 @@ def second(time: int) -> int:
 
 
 def seconds(times: Sequence[int]) -> array[int]:
-    """Return the same for many times."""
     try:
         return array("I", [time // SECOND for time in times])
     except OverflowError:
@@ -44,7 +42,7 @@ def seconds(times: Sequence[int]) -> array[int]:
 
 
 class Messages(Protocol):
-    """Describes neighbouring messages of the log, as far as they matter to a scan.
+    """Neighbouring messages of the log, as far as they matter to a scan.
 
     The lists that its methods return have an item for each message.
     """
@@ -70,7 +68,7 @@ class Messages(Protocol):
 
 @dataclass(slots=True)
 class Frame:
-    """Holds the messages of one frame, as far as they matter to a broker.
+    """The messages of one frame, as far as they matter to a broker.
 
     ``numbers`` are the message ids where they are numbers; in the broker's own log these are the
     places.
@@ -81,7 +79,6 @@ class Frame:
     times: Sequence[int]
     """The messages of each run were received at these times, µs since 1970 UTC."""
     counts: Sequence[int]
-    """Each run has this many messages."""
     envelopes: pa.BinaryArray
     bodies: pa.BinaryArray
     numbers: pa.Int64Array | None
@@ -101,7 +98,6 @@ class Frame:
         raise IndexError("a row behind the frame")
 
     def heads(self) -> list[bytes | None]:
-        """Return the head of each envelope; see :class:`Messages`."""
         _, bounds, data = self.envelopes.buffers()
         start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
         places = memoryview(bounds).cast("B").cast("i")[start:stop]
@@ -125,7 +121,6 @@ class Frame:
         return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
 
     def weights(self) -> array[int]:
-        """Return what each message weighs; see :class:`Messages`."""
         pc = compute()
         octets = pc.add(
             pc.fill_null(pc.binary_length(self.envelopes), _NONE),

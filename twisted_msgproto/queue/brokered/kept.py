@@ -41,23 +41,21 @@ SPARE_SEGMENTS = 2
 
 @dataclass(slots=True)
 class Chunk:
-    """Describes one frame of copies with ascending places; the first copy is at ``first``."""
+    """One frame of copies with ascending places; the first copy is at ``first``."""
 
     first: int
     places: array[int]
     octets: int
     live: int
-    """This many of its messages still wait."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return its first place, and the place behind its last one."""
         return self.places[0], self.places[-1] + 1
 
 
 @dataclass(slots=True)
 class Copy:
-    """Holds messages on their way into the broker's own log."""
+    """Messages on their way into the broker's own log."""
 
     places: list[int]
     times: list[int]
@@ -67,7 +65,6 @@ class Copy:
     octets: int = 0
 
     def add(self, other: Copy) -> None:
-        """Add the messages of another one."""
         self.places += other.places
         self.times += other.times
         self.envelopes += other.envelopes
@@ -76,7 +73,7 @@ class Copy:
 
 
 class Kept:
-    """Is the broker's own log.  Not for use by several threads at once.
+    """The broker's own log.  Not for use by several threads at once.
 
     Making one opens it as a writer opens its queue; ``lines`` say what was found.  Raises
     QueueError if it cannot be opened, OSError for copies that the disk cannot read now.
@@ -105,7 +102,6 @@ class Kept:
     # -- what there is ----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Iterate over what is here, in the order of places."""
         return iter([self._chunks[start] for start in self._starts])
 
     def where(self, place: int) -> int | None:
@@ -124,7 +120,6 @@ class Kept:
         return chunk is not None and chunk.first == frame.first
 
     def between(self, lo: int, hi: int) -> list[Chunk]:
-        """Return the chunks whose first place is lo ≤ place < hi."""
         index = bisect_right(self._starts, lo - 1)
         found = []
         while index < len(self._starts) and self._starts[index] < hi:
@@ -134,12 +129,10 @@ class Kept:
 
     @property
     def octets(self) -> int:
-        """Return what the log holds, in octets."""
         return self.log.octets
 
     @property
     def live_octets(self) -> int:
-        """Return about how much of it still waits."""
         return sum(
             chunk.octets * chunk.live // len(chunk.places) for chunk in self._chunks.values()
         )
@@ -168,7 +161,6 @@ class Kept:
         insort(self._starts, lo)
 
     def _drop(self, chunk: Chunk) -> None:
-        """Note that nobody needs this copy any more."""
         start = chunk.places[0]
         del self._chunks[start]
         del self._starts[bisect_right(self._starts, start) - 1]
@@ -197,7 +189,6 @@ class Kept:
                     yield segment, frame
 
     def _segments(self, lo: int) -> Iterator[tuple[Segment, int]]:
-        """Yield the segments with offsets from ``lo`` on, each with the offset behind it."""
         firsts = segment_offsets(self._disk, self.log.directory)
         for first, end in zip(firsts, [*firsts[1:], self.log.end], strict=True):
             if end <= lo:
@@ -279,7 +270,6 @@ class Kept:
         self._drop(chunk)  # it cannot be read any more, which was told
 
     def close(self) -> None:
-        """Close the log."""
         self.log.close()
 
 

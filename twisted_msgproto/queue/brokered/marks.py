@@ -51,7 +51,7 @@ def all_ascend(places: Sequence[int]) -> bool:
 
 
 class Segment:
-    """Holds the marks of one segment of the log.
+    """The marks of one segment of the log.
 
     Attributes:
         first: the offset of its first message.
@@ -96,7 +96,6 @@ class Segment:
         return bytes(self._bits)
 
     def settled(self, lo: int, hi: int) -> int:
-        """Return how many of lo ≤ offset < hi are done."""
         if self.done:
             return hi - lo
         return self._number(lo, hi).bit_count()
@@ -120,13 +119,11 @@ class Segment:
         return rows
 
     def ranges(self) -> list[Range]:
-        """Return the offsets that are done as ranges, in order."""
         if self.done:
             return [(self.first, self.end)]
         return bit_ranges(self._bits, self.first)
 
     def scattered(self) -> bool:
-        """Return whether its bits are shorter than its ranges."""
         number = int.from_bytes(self._bits, "little")
         return (number ^ number << 1).bit_count() * 8 > len(self._bits)
 
@@ -141,7 +138,7 @@ def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
 
 
 class Moved:
-    """Says of messages in which queue they are, in 8 octets each."""
+    """Messages and the queues they were moved to, in 8 octets each."""
 
     def __init__(self) -> None:
         self._places = Numbers(LARGE)
@@ -153,7 +150,6 @@ class Moved:
         return self._places.count > 0
 
     def __iter__(self) -> Iterator[tuple[QueueName, list[int]]]:
-        """Yield queues and places of messages that are there; a queue may come repeatedly."""
         for places, numbers in self._places.columns():
             found: defaultdict[int, list[int]] = defaultdict(list)
             for place, number in zip(places, numbers, strict=True):
@@ -187,7 +183,6 @@ class Moved:
         return self._places.last
 
     def remove(self, lo: int, hi: int) -> None:
-        """Say nothing any more of messages lo ≤ place < hi."""
         self._places.remove(lo, hi)
 
     def queues(self) -> set[QueueName]:
@@ -201,7 +196,7 @@ class Moved:
 
 
 class Marks:
-    """Holds the marks of all segments that matter.
+    """The marks of all segments that matter.
 
     Attributes:
         tries: the tries of messages that are in queues and have had one.
@@ -218,7 +213,6 @@ class Marks:
         self.moved = Moved()
 
     def __iter__(self) -> Iterator[Segment]:
-        """Iterate over the segments in order."""
         return iter([self._segments[first] for first in self._firsts])
 
     def begun(self, first: int, end: int = OPEN_END) -> Segment:
@@ -242,7 +236,6 @@ class Marks:
         return found if found is not None and place < found.end else None
 
     def _parts(self, lo: int, hi: int) -> Iterator[tuple[Segment, int, int]]:
-        """Yield the segments of lo ≤ offset < hi, each with its part."""
         for at in range(max(bisect_right(self._firsts, lo) - 1, 0), len(self._firsts)):
             segment = self._segments[self._firsts[at]]
             if segment.first >= hi:
@@ -271,7 +264,6 @@ class Marks:
         return changed
 
     def note_tries(self, place: int, tries: int) -> None:
-        """Note how often a message was tried."""
         if tries:
             self.tries.set(place, tries)
         else:
@@ -297,7 +289,6 @@ class Marks:
         return segment is not None and segment.settled(place, place + 1) == 1
 
     def live(self, places: array[int]) -> int:
-        """Return how many of ``places`` are not done."""
         return sum(not self.is_settled(place) for place in places)
 
     def drop(self, first: int) -> None:

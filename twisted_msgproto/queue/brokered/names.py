@@ -19,7 +19,7 @@ _QUEUE = re.compile(r"queue (\d{1,20}) (\[.*\])", re.ASCII)
 
 
 class Names:
-    """Holds the queues of a broker, durably.
+    """The queues of a broker, durably.
 
     A message is in a queue if its offset is not below the queue's first one: what came before the
     queue was made is not for it.
@@ -99,7 +99,6 @@ class Names:
 
 
 def sealed(queue_id: str, first: Mapping[QueueName, int]) -> bytes:
-    """Return the content of the file."""
     lines = [f"msgproto-broker {VERSION} {queue_id}"]
     lines += [f"queue {offset} {json.dumps(list(name))}" for name, offset in first.items()]
     return b"".join([seal(line) for line in [*lines, f"end {len(first)}"]])

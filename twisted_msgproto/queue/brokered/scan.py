@@ -23,12 +23,11 @@ from .names import Names
 from .small import SMALL_MESSAGES, Few, SmallFrames
 
 HEADS_REMEMBERED_MAX = 4096
-"""The queues of this many different heads of envelopes are remembered while frames are read."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """Holds what waits in one queue, in order; the columns belong together.
+    """What waits in one queue, in order; the columns belong together.
 
     ``weights`` are octets as :func:`twisted_msgproto.core.broker.weight` counts them, ``arrived``
     are whole seconds since 1970 UTC.
@@ -45,7 +44,7 @@ Queues = dict[QueueName, Waiting]
 
 
 class Scan:
-    """Gathers what waits, frame by frame, in the order of places.
+    """What waits, gathered frame by frame in the order of places.
 
     Attributes:
         queues: what was found.
@@ -86,7 +85,6 @@ class Scan:
         return found
 
     def _name(self, head: bytes) -> QueueName | None:
-        """Return the queue that the head of an envelope names; None if it makes no sense."""
         try:
             return self._heads[head]
         except KeyError:
@@ -164,7 +162,6 @@ class Scan:
         return by_name
 
     def order(self) -> None:
-        """Put the messages of each queue into the order of their places."""
         for queue in self.queues.values():
             places = queue.places
             if any(before > after for before, after in pairwise(places)):

@@ -42,7 +42,7 @@ LONG_OCTETS = 1 << 20
 
 @dataclass(slots=True)
 class Group:
-    """Holds what happened since the last group; of each place, the last word counts."""
+    """What happened since the last group; of each place, the last word counts."""
 
     settled: list[Range] = field(default_factory=list)
     tries: Numbers = field(default_factory=Numbers)
@@ -52,7 +52,6 @@ class Group:
         return bool(self.settled or self.tries.count or self.moved)
 
     def packed(self) -> bytes:
-        """Return the payload of its frame."""
         return b"".join((_tries(self.tries), _moved(self.moved), _ranges(self.settled)))
 
 
@@ -93,7 +92,6 @@ def _moved(moved: Moved) -> bytes:
 
 
 def _segment(segment: Segment) -> bytes:
-    """Return what is done of one segment, as ranges or as bits: the shorter one."""
     if not segment.done and segment.scattered():
         return _record(BITS, segment.first, segment.bits())
     return _ranges(segment.ranges())
@@ -142,22 +140,19 @@ def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
 
 
 def framed(payload: bytes) -> bytes:
-    """Return the frame around a payload."""
     return FRAME.pack(MARKER, crc32(payload), len(payload)) + payload
 
 
 def header(queue_id: str) -> bytes:
-    """Return what the file begins with."""
     octets = HEADER.pack(MAGIC, VERSION, HEADER_OCTETS, bytes.fromhex(queue_id))
     return octets + CHECKSUM.pack(crc32(octets))
 
 
 @dataclass(slots=True)
 class Found:
-    """Says what a file holds."""
+    """What a file holds."""
 
     groups: list[bytes] = field(default_factory=list)
-    """These are the payloads of its frames, in order."""
     damaged_octets: int = 0
     """This many octets are no frame and have one behind them."""
     torn_octets: int = 0
@@ -167,7 +162,6 @@ class Found:
 
 
 def parsed(octets: bytes, queue_id: str) -> Found:
-    """Return what the octets of a file say."""
     found = Found()
     if octets[:HEADER_OCTETS] != header(queue_id):
         found.ours = False
@@ -201,7 +195,7 @@ def _frame_at(octets: bytes, at: int) -> bytes | None:
 
 
 class SettledFile:
-    """Writes the file.  Every method may raise OSError; then nothing of that group counts."""
+    """The file.  Every method may raise OSError; then nothing of that group counts."""
 
     def __init__(self, disk: Disk, directory: str, queue_id: str) -> None:
         self._disk = disk

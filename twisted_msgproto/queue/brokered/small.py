@@ -33,7 +33,6 @@ SMALL_OCTETS = 16 << 10
 of the time goes to its checksum then.
 """
 LAYOUTS_MAX = 1024
-"""This many layouts are remembered while a segment is read."""
 
 _SHAPE = slice(24, FRAME_HEADER_OCTETS + 8)
 """Here a frame says how many messages, octets of runs, columns and runs it has."""
@@ -56,7 +55,7 @@ _NO_BODIES = (0,) * (SMALL_MESSAGES + 1)
 
 @dataclass(slots=True)
 class Few:
-    """Holds the messages of neighbouring small frames, without their bodies.
+    """The messages of neighbouring small frames, without their bodies.
 
     It may be added to a scan, as a :class:`~.frames.Frame` may.
     """
@@ -68,12 +67,10 @@ class Few:
 
     @property
     def count(self) -> int:
-        """Return the number of messages."""
         return len(self._heads)
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last message."""
         return self.first + len(self._heads)
 
     def heads(self) -> Sequence[bytes | None]:
@@ -86,11 +83,9 @@ class Few:
         return head if self._heads.count(head) == len(self._heads) else None
 
     def weights(self) -> array[int]:
-        """Return what each message weighs."""
         return array("I", self._weights)
 
     def arrived(self) -> array[int]:
-        """Return the second in which each message was received."""
         return seconds(self._times)
 
     def add(self, head: bytes | None, weight: int, time: int) -> None:
@@ -102,14 +97,13 @@ class Few:
     def add_all(
         self, heads: Sequence[bytes | None], weights: Sequence[int], times: Sequence[int]
     ) -> None:
-        """Add several."""
         self._heads += heads
         self._weights += weights
         self._times += times
 
 
 class Layout(NamedTuple):
-    """Says where the numbers of a frame stand, and what has to stand around them.
+    """Where the numbers of a frame stand, and what has to stand around them.
 
     ``frame`` reads a frame from its beginning: its header up to the first message's offset; its
     ``shape``; the time of the first run, and the other times and all counts; what Arrow's message
@@ -128,7 +122,6 @@ class Layout(NamedTuple):
     columns: int
 
     def fits(self, frame: bytes) -> bool:
-        """Return whether a frame that was checked has this layout."""
         try:
             values = self.frame.unpack_from(frame)
         except struct.error:
@@ -184,7 +177,6 @@ class Layout(NamedTuple):
 
 
 def _head(octets: bytes, lo: int, hi: int) -> bytes | None:
-    """Return the head of the envelope from ``lo`` to ``hi``."""
     head = octets[lo : lo + (octets[lo + 2] | octets[lo + 3] << 8)] if lo < hi else None
     return octets[lo:hi] if head and len(head) > hi - lo else head
 
@@ -245,7 +237,6 @@ def _layout(frame: bytes) -> Layout | None:
 
 
 def _buffers_below(columns: int, bit: int) -> int:
-    """Return how many buffers stand before those of a column."""
     return sum([number for one, number in _BUFFERS.items() if one & columns and one < bit])
 
 
@@ -279,7 +270,7 @@ def _places_in(message: bytes, count: int) -> tuple[int, int]:
 
 
 class SmallFrames:
-    """Reads the small frames of one segment."""
+    """A reader of the small frames of one segment."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -347,7 +338,6 @@ class SmallFrames:
         return at - begin
 
     def _layout_at(self, octets: bytes, at: int, but: Layout | None = None) -> Layout | None:
-        """Return a layout, another one ``but`` this, that the frame at ``at`` may have."""
         shape = octets[at + _SHAPE.start : at + _SHAPE.stop]
         layout = self._layouts.get(shape)
         if layout is None or layout is but:
@@ -361,7 +351,6 @@ class SmallFrames:
         return layout
 
     def _checked(self, octets: bytes, at: int) -> bytes | None:
-        """Return the small frame at ``at``; None if there is no whole one with right checksums."""
         if len(octets) - at < FRAME_HEADER_OCTETS:
             return None
         marker, checksum, payload_crc, length, _, count, runs = FRAME_HEADER.unpack_from(octets, at)

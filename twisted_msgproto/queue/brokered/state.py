@@ -57,7 +57,7 @@ class _Note(Enum):
 
 
 class BrokerState:
-    """Keeps a broker's queues durable, over the log of one queue directory.
+    """A broker's durable queues, over the log of one queue directory.
 
     Making one reads its files, and lets nothing of the log go that a queue needs.  Then call
     :meth:`restored` once, before anything is published.  :meth:`tend` does all the work that
@@ -101,9 +101,7 @@ class BrokerState:
         self._troubles = Troubles(report)
         self._restored = self._closed = False
         self.missing: str | None = None
-        """See :class:`~..log.Keeper`."""
         self.copied_messages = 0
-        """This many messages were copied to the broker's own log."""
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)
@@ -169,7 +167,6 @@ class BrokerState:
             )
 
     def _put_aside(self, name: str) -> None:
-        """Move a file that cannot be used to where a person can examine it."""
         disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
         disk.make_directory(aside)
         disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
@@ -219,7 +216,6 @@ class BrokerState:
         self._dropped = self._dirty = False
 
     def _scan(self, found: scan.Scan, first: int) -> None:
-        """Scan one segment of the log."""
         outstanding = 0
         with self._opened(first) as segment:
             for messages in gathered(self._messages(segment)):
@@ -227,21 +223,18 @@ class BrokerState:
         self._marks.begun(first).outstanding = outstanding
 
     def _messages(self, segment: LogSegment) -> Iterator[Frame | Few]:
-        """Yield what may wait of a segment of the log."""
         for part in scan.parts(segment, self._marks, self._end_of(segment)):
             messages = part if isinstance(part, Few) else self._frame(segment, part, told=False)
             if messages is not None:
                 yield messages
 
     def _frames(self, segment: LogSegment) -> Iterator[Frame]:
-        """Yield the frames of a segment of the log where something may wait, for copies."""
         for record in scan.records(segment, self._marks, self._end_of(segment)):
             frame = self._frame(segment, record, told=True)
             if frame is not None:
                 yield frame
 
     def _frame(self, segment: LogSegment, record: Record, *, told: bool) -> Frame | None:
-        """Return one frame; None if it is damaged (``told``: that was told before)."""
         try:
             return read_frame(segment, record)
         except QueueCorrupt as error:
@@ -257,7 +250,6 @@ class BrokerState:
 
     @contextmanager
     def _opened(self, first: int) -> Iterator[LogSegment]:
-        """Open a segment of the log for a while."""
         file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
         try:
             yield LogSegment(file, self._log.identity.frame_seed, first)
@@ -288,7 +280,6 @@ class BrokerState:
                 self._tries.update(dict.fromkeys(places, 0).items())
 
     def forget(self, name: QueueName) -> None:
-        """Note that a queue without messages is gone."""
         self._forgotten.add(name)  # at once: what is declared afterwards is known again
 
     # -- what takes time --------------------------------------------------------------------------
@@ -369,7 +360,6 @@ class BrokerState:
             self.missing = None
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do some work; tell a failure, and its end."""
         try:
             work()
         except (OSError, QueueFull) as error:
@@ -408,7 +398,6 @@ class BrokerState:
             self._dirty = False
 
     def _take_noted(self) -> Group:
-        """Return what was noted since the last time."""
         group = Group()
         places: list[int] = []
         while self._noted:
@@ -435,11 +424,9 @@ class BrokerState:
     # -- the log's segments -----------------------------------------------------------------------
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
-        """See :class:`~..log.Keeper`."""
         self._appended.append((segment, end, envelopes))
 
     def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
-        """See :class:`~..log.Keeper`."""
         if self._closed or not self._restored or not self._mutex.acquire(blocking=False):
             return 0
         try:
@@ -470,7 +457,6 @@ class BrokerState:
                 self._copied.add(first)
 
     def _copy(self, first: int, following: int) -> None:
-        """Copy what waits of a segment to the broker's own log."""
         copy = Copy([], [], [], [])
         members = scan.Scan(self._names, self._marks).members
         with self._opened(first) as segment:

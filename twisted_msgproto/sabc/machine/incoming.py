@@ -49,7 +49,6 @@ class Incoming:
         self.heard = now
 
     def mute(self) -> None:
-        """Deliver nothing (more) of it, and forget what came."""
         self.muted = True
         self.parts = []
         self.fields = {}

@@ -92,7 +92,6 @@ class OutgoingMessage:
             del kept[:start]
 
     def _cut(self, start: int, end: int) -> int:
-        """The first place from ``end`` on where the body may be cut."""
         side, kept = self._side, self._kept
         if side.lengths:
             return end

@@ -60,7 +60,7 @@ _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Listener(Speaker[S]):
-    """Joins the peer's frames to messages, within bounds (``SA-01`` … ``SA-27``).
+    """The half that joins the peer's frames to messages, within bounds (``SA-01`` … ``SA-27``).
 
     Attributes:
         expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
@@ -116,7 +116,6 @@ class Listener(Speaker[S]):
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Any, now: float) -> list[Event]:
-        """Read what came at ``now``: octets, or WebSocket messages of one frame each (SA-25)."""
         events: list[Event] = []
         if self._machine.state is self._closed:
             return events
@@ -251,7 +250,6 @@ class Listener(Speaker[S]):
         return BAD_REQUEST
 
     def _fail(self, code: int, fault: Fault, events: list[Event], ref: str | None = None) -> None:
-        """The peer broke the protocol: ERROR with a code, and no more (``SA-06``)."""
         self._send_error(code, fault.text, ref)
         self._machine.step(Fault)
         self._decoder.end()
@@ -261,15 +259,11 @@ class Listener(Speaker[S]):
     def _refuse(
         self, code: int, text: str, events: list[Event], ref: str | None, id: str | None
     ) -> None:
-        """A frame's meaning is wrong: ERROR with a code, the connection stays (``SA-06``)."""
         self.counters.refused_frames += 1
         self._send_error(code, text, ref)
         events.append(FrameRefused(code, text, id))
 
     def _admit(self, frame: Frame, now: float, events: list[Event]) -> bool:
-        """Return whether the table allows ``frame`` here, and whether it belongs to this
-        session.
-        """
         kind = type(frame)
         if kind not in self.TABLE[self.state]:
             code, reason = self._wrong_place(kind)
@@ -292,16 +286,13 @@ class Listener(Speaker[S]):
         return BAD_REQUEST, "wrong-command"
 
     def _expires_here(self) -> bool:
-        """Return whether this side is the one that ends the session at its time (``SA-11``)."""
         return False
 
     def _misplaced(self, frame: Frame) -> str | None:
-        """Return what is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
         wrong = MISPLACED[type(frame)].intersection(frame.headers)
         return f"{min(wrong)} does not belong on {frame.command}" if wrong else None
 
     def _command(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """Follow a frame without a body."""
         if not self._admit(frame, now, events):
             return
         problem = self._misplaced(frame)
@@ -326,7 +317,6 @@ class Listener(Speaker[S]):
     # ── frames with a body ──────────────────────────────────────────────────────────────────────
 
     def _open_frame(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """Find the message to which the head of a MESSAGE or ERROR belongs."""
         if not self._admit(frame, now, events):
             return
         headers = frame.headers
@@ -541,7 +531,6 @@ class Listener(Speaker[S]):
         last.bodies.append(body)
 
     def _answered_cut(self, id: str, events: list[Event]) -> None:
-        """Fail our message, because the peer has only its beginning."""
         self.counters.responses += 1
         events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
 

@@ -43,7 +43,7 @@ S = TypeVar("S", bound=State)
 
 
 class Speaker(Connection[Any, Any, Event], Generic[S]):
-    """Sends requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
+    """The half with the verbs: requests, send-only, answers, errors (``SA-14`` … ``SA-24``).
 
     Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
 
@@ -140,7 +140,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return self._machine.state is self._closed
 
     def outputs(self) -> Any:
-        """What is to be written now: octets, or a frame for each WebSocket message (``SA-25``)."""
         out, self._out = self._out, []
         return out if self._framed else b"".join(out)
 
@@ -165,7 +164,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._out.append("".join(lines).encode() + body + (END if body else END_OF_EMPTY))
 
     def _enter_session(self, session_id: str, lengths: bool) -> None:
-        """The session stands: from here on its id is on every frame (``SA-10``)."""
         self._session_id = session_id.encode()
         self._prefix = f"MESSAGE\r\n{SESSION_ID}::{session_id}\r\n"
         self.lengths = lengths
@@ -226,7 +224,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return self.message_octets if self.peer_octets is None else self.peer_octets
 
     def too_large(self, octets: int) -> LimitExceeded:
-        """Return what is raised for an original of this many octets."""
         return LimitExceeded(
             f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
         )

@@ -131,7 +131,6 @@ class Side(Listener[S]):
 
     @property
     def held(self) -> int:
-        """Return the octets of incomplete frames and messages, and the weight of their headers."""
         most = self.message_octets
         kept = [
             min(incoming.size, most) + incoming.weight
@@ -142,16 +141,9 @@ class Side(Listener[S]):
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing is ``held``."""
         return not (self._receiving or self._unfinished or self._decoder.weight)
 
-    @property
-    def faulted(self) -> bool:
-        """Close because the peer broke the protocol."""
-        return self.fault is not None
-
     def snapshot(self) -> dict[str, object]:
-        """The state as plain values, without secrets, for status pages and for people."""
         return {
             "state": self.state.name,
             "framing": "websocket" if self._framed else "length" if self.lengths else "mark",
@@ -219,12 +211,10 @@ class Side(Listener[S]):
     # ── time and the end ────────────────────────────────────────────────────────────────────────
 
     def paused(self, now: float) -> list[Event]:
-        """The peer is not read: that the rest of its messages does not come means nothing."""
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[Event]:
-        """The peer is read again: it has all its time from now on."""
         self._paused = False
         for incoming in self._waiting():
             incoming.heard = now
@@ -232,11 +222,9 @@ class Side(Listener[S]):
         return []
 
     def _connect_expired(self, now: float, events: list[Event]) -> None:
-        """Fail, because no session came about (``SA-27``)."""
         self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
 
     def _answers_expired(self, now: float, events: list[Event]) -> None:
-        """Fail requests of ours that nobody has answered, if any (``SA-27``)."""
         expired = self._pending.expire(now)
         if expired:
             events.append(
@@ -247,7 +235,6 @@ class Side(Listener[S]):
             self.deadlines.set("answer", first)
 
     def _waiting(self) -> list[Incoming]:
-        """Return the incomplete messages."""
         waiting = list(self._unfinished.values())
         if self._receiving and self._current not in waiting:
             waiting.append(self._current)
@@ -283,7 +270,6 @@ class Side(Listener[S]):
     }
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: (id, waiter) of each request without an answer."""
         self._machine.try_step(ConnectionLost)
         self._decoder.end()
         self._unfinished.clear()
@@ -338,7 +324,6 @@ class Server(Side[Serving]):
         self._announced = False
 
     def connection_made(self, now: float) -> list[Event]:
-        """The connection stands: CONNECT has to come in time (``SA-27``)."""
         self.deadlines.set("connect", now + self._connect_seconds)
         return []
 
@@ -373,7 +358,6 @@ class Server(Side[Serving]):
         events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
 
     def _refuse_unfinished(self, events: list[Event]) -> None:
-        """Accept no further message: what is not complete will not be (``SA-12``)."""
         for incoming in self._unfinished.values():
             if not incoming.muted and incoming.key is not None and not incoming.key[0]:
                 text = "the session accepts no further message"
@@ -438,13 +422,11 @@ class Server(Side[Serving]):
             self._machine.step(Drained)
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
-        """Close although some answers are not ready in time (``SA-12``)."""
         self._send_disconnecting()
         self._machine.step(TimedOut)
         events.append(DrainTimedOut())
 
     def _session_expired(self, now: float, events: list[Event]) -> None:
-        """End the session, because its time is over (``SA-11``)."""
         self._send_disconnecting()
         self._machine.step(Expired)
         events.append(SessionExpired())
@@ -481,7 +463,6 @@ class Client(Side[Connecting]):
         refuse_oversize: bool = False,
         unhooked: Container[str] = (),
     ) -> None:
-        """Make the client's side; the arguments are those of :class:`Server`."""
         super().__init__(
             Connecting.IDLE,
             limits,
@@ -517,7 +498,6 @@ class Client(Side[Connecting]):
         self.deadlines.set("connect", now + self._connect_seconds)
 
     def drain(self, now: float) -> list[Event]:
-        """Call ``disconnect`` where there is a session, else ``stop``."""
         if self.state is Connecting.OPEN:
             self.disconnect(now)
         elif self.state is not Connecting.DRAINING:
@@ -525,7 +505,6 @@ class Client(Side[Connecting]):
         return []
 
     def ended(self, now: float) -> list[Event]:
-        """The server has shut its sending side: nobody will answer."""
         self.stop()
         return []
 
@@ -580,7 +559,6 @@ class Client(Side[Connecting]):
         events.append(self.fault)
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
-        """Close, because the server has not closed in time."""
         self.stop()
         events.append(DrainTimedOut())
 

@@ -63,7 +63,6 @@ LIMITS: Final = (
         "of a WebSocket message; 0 = twice message-octets (SA-22)",
     ),
 )
-"""Every server or client of sABC has these limits, beside those of all servers."""
 
 log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
@@ -121,13 +120,11 @@ class SabcSession(Verbs):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it first."""
         self._streams: dict[Ticket[Response], Stream] = {}
         super().connectionMade()
 
     @property
     def framed(self) -> bool:
-        """Return whether the session is on WebSocket, where each message is one frame."""
         return isinstance(self.wire, WebSocketWire)
 
     @property
@@ -150,7 +147,6 @@ class SabcSession(Verbs):
 
     @property
     def keptByAll(self) -> Kept | None:
-        """Return what counts what all sessions of the process keep; None: this one has no bound."""
         return None
 
     @property
@@ -161,15 +157,12 @@ class SabcSession(Verbs):
         return self._keeping
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
 
     def endNow(self) -> None:
-        """The peer is told that the session ends."""
         self.loseSession()
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for an answer hears why, then the hook is told."""
         if self._keeping is not None:
             self._keeping.clear()
         error = self.ending or ConnectionClosed("the session has ended")
@@ -185,7 +178,6 @@ class SabcSession(Verbs):
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
     def oversized(self) -> None:
-        """A WebSocket message is above twice the limit of a message (``SA-22``)."""
         if not self._ended:
             self._follow(self.machine.oversized())
 
@@ -305,7 +297,6 @@ class SabcSession(Verbs):
             self._answer(bodies[numbers.index(number)], number)
 
     def _resolve(self, result: Any, message: Message) -> None:
-        """Answer ``message`` with ``result``, when it is there."""
         number: Any = message.message_id
         if iscoroutine(result):
             result = Deferred.fromCoroutine(result)
@@ -322,7 +313,6 @@ class SabcSession(Verbs):
             self._answer(result, number)
 
     def _later(self, result: object, number: str, octets: int) -> None:
-        """An answer that had to be waited for, while ``octets`` were kept."""
         self.keeping.remove(octets)
         if isinstance(result, Failure):
             self._failed(result, number)
@@ -375,7 +365,6 @@ class SabcSession(Verbs):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
-        """The peer has stopped reading what we write, or has caught up."""
         self._outputPaused = paused
         super().outputChanged(paused)
         if not paused:
@@ -408,7 +397,6 @@ def _owed(message: Message) -> int:
 
 @cache
 def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
-    """Return the same object for all sessions of a kind."""
     hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
     return frozenset(
         name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)

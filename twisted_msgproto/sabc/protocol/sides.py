@@ -38,8 +38,9 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.client import UNSENT_LIMITS
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
@@ -76,7 +77,7 @@ class SabcServer(SabcSession):
             return request.client_id
         credentials = authentication.credentials(request.client_id, request.passcode)
         # Not the one of the beginning: behind a proxy its first octets say whose address it is.
-        address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+        address = host_of(self.transport.getPeer())
         asked = authentication.login(credentials, address, request.client_id)
         return asked.addCallback(self._loggedIn)
 
@@ -89,7 +90,6 @@ class SabcServer(SabcSession):
         return accepted.name
 
     def makeMachine(self) -> Server:
-        """Return a machine with the factory's limits and options."""
         factory = self.factory
         return Server(
             factory.limits,
@@ -101,7 +101,6 @@ class SabcServer(SabcSession):
         )
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it first."""
         super().connectionMade()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.loseSession()
@@ -124,7 +123,6 @@ class SabcServer(SabcSession):
 
     @property
     def keptByAll(self) -> Kept:
-        """Return what counts what all sessions of the process keep."""
         return self.factory.budget.kept
 
     def _accepted(self, clientId: str | None) -> None:
@@ -163,7 +161,6 @@ class SabcServer(SabcSession):
         self._settle()
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: nobody waits for the log-in any more, and the avatar leaves."""
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
@@ -178,7 +175,7 @@ class SabcServer(SabcSession):
 
 
 class SabcServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`SabcServer` for each client, on byte streams and on WebSocket.
+    """The maker of a :class:`SabcServer` for each client, on byte streams and on WebSocket.
 
     Attributes:
         authentication: who may come in; None: everybody.
@@ -294,14 +291,12 @@ class SabcClient(ClientLink, SabcSession):
             super().loseSession()
 
     def makeMachine(self) -> Client:
-        """Return a machine with the factory's limits and options."""
         factory = self.factory
         return Client(
             factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
         )
 
     def transportSecured(self) -> None:
-        """The connection can be used: ask for a session."""
         factory = self.factory
         self.machine.connect(
             factory.clientId, factory.passcode, now=self._now(), headers=factory.connectHeaders
@@ -329,7 +324,7 @@ ANONYMOUS_CLIENT_ID = "anonymous"
 
 
 class SabcClientFactory(SessionFactory, ClientFactory):
-    """Builds a :class:`SabcClient` for each connection to a server.
+    """The maker of a :class:`SabcClient` for each connection to a server.
 
     Attributes:
         clientId: who we are.

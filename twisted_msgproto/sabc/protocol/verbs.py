@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed
 from ...core.machine import IllegalTransition
+from ...net.inherited import InheritedSession as Session
 from ...net.outbox import Ticket
-from ...net.session import Session
 from ..machine import Client, Server
 from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
@@ -23,7 +23,6 @@ _UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
 
 
 def _unsent(error: Exception) -> Exception:
-    """What a caller is told whose message was not sent."""
     if isinstance(error, IllegalTransition):
         return ConnectionClosed("the session is ending")
     return error
@@ -124,7 +123,6 @@ class Verbs(Session):
 
     @property
     def _speaking(self) -> Any:
-        """Return the machine, if the session stands; raises ConnectionClosed otherwise."""
         if not self._established or self._ended:
             raise ConnectionClosed("there is no session")
         return self.machine
@@ -166,7 +164,7 @@ class Verbs(Session):
 
 
 class Stream:
-    """Sends the pieces of one body as fast as the peer reads them."""
+    """A body that is sent in pieces, as fast as the peer reads them."""
 
     __slots__ = ("_call", "_done", "_outgoing", "_pieces", "_session", "waiting")
 
@@ -186,7 +184,6 @@ class Stream:
         self._call: Any = None
 
     def go(self) -> None:
-        """Send some pieces now; the rest follows in later turns."""
         session, outgoing = self._session, self._outgoing
         if self._call is not None or outgoing.finished:
             return
@@ -229,7 +226,6 @@ class Stream:
             self._session.machine.forget(self._outgoing.id)
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
         if self._call is not None:
             self._call.cancel()
             self._call = None

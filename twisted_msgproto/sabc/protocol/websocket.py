@@ -34,13 +34,12 @@ def _first_octets(limits: Limits) -> int:
 
 
 class WebSocketServerFactory(websocket.WebSocketServerFactory):
-    """Accepts WebSocket connections for the sessions of a :class:`SabcServerFactory`."""
+    """The maker of WebSocket connections for the sessions of a :class:`SabcServerFactory`."""
 
     protocolName = PROTOCOL
     wire = OctetWire
 
     def __init__(self, sessions: SabcServerFactory, origins: Sequence[str] = ()) -> None:
-        """Raises ConfigurationError for what is no origin."""
         super().__init__(
             sessions,
             sessions.buildProtocol,
@@ -51,18 +50,16 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
         self.first_octets = _first_octets(sessions.limits)
 
     def drain(self) -> Deferred[None]:
-        """The sessions' factory drains; see there."""
         self.abortUpgrades()
         return self.sessions.drain()
 
 
 class WebSocketClientFactory(websocket.WebSocketClientFactory):
-    """Connects to a WebSocket server for the sessions of a :class:`SabcClientFactory`."""
+    """The maker of WebSocket connections for the sessions of a :class:`SabcClientFactory`."""
 
     wire = OctetWire
 
     def __init__(self, sessions: SabcClientFactory, url: str, origin: str | None = None) -> None:
-        """Raises ConfigurationError for what is no address."""
         super().__init__(
             sessions,
             sessions.buildProtocol,

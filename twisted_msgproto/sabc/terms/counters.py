@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts what a machine has seen, as plain integers."""
+    """What a machine has seen, as plain integers."""
 
     requests: int = 0
     send_only: int = 0
@@ -20,7 +20,3 @@ class Counters:
     truncated_messages: int = 0
     unknown_responses: int = 0
     odd_expiries: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counters by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -18,7 +18,7 @@ SEND_ONLY = "send-only"
 
 @dataclass(slots=True)
 class ConnectReceived:
-    """A client asks for a session (``SA-07``, ``SA-08``): answer with ``accept`` or ``reject``.
+    """A client's wish for a session (``SA-07``, ``SA-08``): answer with ``accept`` or ``reject``.
 
     ``headers`` are those that the protocol does not reserve.
     """
@@ -30,7 +30,7 @@ class ConnectReceived:
 
 @dataclass(slots=True)
 class SessionGranted:
-    """The server has answered CONNECT (``SA-09``).
+    """The server's yes to CONNECT (``SA-09``).
 
     ``expires`` is when the session ends at the latest, in seconds since 1970-01-01 UTC (``SA-11``);
     None: no time is set, or what the server wrote is no date.
@@ -43,7 +43,7 @@ class SessionGranted:
 
 @dataclass(slots=True)
 class ConnectRefused:
-    """The server has answered CONNECT with an error; the client may connect again (``SA-08``)."""
+    """The server's error in answer to CONNECT; the client may connect again (``SA-08``)."""
 
     code: str | None
     text: str
@@ -51,7 +51,7 @@ class ConnectRefused:
 
 @dataclass(slots=True)
 class MessagesReceived:
-    """Originals arrived: columns (``SA-14`` … ``SA-19``).
+    """Originals that arrived, in columns (``SA-14`` … ``SA-19``).
 
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
     ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
@@ -73,14 +73,14 @@ class MessagesReceived:
 
 @dataclass(slots=True)
 class MessagesSafe:
-    """These messages are safe, and the application can process them now (``SA-16``)."""
+    """Messages that are safe, so that the application can process them now (``SA-16``)."""
 
     messages: MessagesReceived
 
 
 @dataclass(slots=True)
 class ResponsesReceived:
-    """Answers to our requests arrived: columns, with the waiters of those requests (``SA-16``)."""
+    """Answers to our requests, in columns, with the waiters of those requests (``SA-16``)."""
 
     ids: list[str]
     waiters: list[object]
@@ -91,7 +91,7 @@ class ResponsesReceived:
 
 @dataclass(slots=True)
 class RequestFailed:
-    """The peer has answered a request with an error (``SA-16``)."""
+    """The peer's error in answer to a request (``SA-16``)."""
 
     id: str
     waiter: object
@@ -101,7 +101,7 @@ class RequestFailed:
 
 @dataclass(slots=True)
 class RequestsTimedOut:
-    """No answers came in time (``SA-27``)."""
+    """Requests without an answer in time (``SA-27``)."""
 
     ids: list[str]
     waiters: list[object]
@@ -109,7 +109,7 @@ class RequestsTimedOut:
 
 @dataclass(slots=True)
 class ErrorReceived:
-    """The peer reports an error that answers none of our requests (``SA-23``, ``SA-24``)."""
+    """An error of the peer that answers none of our requests (``SA-23``, ``SA-24``)."""
 
     code: str | None
     body: bytes
@@ -118,7 +118,7 @@ class ErrorReceived:
 
 @dataclass(slots=True)
 class FrameRefused:
-    """A frame was read but means nothing: it was answered with ERROR and skipped (``SA-06``)."""
+    """A frame that means nothing: it was answered with ERROR and skipped (``SA-06``)."""
 
     code: int
     text: str
@@ -127,38 +127,36 @@ class FrameRefused:
 
 @dataclass(slots=True)
 class FrameDiscarded:
-    """A frame ended with neither end mark nor ``msg-more`` (``SA-20``)."""
+    """A frame with neither end mark nor ``msg-more`` (``SA-20``)."""
 
     id: str | None
 
 
 @dataclass(slots=True)
 class MessageAbandoned:
-    """Parts of a message came and then no more (``SA-27``)."""
+    """A message of which parts came and then no more (``SA-27``)."""
 
     id: str | None
 
 
 @dataclass(slots=True)
 class DisconnectReceived:
-    """The client wants no more than its answers (``SA-12``)."""
+    """The client's wish for no more than its answers (``SA-12``)."""
 
 
 @dataclass(slots=True)
 class DisconnectingReceived:
-    """The peer closes, whatever is still on its way (``SA-13``)."""
+    """The peer's end, whatever is still on its way (``SA-13``)."""
 
 
 @dataclass(slots=True)
 class SessionExpired:
-    """The session's time is over; DISCONNECTING was queued (``SA-11``)."""
+    """The end of the session's time; DISCONNECTING was queued (``SA-11``)."""
 
 
 @dataclass(slots=True)
 class DrainTimedOut:
-    """The orderly end lasted too long, here or at the peer; DISCONNECTING was queued
-    (``SA-12``).
-    """
+    """An orderly end that lasted too long; DISCONNECTING was queued (``SA-12``)."""
 
 
 Event = (
@@ -180,4 +178,3 @@ Event = (
     | DrainTimedOut
     | Fault
 )
-"""A Fault is always the last one."""

@@ -17,10 +17,8 @@ SESSION_LIMITS: Final = (
     Limit("response-seconds", 60.0, "s", "for the answer to our request (SA-27)", 0.001),
     Limit("part-octets", 65536, "octets", "of a body are sent as one frame (SA-18)", 1),
 )
-"""Both machines have these limits."""
 
 LOGIN_ATTEMPTS: Final = 5
-"""A connection may fail to log in this often (``SA-27``)."""
 
 UNFINISHED_SECONDS: Final = 60.0
 """The next part of a message comes within this time (``SA-27``)."""

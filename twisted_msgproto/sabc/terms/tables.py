@@ -33,47 +33,47 @@ from ..wire import (
 
 
 class Accepted:
-    """The application has granted a session."""
+    """The application's yes to a session."""
 
 
 class Rejected:
-    """The application has refused one; the client may try again."""
+    """The application's no; the client may try again."""
 
 
 class MessageSent:
-    """This side sends an original: a request or a send-only message."""
+    """An original of ours: a request or a send-only message."""
 
 
 class AnswerSent:
-    """This side answers a request."""
+    """An answer of ours."""
 
 
 class DrainBegun:
-    """The server wants no more originals, though no DISCONNECT came."""
+    """The server's wish for no more originals, though no DISCONNECT came."""
 
 
 class Drained:
-    """All that was to be answered is answered."""
+    """The last answer that was owed."""
 
 
 class Stopped:
-    """This side closes at once."""
+    """Our end at once."""
 
 
 class Expired:
-    """The session's time is over."""
+    """The end of the session's time."""
 
 
 class TimedOut:
-    """The drain lasted too long."""
+    """A drain that lasted too long."""
 
 
 class ConnectionLost:
-    """The connection is gone."""
+    """The end of the connection."""
 
 
 class Serving(State):
-    """A server is in one of these states."""
+    """The states of a server."""
 
     AWAITING = auto()  # no CONNECT, or none that was accepted
     AUTHENTICATING = auto()  # CONNECT came; the application decides
@@ -124,15 +124,15 @@ SERVER: Final[Table[Serving]] = {
 
 
 class ConnectSent:
-    """This client asks for a session."""
+    """Our wish for a session."""
 
 
 class DisconnectSent:
-    """This client asks for an orderly end."""
+    """Our wish for an orderly end."""
 
 
 class Connecting(State):
-    """A client is in one of these states."""
+    """The states of a client."""
 
     IDLE = auto()  # CONNECT not sent, or refused
     WAITING = auto()  # CONNECT sent
@@ -188,4 +188,3 @@ MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Message: RESERVED - {SESSION_ID, MSG_ID, REF_MSG_ID, SEND_ONLY, MSG_MORE},
     Error: frozenset(),
 }
-"""These reserved headers stand where they must not (``SA-06``)."""

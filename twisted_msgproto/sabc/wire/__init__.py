@@ -63,12 +63,11 @@ RESERVED: Final = frozenset(
         ERROR_CODE,
     )
 )
-"""These headers mean something to the protocol (``SA-06``)."""
 
 
 @dataclass(slots=True, frozen=True)
 class Bounds:
-    """Bounds a header block (``SA-27``): lines, octets a line, octets in all."""
+    """The bounds of a header block (``SA-27``): lines, octets a line, octets in all."""
 
     header_lines: int = 32
     line_octets: int = 1024
@@ -108,28 +107,28 @@ class Frame:
 
 @dataclass(slots=True, repr=False)
 class Connect(Frame):
-    """The client asks for a session (``SA-05``, ``SA-08``)."""
+    """A client's wish for a session (``SA-05``, ``SA-08``)."""
 
     command: ClassVar[str] = "CONNECT"
 
 
 @dataclass(slots=True, repr=False)
 class Connected(Frame):
-    """The server grants a session and names it (``SA-09``)."""
+    """A server's yes, with the session's name (``SA-09``)."""
 
     command: ClassVar[str] = "CONNECTED"
 
 
 @dataclass(slots=True, repr=False)
 class Disconnect(Frame):
-    """The client asks for an orderly end (``SA-12``)."""
+    """A client's wish for an orderly end (``SA-12``)."""
 
     command: ClassVar[str] = "DISCONNECT"
 
 
 @dataclass(slots=True, repr=False)
 class Disconnecting(Frame):
-    """Either side is about to close (``SA-13``)."""
+    """The last word of either side (``SA-13``)."""
 
     command: ClassVar[str] = "DISCONNECTING"
 

@@ -65,28 +65,27 @@ _INCOMPLETE_HEAD = ("framing", "no blank line ends the headers")
 
 @dataclass(slots=True)
 class FrameOpened:
-    """The head of a frame with a body stands, its end is not here yet; the rest follows."""
+    """The head of a frame with a body whose end is not here yet; the rest follows."""
 
     frame: Frame
 
 
 @dataclass(slots=True)
 class BodyContinued:
-    """More of the opened frame's body arrived."""
+    """More of the opened frame's body."""
 
     octets: bytes
 
 
 @dataclass(slots=True)
 class FrameClosed:
-    """The opened frame is complete.  ``octets``: the size of its end mark (0: it has none)."""
+    """The end of the opened frame.  ``octets``: the size of its end mark (0: it has none)."""
 
     final: bool
     octets: int
 
 
 Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
-"""The decoder returns these, in the order of the stream."""
 
 
 _NO_FRAME: Final = Frame({})
@@ -94,7 +93,7 @@ _NO_FRAME: Final = Frame({})
 
 
 class Decoder:
-    """Cuts a byte stream into frames (``SA-26``), in linear time and bounded memory.
+    """What cuts a byte stream into frames (``SA-26``), in linear time and bounded memory.
 
     ``feed`` octets, then call ``next`` until it returns None.  A frame whose end is already here
     comes whole; of any other, head, parts of the body and end come apart as
@@ -193,7 +192,6 @@ class Decoder:
 
     @property
     def held(self) -> int:
-        """Octets that have come and were not handed out."""
         return len(self._buffer) - self._start
 
     @property
@@ -216,7 +214,6 @@ class Decoder:
         self._buffer += octets
 
     def end(self) -> None:
-        """Forget what has come; nothing more comes out."""
         self._ended = True
         self._kind = None
         self._headers = {}

@@ -81,7 +81,7 @@ def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
 
 
 class Lines:
-    """Finds lines and end marks: with CRLF only, or bare LF as well (``SA-28``)."""
+    """What finds lines and end marks: with CRLF only, or bare LF as well (``SA-28``)."""
 
     __slots__ = ("_end", "_start", "lenient")
 

@@ -29,7 +29,6 @@ class Feed:
 
     @property
     def waits(self) -> bool:
-        """Something is still to be sent."""
         return bool(self._updates)
 
     def add(self, text: str) -> Deferred[int]:

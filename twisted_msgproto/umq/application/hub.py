@@ -29,7 +29,6 @@ from .feed import Feed
 from .methods import MethodRegistry
 
 NAMES_MAX = 10_000
-"""All clients together may subscribe to this many names."""
 
 WAITING_CHARACTERS: Final = 64 << 20
 """While updates with this many characters wait for their turn, further ones are refused."""
@@ -89,7 +88,6 @@ class Hub:
             del self._feeds[name]
 
     def _publish(self, request: Request, name: str, text: str) -> Deferred[int]:
-        """Send TEXT to all subscribers of NAME; how many got it."""
         sent = self.publish(name, text)
         if not sent.called:  # what a publisher does next, it does after this
             request.session.serveAfter(sent)
@@ -123,7 +121,6 @@ class Hub:
         return result
 
     def _send(self) -> None:
-        """Send to subscribers for one turn; the next turn goes on with another name."""
         self._turn = None
         turn = Turn(self._spent)
         self._sending = True

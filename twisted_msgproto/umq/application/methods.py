@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 JSON_CHARACTERS_MAX: Final = 1 << 20
-"""A longer payload is not read as JSON."""
 
 JSON_CONTAINERS_MAX: Final = 10_000
 """Nor is one with more objects and arrays: reading it would hold up everybody else."""
@@ -309,7 +308,6 @@ class Remote:
         self._session = session
 
     def __getattr__(self, name: str) -> Callable[..., Deferred[Any]]:
-        """Return the method ``name`` of the peer."""
         if name.startswith("_"):
             raise AttributeError(name)
         session = self._session

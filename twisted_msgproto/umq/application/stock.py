@@ -9,14 +9,14 @@ from ...core.errors import Refused
 from ...core.message import Message
 from ..protocol.exchange import Stored
 from ..protocol.sides import UmqServer, UmqServerFactory
-from ..terms.events import CallbackReceived, CallReceived
+from ..terms import CallbackReceived, CallReceived
 from ..wire import Code
 from .hub import Hub
 from .methods import MethodRegistry
 
 
 class StockServer(UmqServer):
-    """Stores every call, or those that ``ingest`` names, and says so in its answer (``UM-17``)."""
+    """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
     factory: StockServerFactory
 
@@ -34,7 +34,7 @@ class StockServer(UmqServer):
 
 
 class StockServerFactory(UmqServerFactory):
-    """Builds a :class:`StockServer` for each client that connects.
+    """The maker of a :class:`StockServer` for each client that connects.
 
     Attributes:
         ingest: the methods whose calls are stored; empty: all, and other text too.

@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Final
 
-from ..terms.events import (
+from ...core.kept import KEPT_WEIGHT_OCTETS
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttributeSet,
     AttributeUnset,
+    Event,
     Message,
     TopicClosed,
 )
-from .weights import attachment_octets, text_octets
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
@@ -55,7 +57,6 @@ class Announcement:
 
 
 def _weight(message: Ordered) -> int:
-    """Return what a waiting message's text weighs."""
     if isinstance(message, AttributeSet):
         return text_octets(message.name) + text_octets(message.value)
     if isinstance(message, AttributeUnset):
@@ -92,7 +93,6 @@ class Incoming:
         self.waiting = 0
 
     def __len__(self) -> int:
-        """Return how many announcements have slots to fill."""
         return len(self.announcements)
 
     @property
@@ -205,7 +205,7 @@ class Incoming:
 
 
 class Slot:
-    """Stands for an attachment of ours that comes later: pass it to a verb, then fill it.
+    """The place of an attachment of ours that comes later: pass it to a verb, then fill it.
 
     ``body`` is None until it is filled; ``error`` is the text of a failure.
     """
@@ -231,7 +231,6 @@ class Outgoing:
         self._slots: deque[Slot] | tuple[()] = ()  # as in Incoming
 
     def __len__(self) -> int:
-        """Return how many slots are open."""
         return len(self._slots)
 
     @property
@@ -240,7 +239,6 @@ class Outgoing:
         return (self._slots or deque())[0]
 
     def add(self, attachments: Iterable[bytes | Slot]) -> None:
-        """Slots for a message that is being sent."""
         slots = self._slots or deque()
         for attachment in attachments:
             if isinstance(attachment, Slot):
@@ -252,7 +250,6 @@ class Outgoing:
         self._slots = slots
 
     def due(self) -> list[Slot]:
-        """Remove and return the slots whose turn has come, in order."""
         slots = self._slots or deque()
         due = []
         while slots and slots[0].filled:
@@ -260,5 +257,42 @@ class Outgoing:
         return due
 
     def clear(self) -> None:
-        """Forget all slots: nothing is sent any more."""
         self._slots = ()
+
+
+ATTACHMENT_OCTETS: Final = 48
+"""An attachment that is kept needs this much beside its octets: thousands may be empty."""
+
+
+def text_octets(text: str) -> int:
+    """Return what a text occupies: for one character beyond ASCII all can have four octets each."""
+    return len(text) if text.isascii() else getsizeof(text)
+
+
+def attachments_octets(attachments: Iterable[Attachment]) -> int:
+    return sum(map(attachment_octets, attachments))
+
+
+def attachment_octets(attachment: Attachment) -> int:
+    """Return what an attachment occupies: its octets, or the text that came in its place."""
+    return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
+
+
+def event_octets(event: Event) -> int:
+    texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
+    attachments = getattr(event, "attachments", ())
+    return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
+
+
+@dataclass(slots=True)
+class PeerAttribute:
+    """The value of an attribute, with its attachments (``UM-15``).
+
+    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
+    it occupies here.
+    """
+
+    value: str
+    attachments: list[Attachment]
+    octets: int
+    weight: int

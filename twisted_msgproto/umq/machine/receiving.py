@@ -7,7 +7,6 @@ The verbs are those of :class:`.sending.Speaker`; the duties of the caller are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
@@ -16,26 +15,32 @@ from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import State
 from .. import wire
-from ..terms.events import (
+from ..terms import (
+    STREAMABLE,
     Attachment,
     AttachmentFailure,
+    AttachmentsAnnounced,
     AttributeSet,
     AttributeUnset,
     CallbackReceived,
     CallExpired,
     CallReceived,
     CallsSafe,
+    ConnectionLost,
+    Counters,
     ErrorReceived,
     Event,
     FatalReceived,
+    Faulted,
+    HelloCompleted,
     HelloReceived,
     KeptTooMuch,
+    Message,
     ResultReceived,
     TopicClosed,
     TopicUnsubscribed,
     TopicUpdated,
 )
-from ..terms.states import ConnectionLost, HelloCompleted
 from ..wire import (
     AttachmentError,
     Call,
@@ -53,13 +58,22 @@ from ..wire import (
     UnsetAttribute,
     Unsubscribe,
     base36,
+    coded,
     encode,
     is_id,
 )
-from .arriving import Arriving
-from .attachments import Ordered
-from .sending import TOPIC_WEIGHT_OCTETS, Wire
-from .weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
+from .attachments import (
+    ATTACHMENT_OCTETS,
+    Announcement,
+    Filled,
+    Key,
+    Ordered,
+    PeerAttribute,
+    attachments_octets,
+    event_octets,
+    text_octets,
+)
+from .sending import TOPIC_WEIGHT_OCTETS, Speaker, Wire
 
 FAILURE_CHARACTERS: Final = 1024
 """Of the text that says why an attachment failed this many characters are remembered:
@@ -73,21 +87,7 @@ peer chooses those, and 1,024 fill 100 KB of each connection.
 """
 
 
-@dataclass(slots=True)
-class PeerAttribute:
-    """The value of an attribute, with its attachments (``UM-15``).
-
-    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
-    it occupies here.
-    """
-
-    value: str
-    attachments: list[Attachment]
-    octets: int
-    weight: int
-
-
-class Peer(Arriving):
+class Peer(Speaker):
     """What both sides share: all of the protocol after ``W``.
 
     Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
@@ -104,7 +104,11 @@ class Peer(Arriving):
     """
 
     taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    fault: UmqFault | None = None
     _attributes_octets = 0
+    _paused = False
+    _barrier: list[Event] | None = None  # what waits for W's attachments
+    _behind_barrier = 0  # octets of it
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -116,7 +120,9 @@ class Peer(Arriving):
         self._calls_max = limits.integer("calls")
         self._calls_octets_max = limits.integer("calls-octets")
         self._decode = Decoder(limits).decode
-
+        self._attachment_seconds = limits["attachment-seconds"]
+        self._incoming_since = now  # of the last announcement or filled slot
+        self.counters = Counters()
         self.attributes: dict[str, PeerAttribute] = {}
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -130,6 +136,21 @@ class Peer(Arriving):
     def calls_serving(self) -> int:
         """The peer's calls that are not answered yet."""
         return len(self._serving)
+
+    @property
+    def held(self) -> int:
+        """Return octets of messages that wait for attachments, with those that are there and with
+        the objects that all this is made of.
+        """
+        return self._incoming.octets + self._incoming.objects + self._behind_barrier
+
+    @property
+    def objects(self) -> int:
+        return self._incoming.objects
+
+    @property
+    def whole(self) -> bool:
+        return not (self._incoming.waiting or self._incoming.announcements)
 
     def snapshot(self) -> dict[str, object]:
         return {
@@ -166,21 +187,12 @@ class Peer(Arriving):
             events.clear()
 
     def oversized(self, now: float) -> list[Event]:
-        """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
         events: list[Event] = []
         if not self.closed:
             self.clock = now
             text = "a message above websocket-message-octets"
             self._fail(UmqFault("websocket-message-octets", text), events)
         return events
-
-    def receive_text(self, text: str, now: float) -> list[Event]:
-        """Return a text message that arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
-        return self.receive((text,), now)
-
-    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """Return a binary message that arrived at ``now``: it fills the next slot (``UM-04``)."""
-        return self.receive((octets,), now)
 
     def _read_text(self, text: str, events: list[Event]) -> None:
         machine = self._machine
@@ -207,6 +219,114 @@ class Peer(Arriving):
             self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
         else:
             self._fill(octets, events)
+
+    def _fail(self, fault: UmqFault, events: list[Event]) -> None:
+        self._machine.step(Faulted)
+        self._out.append(encode(Fatal("0", f"{fault.code.value} {fault.text}")))
+        self._end()
+        self.fault = fault
+        events.append(fault)
+
+    def _end(self) -> None:
+        super()._end()
+        self._lift_barrier()
+
+    def _give(self, event: Event, events: list[Event]) -> None:
+        """Return the event to the caller, unless W's attachments are still to come (``UM-07``)."""
+        barrier = self._barrier
+        if barrier is None:
+            events.append(event)
+            return
+        barrier.append(event)
+        self._behind_barrier += event_octets(event)
+        if self._behind_barrier > self._limits["attachments-octets"] and not self.closed:
+            text = "what waits for the attachments of W is above its limit"
+            self._fail(UmqFault("attachments-octets", text), events)
+
+    def _lift_barrier(self) -> list[Event]:
+        """Return what has waited for W's attachments, or for our own yes."""
+        waited, self._barrier = self._barrier, None
+        self._behind_barrier = 0
+        return waited or []
+
+    # ── attachments in ──────────────────────────────────────────────────────────────────────────
+
+    def _deliver(
+        self, message: Message, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        """Deliver ``message``: now, or when ``count`` attachments are there and its turn comes."""
+        if count:
+            announcement = self._announce(message, count, key, events)
+            if announcement is not None and isinstance(message, STREAMABLE):
+                self._give(AttachmentsAnnounced(message, count), events)
+            return announcement
+        if key is None or not self._behind(message, key, events):
+            self._emit(message, events)
+        return None
+
+    def _behind(self, message: Ordered, key: Key, events: list[Event]) -> bool:
+        """Does ``message`` have to wait for an earlier one's attachments (``UM-04``)?"""
+        incoming = self._incoming
+        if not incoming.waiting or not incoming.queued(message, key):
+            return False
+        if incoming.waiting > self._limits["waiting-messages"]:
+            text = "too many messages wait for attachments"
+            self._fail(UmqFault("waiting-messages", text), events)
+        else:
+            self._too_much_waits(events)
+        return True
+
+    def _too_much_waits(self, events: list[Event]) -> bool:
+        if self._incoming.octets <= self._limits["attachments-octets"]:
+            return False
+        text = "what waits for attachments is above its limit"
+        self._fail(UmqFault("attachments-octets", text), events)
+        return True
+
+    def _announce(
+        self, message: Message | None, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        if len(self._incoming) >= self._limits["announcements"]:
+            text = "too many messages with attachments to come"
+            self._fail(UmqFault("announcements", text), events)
+            return None
+        if not len(self._incoming):
+            self._incoming_since = self.clock
+            self.deadlines.no_later("attachment", self.clock + self._attachment_seconds)
+        announcement = self._incoming.announce(message, count, key)
+        return None if self._too_much_waits(events) else announcement
+
+    def _discard(self, frame: Frame, events: list[Event]) -> None:
+        """A message that nobody gets still owns its slots (``UM-04``)."""
+        if frame.attachments:
+            self._announce(None, frame.attachments, None, events)
+
+    def _fill(self, attachment: Attachment, events: list[Event]) -> None:
+        incoming = self._incoming
+        if not len(incoming):
+            self._fail(UmqFault("stray", "an attachment which no message announced"), events)
+            return
+        self._incoming_since = self.clock
+        self.counters.attachments += 1
+        filled = incoming.fill(attachment)
+        if not self._too_much_waits(events):
+            self._give_filled(filled, events)
+
+    def _give_filled(self, filled: Filled, events: list[Event]) -> None:
+        for message in filled.ready:
+            self._emit(message, events)
+        for arrived in filled.arrived:
+            self._give(arrived, events)
+
+    def stream(self, message: Message) -> list[Event]:
+        """Have ``message`` now and its attachments one by one (``UM-19``).
+
+        For a message that an AttachmentsAnnounced brought; nothing happens if it is complete.
+        Returns the events that this brings.
+        """
+        events: list[Event] = []
+        self._give_filled(self._incoming.stream(message), events)
+        return events
 
     # ── complete messages ───────────────────────────────────────────────────────────────────────
 
@@ -241,10 +361,8 @@ class Peer(Arriving):
     # ── commands in ─────────────────────────────────────────────────────────────────────────────
 
     def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
-        code, _, text = frame.payload.partition(" ")
-        number = int(code) if code.isascii() and code.isdigit() and len(code) < 10 else None
         self._end()
-        events.append(FatalReceived(number, frame.payload if number is None else text))
+        events.append(FatalReceived(*coded(frame.payload)))
 
     def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
         self.counters.attachments_failed += 1
@@ -306,7 +424,6 @@ class Peer(Arriving):
         return True
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
-        """All sessions together keep too much, and this one more than its share."""
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
         self._out.append(encode(CallError(id, text)))
@@ -387,7 +504,6 @@ class Peer(Arriving):
             self.counters.unknown_topics += 1
 
     def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
-        """Is this topic still subscribed, now that the message's turn has come?"""
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
@@ -449,7 +565,6 @@ class Peer(Arriving):
         return True
 
     def forget_attribute(self, name: str) -> None:
-        """Let an attribute be unset, because the peer has unset it or may not set it."""
         before = self.attributes.pop(name, None)
         if before is not None:
             self._attributes_octets -= before.octets
@@ -486,9 +601,30 @@ class Peer(Arriving):
         self.clock = max(now, self.clock)
         return super().advance(now)
 
+    def paused(self, now: float) -> list[Event]:
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        self._paused = False
+        if len(self._incoming) and not self.closed:
+            self._incoming_since = now
+            self.deadlines.no_later("attachment", now + self._attachment_seconds)
+        return []
+
     def _hello_expired(self, now: float, events: list[Event]) -> None:
         text = "no H and no W in time"
         self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
+
+    def _attachment_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not len(self._incoming):
+            return
+        deadline = self._incoming_since + self._attachment_seconds
+        if now < deadline:
+            self.deadlines.set("attachment", deadline)
+        else:
+            text = f"no attachment for {self._attachment_seconds:g} s"
+            self._fail(UmqFault("attachment-seconds", text), events)
 
     def _calls_expired(self, now: float, events: list[Event]) -> None:
         for number, call in self._pending.expire(now):
@@ -519,7 +655,7 @@ class Peer(Arriving):
 
     timely: ClassVar = {
         "hello": _hello_expired,
-        "attachment": Arriving._attachment_expired,
+        "attachment": _attachment_expired,
         "call": _calls_expired,
         "fill": _fill_expired,
         "closing": _closing_expired,
@@ -558,4 +694,3 @@ ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {
     SetAttribute: Peer._on_set,
     UnsetAttribute: Peer._on_unset,
 }
-"""What each of the peer's commands does, once the table has let it in; a side adds its own."""

@@ -17,14 +17,14 @@ from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from ...core.pending import Pending
 from .. import wire
-from ..terms.events import Event
-from ..terms.states import (
+from ..terms import (
     CLOSING_SECONDS,
     CLOSING_TOPICS,
     FILL_SECONDS,
     LIMITS,
     CommandSent,
     Counters,
+    Event,
     FatalSent,
 )
 from ..wire import (
@@ -69,7 +69,6 @@ class OwnCall:
 
 
 Wire = str | bytes
-"""A WebSocket message is text or binary."""
 
 
 class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
@@ -210,7 +209,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             self.deadlines.no_later("fill", self._outgoing_since + self._fill_seconds)
 
     def _send_slots(self) -> None:
-        """Send the attachments whose turn has come (``UM-04``)."""
         for slot in self._outgoing.due():
             self._outgoing_since = self.clock
             if slot.body is not None:
@@ -276,9 +274,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         deadline: float | None,
         seconds: float,
     ) -> int:
-        """Do what ``call`` and ``callback`` do, according to ``kind``, with the payload as it is
-        sent.
-        """
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
         number = self._last_call + 1

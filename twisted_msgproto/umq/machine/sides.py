@@ -27,21 +27,23 @@ from typing import ClassVar, Final
 from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
-from ..terms.events import Event, HelloReceived, KeptTooMuch, WelcomeReceived
-from ..terms.states import (
+from ..terms import (
     CLIENT,
     HELLO_ATTACHMENTS,
     HELLO_CHARACTERS,
     SERVER,
     ClientState,
+    Event,
+    HelloReceived,
     HelloSent,
+    KeptTooMuch,
     ServerState,
+    WelcomeReceived,
     WelcomeSent,
 )
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
-from .attachments import Ordered, Slot
+from .attachments import Ordered, Slot, attachments_octets, text_octets
 from .receiving import ACTIONS, Peer
-from .weights import attachments_octets, text_octets
 
 UNDECIDED: Final = "undecided"
 """A fault has this reason if nobody has said in time whether the client may come in."""

@@ -13,8 +13,8 @@ from ...core.errors import LimitExceeded, Refused
 from ...core.kept import KEPT_LIMIT
 from ...core.message import Message
 from ...net.authorising import CALL, refusal_text
-from ..machine.weights import attachment_octets
-from ..terms.events import (
+from ..machine.attachments import attachment_octets
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttachmentFailure,
@@ -157,7 +157,6 @@ class Answering(Verbs):
         raise NotImplementedError
 
     def _dropStream(self, message: object) -> None:
-        """Nobody will ask for the attachments of ``message``."""
         stream = self._streamOf(message) if self._streams else None
         if stream is not None:
             stream.drop()
@@ -188,7 +187,6 @@ class Answering(Verbs):
     # ── answering ───────────────────────────────────────────────────────────────────────────────
 
     def _serve(self, event: CallReceived | CallbackReceived) -> None:
-        """Ask the application for the answer to a call."""
         stream = self._streamOf(event) if self._streams else None
         try:
             result = self._ask(event, stream)
@@ -276,7 +274,6 @@ class Answering(Verbs):
         self.machine.error(id, text[: self.limits.integer("payload-characters")])
 
     def _message(self, request: Request) -> Message:
-        """A call as an application sees it."""
         methods = self.factory.methods
         return Message(
             PROTOCOL,

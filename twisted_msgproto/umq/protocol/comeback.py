@@ -48,7 +48,6 @@ class Renewed(subscriptions.Renewed):
         return self
 
     async def __anext__(self) -> Update:
-        """Return the next update, as :class:`~.subscriptions.Subscription` does."""
         return await self._updates.take()
 
     def _begin(self) -> None:

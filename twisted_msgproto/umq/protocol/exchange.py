@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, PeerError, Refused
-from ..machine.attachments import Slot
-from ..machine.weights import ATTACHMENT_OCTETS, attachment_octets
-from ..terms.events import Attachment, AttachmentFailure
+from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachment_octets
+from ..terms import Attachment, AttachmentFailure
+from ..wire import coded
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -22,24 +22,23 @@ Body = bytes | Slot | Deferred[bytes]
 
 
 class CallFailed(Refused):
-    """The peer answered our call with ``E`` (``UM-09``).
+    """The peer's ``E`` in answer to our call (``UM-09``).
 
     ``payload`` is its text; ``code`` is the number it begins with, or None.
     """
 
     def __init__(self, payload: str) -> None:
-        digits, _, text = payload.partition(" ")
-        code = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
-        super().__init__(payload if code is None else text, code)
+        code, text = coded(payload)
+        super().__init__(text, code)
         self.payload = payload
 
 
 class SessionRefused(Refused):
-    """The peer ended the session with ``F`` (``UM-08``); ``code`` is its code."""
+    """The end of the session by the peer's ``F`` (``UM-08``); ``code`` is its code."""
 
 
 class NoSuchMethod(Refused):
-    """The server has no such method: it stored the call, and that is all it did (``UM-17``)."""
+    """The answer of a server without that method: all it did was to store the call (``UM-17``)."""
 
     def __init__(self, stored: Stored) -> None:
         done = "stored the call" if stored.durable else "gave the call to its application"
@@ -47,7 +46,7 @@ class NoSuchMethod(Refused):
 
 
 class AttachmentLost(PeerError):
-    """The sender could not deliver this attachment: ``-`` came in its place (``UM-04``)."""
+    """An attachment that its sender could not deliver: ``-`` came in its place (``UM-04``)."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class Reply:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A stock server answers a call with this if it has no method for it (``UM-17``).
+    """A stock server's answer to a call for which it has no method (``UM-17``).
 
     ``durable``: the call is in its queue; else it has none, and an application has the call.
     """
@@ -73,7 +72,6 @@ class Stored:
     durable: bool
 
     def __str__(self) -> str:
-        """As it stands on the wire."""
         return _STORED if self.durable else _NOT_STORED
 
     @classmethod
@@ -91,7 +89,7 @@ _NOT_STORED: Final = '{"stored":false}'
 
 @dataclass(slots=True)
 class Update:
-    """Something new came on a topic (``UM-12``); attachments as in :class:`Reply`."""
+    """Something new on a topic (``UM-12``); attachments as in :class:`Reply`."""
 
     payload: str
     attachments: Sequence[Attachment] = ()
@@ -100,7 +98,7 @@ class Update:
 
 @dataclass(slots=True)
 class Request:
-    """The peer made a call (``C``) or a callback (``B``).
+    """A call (``C``) or callback (``B``) of the peer.
 
     ``callback`` is the callback's id, None for a call; ``session`` is where it came from.
     """
@@ -129,7 +127,7 @@ def _octets(attachment: Attachment) -> int:
 
 @dataclass(slots=True)
 class AttachmentStream:
-    """Delivers the attachments of one message, one by one (``UM-19``).
+    """The attachments of one message, one by one (``UM-19``).
 
     Attributes:
         count: how many there will be in all.
@@ -148,12 +146,10 @@ class AttachmentStream:
 
     @property
     def complete(self) -> bool:
-        """All have come."""
         return self._came == self.count
 
     @property
     def awaited(self) -> bool:
-        """Return whether somebody waits for the next one."""
         return bool(self._waiting)
 
     def next(self) -> Deferred[bytes]:
@@ -178,7 +174,6 @@ class AttachmentStream:
         return waiting
 
     def arrived(self, attachment: Attachment) -> None:
-        """One more is there."""
         self._came += 1
         if not self._waiting:
             if self._dropped:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from ...net.turns import Turn
-from ..terms.events import CallbackReceived, CallReceived, CallsSafe
+from ..terms import CallbackReceived, CallReceived, CallsSafe
 from .answering import Answering
 
 SERVING: Final = "serving"
@@ -64,7 +64,6 @@ class Serving(Answering):
             self._restKept = octets
 
     def _restCame(self, inputs: Sequence[Any]) -> None:
-        """Some of what was read is to be followed later."""
         self._restOctets += sum(map(getsizeof, inputs))
         self._keepRest()
 
@@ -141,7 +140,6 @@ class Serving(Answering):
             self._control.resume(SERVING)
 
     def _serveNoMore(self) -> None:
-        """The session is over: nobody would hear the answers."""
         self._ready = self._rest = None
         self._keepRest()
         if self._serving is not None:

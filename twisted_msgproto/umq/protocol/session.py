@@ -21,8 +21,8 @@ from ...net.counters import Places
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
-from ..terms import states
-from ..terms.events import (
+from .. import terms
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttachmentsAnnounced,
@@ -53,14 +53,13 @@ SUBPROTOCOL: Final = "umq"
 LIMITS: Final = (
     *WEBSOCKET_LIMITS,
     *LOGIN_LIMITS,
-    *states.LIMITS,
+    *terms.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
     Limit("backlog-octets", 16 << 20, "octets", "updates not taken yet: reading pauses", 1),
 )
-"""Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
 ATTRIBUTE_PREFIX: Final = "attribute/"
 """An authoriser knows an attribute by this and its name."""
@@ -102,7 +101,7 @@ class UmqSession(Serving):
     """
 
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
-    counted = Places.of(states.Counters)
+    counted = Places.of(terms.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})
@@ -161,11 +160,9 @@ class UmqSession(Serving):
         return now if self.wire.unread else self.wire.movedAt
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """Fail our calls that were not answered: nobody knows whether the peer did them."""
         fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: all that is pending fails, then the application is told."""
         try:
             self._failAll(reason)
         finally:  # whatever the application's producers raise
@@ -173,12 +170,10 @@ class UmqSession(Serving):
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:
-        """No more calls are made; those in flight, and the peer's, are finished."""
         self._closing = True
         self.drain()
 
     def endNow(self) -> None:
-        """What is in flight fails."""
         self.closeSession()
 
     def _end(self, fault: bool) -> None:
@@ -188,7 +183,6 @@ class UmqSession(Serving):
         super()._end(fault)
 
     def _failAll(self, reason: Failure) -> None:
-        """The session is over: all that is pending fails (UM-08, UM-19)."""
         for event in self.machine.lost(self._now()):
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
@@ -240,7 +234,6 @@ class UmqSession(Serving):
             self._control.pause("unread-output")
 
     def oversized(self) -> None:
-        """A message above the limit begins: the peer is told before the WebSocket closes."""
         if not self._ended:
             self._follow(self.machine.oversized(self._now()))
 
@@ -342,7 +335,6 @@ class UmqSession(Serving):
         self._leave(refused)
 
     def peerFaulted(self, fault: Fault) -> None:
-        """The peer broke the protocol: a line, a counter, ``F`` with its code, the end."""
         assert isinstance(fault, UmqFault)
         told: Fault = fault
         if not self._established:  # a text may be a mistyped H, with a password in it
@@ -390,7 +382,6 @@ class UmqSession(Serving):
                 self._control.resume("unread-output")
 
     def outputDrained(self) -> None:
-        """Resume topics, each in its turn, because the peer has read everything (``UM-21``)."""
         for topic in list(self._slowTopics):
             topic._drain()
 

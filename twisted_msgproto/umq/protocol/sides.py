@@ -40,8 +40,9 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.client import UNSENT_LIMITS
 from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
     WebSocketClientFactory,
@@ -50,8 +51,13 @@ from ...net.wires.websocket import (
 )
 from ..application.methods import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
-from ..terms.events import HelloReceived, WelcomeReceived
-from ..terms.states import HELLO_ATTACHMENT_OCTETS, HELLO_CHARACTERS, SERVER
+from ..terms import (
+    HELLO_ATTACHMENT_OCTETS,
+    HELLO_CHARACTERS,
+    SERVER,
+    HelloReceived,
+    WelcomeReceived,
+)
 from ..wire import Code, UmqFault
 from .exchange import Reply
 from .session import LIMITS, SUBPROTOCOL, UmqSession
@@ -59,7 +65,7 @@ from .storing import PROTOCOL
 
 
 class IUmqIdentity(Interface):
-    """What a portal gives for a client who may come in: its name as text is the ``clientId``."""
+    """The avatar of a client who may come in: its name as text is the ``clientId``."""
 
 
 @implementer(IUmqIdentity)
@@ -138,7 +144,6 @@ class UmqServer(UmqSession):
         return ""
 
     def makeMachine(self) -> Server:
-        """A machine with the factory's limits."""
         factory = self.factory
         return Server(factory.limits, self._now(), every=factory.budget.kept)
 
@@ -161,7 +166,6 @@ class UmqServer(UmqSession):
             )
 
     def peerFaulted(self, fault: Fault) -> None:
-        """The peer broke the protocol, or our own application let it wait too long."""
         if fault.reason != UNDECIDED:
             super().peerFaulted(fault)
             return
@@ -200,7 +204,7 @@ class UmqServer(UmqSession):
 
 
 class UmqServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`UmqServer` for each client that connects.
+    """The maker of a :class:`UmqServer` for each client that connects.
 
     What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqServer`.
@@ -260,7 +264,6 @@ class UmqServerFactory(MsgprotoServerFactory):
             )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return a connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
 
     def push(
@@ -315,12 +318,10 @@ class UmqClient(ClientLink, UmqSession):
         """
 
     def makeMachine(self) -> Client:
-        """A machine with the factory's limits; it tells nothing before we accept the server."""
         factory = self.factory
         return Client(factory.limits, self._now(), decides=True, every=factory.budget.kept)
 
     def transportSecured(self) -> None:
-        """The connection stands: say ``H``."""
         self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
         self._settle()
 
@@ -347,7 +348,7 @@ class UmqClient(ClientLink, UmqSession):
 
 
 class UmqClientFactory(SessionFactory, ClientFactory):
-    """Builds a :class:`UmqClient` for one server's address.
+    """The maker of a :class:`UmqClient` for one server's address.
 
     What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqClient`.
@@ -384,7 +385,6 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         self.methods = methods
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return a connection with a session in it."""
         return self.webSocket.buildProtocol(addr)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.message import MessageBatch
-from ..terms.events import AttributeSet, CallbackReceived, CallReceived
+from ..terms import AttributeSet, CallbackReceived, CallReceived
 from ..wire import base36
 from .exchange import plain
 
@@ -32,7 +32,6 @@ class Gathered:
         self.runs: list[tuple[str, list[Any], list[Call]]] = []
 
     def add(self, kind: str, event: Any, waits: bool = False) -> None:
-        """Add an event; ``waits``: its answer waits for the sink."""
         runs = self.runs
         if not runs or runs[-1][0] != kind:
             runs.append((kind, [], []))
@@ -42,13 +41,11 @@ class Gathered:
             calls.append(event)
 
     def take(self) -> list[tuple[str, list[Any], list[Call]]]:
-        """Return what was gathered; it is forgotten here."""
         runs, self.runs = self.runs, []
         return runs
 
 
 def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
-    """Return one run as a batch."""
     ids: list[str] | None = None
     bodies: list[bytes | None]
     if kind == "attribute":

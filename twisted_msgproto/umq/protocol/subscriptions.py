@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ..machine.weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
+from ..machine.attachments import ATTACHMENT_OCTETS, attachments_octets, text_octets
 from ..wire import base36
 from .exchange import NoSuchMethod, Reply, Stored, Update
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def weigh(update: Update) -> int:
-    """Return the octets of memory that an update needs."""
     attachments = update.attachments
     octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
     return KEPT_WEIGHT_OCTETS + text_octets(update.payload) + octets
@@ -132,7 +131,6 @@ class Subscription(Ending):
             self._refused(Failure(NoSuchMethod(stored)))
 
     def _never(self, error: Exception) -> Subscription:
-        """It could not even be asked for."""
         self._conclude(LOST if isinstance(error, ConnectionClosed) else REFUSED, error)
         if not self._borrowed:
             self._backlog.end(error)
@@ -172,7 +170,6 @@ class Subscription(Ending):
                 self._drop("slow", LimitExceeded("updates came faster than they were taken"))
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
-        """The subscription has ended: everybody who waits for anything of it hears so."""
         if not self._conclude(reason, failure):
             return
         session = self._session

@@ -11,8 +11,7 @@ from twisted.internet.interfaces import IConsumer
 from zope.interface import implementer
 
 from ...core.kept import KEPT_WEIGHT_OCTETS
-from ..machine.attachments import Slot
-from ..machine.weights import text_octets
+from ..machine.attachments import Slot, text_octets
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -155,7 +154,6 @@ class Topic:
         self._session.machine.publish(self._number, payload, bodies)
 
     def _drain(self) -> None:
-        """The subscriber reads again: send what waits, as long as it does."""
         while self._queue and self.closed is None and not self._session.wire.unread:
             self._send()
             self._session._settle()
@@ -165,7 +163,6 @@ class Topic:
                 self._producer.resumeProducing()
 
     def _end(self, reason: str) -> None:
-        """The topic ends here, or has ended; ``reason`` as in ``closed``."""
         session = self._session
         session.machine.kept.remove(self._weight)
         self.closed = reason

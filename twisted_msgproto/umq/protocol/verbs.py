@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
+from ...net.inherited import InheritedSession as Session
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket
-from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
 from ..machine.attachments import Slot
@@ -61,7 +61,6 @@ class Verbs(Session):
 
     @property
     def limits(self) -> Limits:
-        """Return the limits of all sessions of this factory."""
         limits: Limits = self.factory.limits
         return limits
 
@@ -128,7 +127,6 @@ class Verbs(Session):
         return answer
 
     def _lookRoom(self, payload: str, attachments: Sequence[Any]) -> None:
-        """Raise LimitExceeded if the peer has left too much unread to write this as well."""
         attached = sum(len(one) for one in attachments if isinstance(one, bytes))
         self.roomFor(len(payload) + attached)
 
@@ -175,7 +173,6 @@ class Verbs(Session):
         streamed: bool,
         updates: Updates | None,
     ) -> Subscription:
-        """Do what :meth:`subscribe` does; ``updates`` outlive the session."""
         session = cast("UmqSession", self)
         try:
             topic = self._opened.subscribe()
@@ -263,7 +260,6 @@ class Verbs(Session):
             self._leave(ConnectionClosed("the session was closed"))
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
-        """Write what the machine still has to say, and end; what is pending fails with ``why``."""
         self.because(why)
         outputs = self.machine.outputs()
         if outputs:
@@ -271,7 +267,6 @@ class Verbs(Session):
         self._end(fault)
 
     def _time(self) -> float:
-        """Tell the machine the time, because some has passed when a verb is called."""
         now: float = self._now()
         self.machine.clock = now
         return now

@@ -3,7 +3,7 @@
 autobahn speaks RFC 6455. This package adds what it leaves open:
 
 * **Composition**: a connection carries messages for a *session*, any object with the methods of
-  :class:`.wire.FramedSession`; the session sees a :class:`.wire.WebSocketWire`.  Only
+  :class:`..FramedSession`; the session sees a :class:`.wire.WebSocketWire`.  Only
   :mod:`.carrier` knows autobahn's inner life.
 * **Defaults**: every size, time and count has a bound (:data:`.limits.WEBSOCKET_LIMITS`); no web
   page is served to those who do not upgrade, no compression, protocol version 13 only.
@@ -20,6 +20,7 @@ autobahn speaks RFC 6455. This package adds what it leaves open:
 * Time comes from the factory's ``reactor`` alone.
 """
 
+from .. import FramedSession
 from ..origins import WebSocketAddress, client_endpoint, parse_address, parse_origins
 from .factories import WebSocketClientFactory, WebSocketServerFactory
 from .limits import (
@@ -30,7 +31,7 @@ from .limits import (
     CLOSE_TOO_BIG,
     WEBSOCKET_LIMITS,
 )
-from .wire import FramedSession, Message, OctetWire, WebSocketWire
+from .wire import Message, OctetWire, WebSocketWire
 
 __all__ = [
     "CLOSE_INTERNAL",

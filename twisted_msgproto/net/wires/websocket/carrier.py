@@ -1,7 +1,7 @@
 """Bound autobahn's protocol classes on every side, and let them carry messages for a session.
 
 This module is the only place that knows about autobahn's internals.  A :class:`Carrier` belongs to
-one connection and has a ``session`` (a :class:`.wire.FramedSession`).  The session is no subclass
+one connection and has a ``session`` (a :class:`..FramedSession`).  The session is no subclass
 of anything here; it sees only its wire.
 """
 
@@ -26,12 +26,12 @@ from ...comeback import tls_refusal
 from ...factory import host_of, peer_name
 from ...prompt import prompt_write
 from ...turns import TURN_SECONDS, next_stretch
+from .. import FramedSession, WebSocketBroken, Wire
 from ..output import Output
 from .frames import BINARY, CONTROL_OCTETS_MAX, PING, PONG, TEXT, close_reason, frame, xored
 from .keepalive import Keepalive
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
-from .wire import FramedSession, WebSocketBroken, WebSocketWire
 
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
@@ -51,7 +51,6 @@ DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
 LONG_HEAD: Final = "the HTTP head is too long"
 
 _EMPTY_PING: Final = bytes((PING, 0))
-"""A server's ping."""
 
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
 """The answer to our ping begins with this; four octets of a mask follow."""
@@ -106,13 +105,14 @@ else:
 
 
 class Carrier(_Mixin):
-    """Serves one WebSocket connection, either side, as a mixin in front of autobahn's protocol
+    """One WebSocket connection, either side, as a mixin in front of autobahn's protocol
     classes.
 
     Attributes:
         factory: a :class:`.factories.WebSocketServerFactory` or
             :class:`.factories.WebSocketClientFactory`.
         session: what the messages are for.
+        link: the session's own.
         wire: what the session sees of this.
         send: writes octets for the peer; short ones are with the system when it returns.
         output: what the peer has not read yet.
@@ -122,8 +122,9 @@ class Carrier(_Mixin):
     log = QuietLog()
     factory: Any
     transport: Any
-    session: FramedSession
-    wire: WebSocketWire
+    session: Any
+    link: FramedSession
+    wire: Wire
     send: Callable[[bytes], None]
     output: Output
     oversize = False
@@ -175,7 +176,6 @@ class Carrier(_Mixin):
             self.abort(reason or "closed before the upgrade")
 
     def abort(self, reason: str) -> None:
-        """Drop the connection at once."""
         if self.state != _CLOSED:
             self.wasClean = False
             self.wasNotCleanReason = reason
@@ -190,7 +190,6 @@ class Carrier(_Mixin):
             self.transport.pauseProducing()
 
     def resumeReading(self) -> None:
-        """Deliver what was held back, then read on."""
         if not self._reading_paused:
             return
         self._reading_paused = False
@@ -198,7 +197,6 @@ class Carrier(_Mixin):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Process what was read before, then let the transport read."""
         if self.data and not self._consuming:
             self._consume(b"")
         if not self._held_back:
@@ -220,13 +218,11 @@ class Carrier(_Mixin):
         return now
 
     def _stretchEnds(self) -> None:
-        """Read the clock: another stretch follows, or the connection rests."""
         if self._turn_ends < inf and self._lookBack() >= self._turn_ends:
             self._rest()
         self._steps = self._stretch
 
     def _rest(self) -> None:
-        """Let others have their turn: this connection has had its share of the reactor's."""
         self._rest_call = self.factory.reactor.callLater(0, self._rested)
         self.transport.pauseProducing()
 
@@ -243,7 +239,6 @@ class Carrier(_Mixin):
     # ── from the transport, to autobahn ─────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Note that the connection is made; the upgrade comes next."""
         self._arrived = []
         self._octets = self.factory.wire.octets
         factory = self.factory
@@ -262,7 +257,7 @@ class Carrier(_Mixin):
         if tell_rest is not None:
             tell_rest(self._encryptedRest)
         self._keepalive = Keepalive(factory.keepalives, self._ask, self._gone)
-        self.session.wire = self.wire = factory.wire(self)
+        self.link.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
             whose = {"peer": peer_name(peer), "host": host_of(peer)}
@@ -273,7 +268,6 @@ class Carrier(_Mixin):
         factory.connectionBegun(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive octets from the transport."""
         if self.state == _CLOSED:
             return
         self._keepalive.heard = True  # whoever sends anything lives, a large message too
@@ -352,7 +346,6 @@ class Carrier(_Mixin):
             self._consuming = False
 
     def _encryptedRest(self, octets: int) -> None:
-        """TLS holds this many octets because reading is paused."""
         self._encrypted = octets
         self._countRest()
 
@@ -363,7 +356,7 @@ class Carrier(_Mixin):
         rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
         if self._held + rest != self.wire.held and self._upgraded and self.state == _OPEN:
             self.wire.held = self._held + rest
-            self._guarded(self.session.heldChanged)
+            self._guarded(self.link.heldChanged)
 
     def consumeData(self) -> None:
         """Process what was read, as autobahn's loop does, but stop where reading was paused.
@@ -441,12 +434,11 @@ class Carrier(_Mixin):
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
 
     def _handOn(self) -> None:
-        """Deliver what came to the session, unless the connection closes already."""
         arrived, self._arrived = self._arrived, []
         self.wire.held = self._held
         if self.state == _OPEN:
             try:
-                self.session.received(arrived)
+                self.link.received(arrived)
             except Exception:
                 self._failed("received")
 
@@ -485,7 +477,6 @@ class Carrier(_Mixin):
         self.__dict__ = dict(iter(attributes.items()))
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """Accept a complete message that autobahn put together."""
         if self.state == _OPEN:
             self._arrived.append(payload if isBinary or self._octets else payload.decode())
             if self._alone:
@@ -495,11 +486,10 @@ class Carrier(_Mixin):
         """autobahn's, before it closes with 1009."""
         self.oversize = True
         if self.state == _OPEN and not self._alone:
-            self._guarded(self.session.oversized)
+            self._guarded(self.link.oversized)
         super()._max_message_size_exceeded(size, most, reason)
 
     def onMessageBegin(self, isBinary: bool) -> None:
-        """As autobahn's, and the fragments are counted."""
         self._fragments = 0
         super().onMessageBegin(isBinary)
 
@@ -620,11 +610,10 @@ class Carrier(_Mixin):
         return ended
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
-        """Autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
             error = tls_refusal(self._loss) or ConnectionClosed(f"no WebSocket: {why}")
-            self._guarded(self.session.neverConnected, error)
+            self._guarded(self.link.neverConnected, error)
         else:
             lost: Exception = ConnectionDone() if wasClean else ConnectionLost(why)
             if self._broken:
@@ -634,7 +623,6 @@ class Carrier(_Mixin):
     # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
-        """Send octets of autobahn to the peer, in order with ours."""
         self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:
@@ -661,21 +649,21 @@ class Carrier(_Mixin):
 
     def _outputChanged(self, paused: bool) -> None:
         if self._upgraded:
-            self.session.outputChanged(paused)
+            self.link.outputChanged(paused)
 
     def _drained(self) -> None:
         if self._ping is not None:
             payload, self._ping = self._ping, None
             self.sendPong(payload)  # type: ignore[no-untyped-call]
         if self.state == _OPEN:
-            self.session.outputDrained()
+            self.link.outputDrained()
 
     def _stalled(self) -> None:
         """Report that the peer read nothing for ``unread-seconds``; the session logs it, if
         there is one.
         """
         if self.state == _OPEN:
-            self._guarded(self.session.unread)
+            self._guarded(self.link.unread)
         self.abort("the peer does not read")
 
 
@@ -688,7 +676,7 @@ def _joined(pieces: list[Any]) -> list[Any]:
 
 
 class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
-    """Serves the server's side of one connection."""
+    """The server's side of one connection."""
 
     peer: Any
     _transport_details: Any
@@ -726,7 +714,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
-    """Serves the client's side of one connection."""
+    """The client's side of one connection."""
 
     peer: Any
     _transport_details: Any

@@ -26,10 +26,10 @@ from .limits import (
     UPGRADE_OCTETS,
 )
 from .quiet import PlainTimer, log
-from .wire import FramedSession, WebSocketWire
+from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
-"""Builds the session (a :class:`.wire.FramedSession`) of a new connection; None refuses it."""
+"""Builds the session (a :class:`..FramedSession`) of a new connection; None refuses it."""
 
 
 class _Bounds:
@@ -50,7 +50,6 @@ class _Bounds:
     _build: Build
 
     def bound(self, limits: Limits) -> None:
-        """Put ``limits`` in force; they contain :data:`.limits.WEBSOCKET_LIMITS`."""
         self._batched_timer = PlainTimer(self.reactor)
         self.unread_octets = limits.integer("unread-octets")
         self.unread_seconds = limits["unread-seconds"]
@@ -77,9 +76,9 @@ class _Bounds:
             }
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
-    def carrying(self, carrier: Any, session: FramedSession) -> Any:
+    def carrying(self, carrier: Any, session: Any) -> Any:
         """Return ``carrier`` with the session that it is for."""
-        carrier.session = session
+        carrier.session, carrier.link = session, session.link
         return carrier
 
     @property
@@ -194,7 +193,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions.addressTaken(host)
 
     def connectionUpgraded(self, carrier: Carrier) -> None:
-        """Count its session from here on."""
         host = self._upgrading.pop(carrier, None)
         if host is not None:
             self.sessions.addressFreed(host)
@@ -242,6 +240,5 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.bound(limits)
 
     def buildProtocol(self, address: Any) -> Any:
-        """Return a connection with a session in it."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)

@@ -18,7 +18,6 @@ CONTROL_OCTETS_MAX: Final = 125
 """A ping or pong has at most this many octets (RFC 6455, section 5.5)."""
 
 _MASKED_AS_NUMBER: Final = 1024
-"""Up to this many octets one big number is masked faster than a masker is made."""
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
@@ -43,7 +42,6 @@ def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
 
 
 def xored(payload: bytes, mask: bytes) -> bytes:
-    """Apply the ``mask`` of 4 octets to ``payload``, or remove it (section 5.3)."""
     length = len(payload)
     if length > _MASKED_AS_NUMBER:
         octets: bytes = create_xor_masker(mask, length).process(payload)

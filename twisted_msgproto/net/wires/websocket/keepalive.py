@@ -33,7 +33,6 @@ class Round:
     __slots__ = ("asked_at", "members")
 
     def __init__(self, asked_at: float, members: list[Keepalive]) -> None:
-        """Note who was pinged, and when."""
         self.asked_at = asked_at
         self.members = members
 
@@ -90,7 +89,6 @@ class Keepalives:
             self._rest()
 
     def _rest(self) -> None:
-        """Wait for nothing: all that are still noted have stopped."""
         self._disarm()
         self._newcomers.clear()
         self._rounds.clear()
@@ -177,7 +175,7 @@ class Keepalives:
 
 
 class Keepalive:
-    """Sends a ping from time to time, and says when nothing comes back.
+    """The pings of one connection, and what is done when nothing comes back.
 
     Whatever the peer sends shows that it lives: a large message leaves it no room for a pong.
 
@@ -207,7 +205,6 @@ class Keepalive:
         self.heard = False
 
     def start(self) -> None:
-        """Send the first ping when the time between two pings is over."""
         if self._all.interval > 0:
             self._joined = True
             self._all.join(self)

@@ -30,10 +30,7 @@ FRAMES_MAX: Final = 1 << 17
 """
 
 UPGRADE_OCTETS: Final = 16 << 10
-"""The HTTP head before the upgrade is not larger."""
 
 CLOSE_SECONDS: Final = 5.0
-"""The peer answers our close within this time."""
 
 PONG_SECONDS: Final = 30.0
-"""A ping is answered, or anything else comes, within this time."""

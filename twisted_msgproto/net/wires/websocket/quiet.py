@@ -23,7 +23,7 @@ class Call(Shape):
 
 
 class Clock(Shape):
-    """Describes what is needed of a reactor here: time only."""
+    """What is needed of a reactor here: time only."""
 
     def seconds(self) -> float:
         """Return what time it is."""

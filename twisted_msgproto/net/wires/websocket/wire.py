@@ -1,75 +1,19 @@
-"""A link sees a WebSocket connection through these classes, and the connection calls these
-methods of the link.
-"""
+"""A link sees a WebSocket connection through these classes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
-from typing import Protocol as Shape
+from typing import Any, ClassVar
 
-from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IAddress
-from twisted.python.failure import Failure
-
-from twisted_msgproto.core.errors import ProtocolViolation
 
 from .. import Wire
+from .carrier import Carrier
 from .frames import BINARY, TEXT, frame, opcode_of
 from .limits import CLOSE_PROTOCOL, CLOSE_TOO_BIG
 
-if TYPE_CHECKING:
-    from .carrier import Carrier
-
 Message = str | bytes
 """A WebSocket message is text as ``str`` or binary as ``bytes``."""
-
-
-class WebSocketBroken(ConnectionLost, ProtocolViolation):
-    """The peer broke WebSocket itself, so the connection is lost."""
-
-
-class FramedSession(Shape):
-    """A WebSocket connection carries messages for such a session; the factory builds one for each.
-
-    Attributes:
-        wire: set before the upgrade; until ``makeConnection`` it can be closed, but not written to.
-    """
-
-    wire: Any
-
-    def makeConnection(self, wire: Any) -> None:
-        """The upgrade is done: ``wire`` can be written to from here on."""
-
-    def received(self, inputs: list[Any]) -> None:
-        """Receive the messages of one read, in order.
-
-        Before ``wire.established()`` each comes alone.  An empty list says that ``wire.held`` has
-        changed, and no more.
-        """
-
-    def heldChanged(self) -> None:
-        """``wire.held`` has changed, though nothing can be read: reading is paused."""
-
-    def oversized(self) -> None:
-        """A message above the limit begins; when this returns the connection closes with 1009."""
-
-    def unread(self) -> None:
-        """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
-
-    def outputChanged(self, paused: bool) -> None:
-        """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""
-
-    def outputDrained(self) -> None:
-        """The peer has read all that waited for it."""
-
-    def connectionLost(self, reason: Failure) -> None:
-        """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
-        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket.
-        """
-
-    def neverConnected(self, error: Exception) -> None:
-        """The connection is gone before the upgrade; instead of ``connectionLost``."""
 
 
 class WebSocketWire(Wire):
@@ -87,7 +31,6 @@ class WebSocketWire(Wire):
         self.disconnecting = False
 
     def write(self, messages: Iterable[Any]) -> None:
-        """Send ``messages`` with one write; nothing once the connection closes."""
         masked = self._masked
         parts: list[bytes] = []
         for message in messages:
@@ -112,7 +55,6 @@ class WebSocketWire(Wire):
             carrier.closeWebSocket(CLOSE_TOO_BIG if carrier.oversize else CLOSE_PROTOCOL)
 
     def abort(self) -> None:
-        """Drop the connection at once."""
         self.disconnecting = True
         self._carrier.abort("the session was given up")
 
@@ -125,7 +67,6 @@ class WebSocketWire(Wire):
         self._carrier.pauseReading()
 
     def resumeProducing(self) -> None:
-        """Deliver what was held back, then read on."""
         self._carrier.resumeReading()
 
     @property
@@ -147,22 +88,18 @@ class WebSocketWire(Wire):
 
     @property
     def waiting(self) -> int:
-        """Return octets that wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
 
     def boundWaiting(self, octets: float) -> None:
-        """Cut the peer off when more octets than these wait for it."""
         self._carrier.output.most_waiting = octets
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
-        """Return the peer's address."""
         return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
 
     def getHost(self) -> IAddress:
-        """Return our own address."""
         return self._carrier.transport.getHost()  # type: ignore[no-any-return]
 
     # As Twisted's transports call them, for those who have one wire among many.
@@ -172,7 +109,6 @@ class WebSocketWire(Wire):
         self.close()
 
     def abortConnection(self) -> None:
-        """Abort, as ``abort()`` does."""
         self.abort()
 
 

@@ -1,0 +1,120 @@
+"""What stands in front of a server: load balancers, and how they begin a connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet import reactor as installed
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint, connectProtocol
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from tests.tools.processes import Launcher, environment, launching
+from tests.tools.queues import batch, put
+from twisted_msgproto.queue import QueueWriter
+
+reactor: Any = installed
+
+V2 = b"\r\n\r\n\0\r\nQUIT\n"
+EVENT = struct.pack(">2sI2sII", b"2W", 1, b"2J", 1, 2) + b"{}"
+ACK = struct.pack(">2sI", b"2A", 1)
+HEADERS = {
+    "TCP4": b"PROXY TCP4 198.51.100.1 198.51.100.2 1 2\r\n",
+    "TCP6": b"PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n",
+    "UNKNOWN": b"PROXY UNKNOWN\r\n",
+    "UNKNOWN with addresses": b"PROXY UNKNOWN ffff:f::ffff ffff:f::ffff 65535 65535\r\n",
+    "version 2, LOCAL": V2 + b"\x20\0\0\0",
+    "version 2, LOCAL with addresses": V2 + b"\x20\x11\0\x0c" + bytes(12),
+    "version 2, UNSPEC": V2 + b"\x21\0\0\0",
+    "version 2, TCP4": V2 + b"\x21\x11\0\x0c" + bytes((198, 51, 100, 1) * 2) + bytes(4),
+}
+
+
+@pytest.mark.parametrize("words", HEADERS.values(), ids=HEADERS.keys())
+def test_each_way_to_begin_behind_a_balancer_is_taken(launch: Launcher, words: bytes) -> None:
+    """RD-24: health checks of balancers, which speak for themselves, say UNKNOWN or LOCAL."""
+    endpoint = "haproxy:tcp:0:interface=127.0.0.1"
+    (launch.directory / "g.toml").write_text(f'[lumberjack]\nendpoint = "{endpoint}"\n')
+    server = launch("gateway", "--config=g.toml", "--log-sessions")
+    with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as one:
+        one.sendall(words + EVENT)
+        assert one.recv(len(ACK)) == ACK
+    server.line("ended after .* and 1 messages: the peer closed the connection")
+
+
+class Tunnel(Protocol):
+    """A proxy that knows CONNECT: it joins what comes next with what listens there."""
+
+    def connectionMade(self) -> None:
+        self.head = b""
+        self.far: Any = None
+
+    def dataReceived(self, data: bytes) -> None:
+        if self.far is not None:
+            self.far.transport.write(data)
+            return
+        self.head += data
+        if b"\r\n\r\n" in self.head:
+            host, port = self.head.split()[1].decode().rsplit(":", 1)
+            self.factory.asked.append(f"{host}:{port}")  # type: ignore[union-attr]
+            point = TCP4ClientEndpoint(reactor, host, int(port))
+            connectProtocol(point, Far(self)).addErrback(lambda _: self.transport.abortConnection())
+
+    def connectionLost(self, reason: Any = None) -> None:
+        if self.far is not None:
+            self.far.transport.loseConnection()
+
+
+class Far(Protocol):
+    def __init__(self, near: Tunnel) -> None:
+        self.near = near
+
+    def connectionMade(self) -> None:
+        self.near.far = self
+        self.near.transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    def dataReceived(self, data: bytes) -> None:
+        self.near.transport.write(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.near.transport.loseConnection()
+
+
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy")
+
+
+class TheEnvironmentsProxies(TestCase):
+    """RD-13: they are for browsers; a queue elsewhere is asked directly, but for its own option."""
+
+    @inlineCallbacks
+    def test_only_the_option_leads_through_a_proxy(self) -> Iterator[Deferred[Any]]:
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir(parents=True)
+        writer = QueueWriter(directory / "queue")
+        put(writer, batch(1))
+        writer.close()
+        tunnels: Any = Factory.forProtocol(Tunnel)
+        tunnels.asked = []
+        port = yield TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(tunnels)
+        self.addCleanup(port.stopListening)
+        with launching(directory) as launch:
+            place = "grpc://127.0.0.1:0"
+            served = launch("flight", "--queue=queue", f"--listen={place}")
+            where = served.line(r"flight listening on (\S+)")[1]
+            [token] = (directory / "queue").glob("flight-*.token")
+            words = ["queue", "consumers", where, "--json", f"--token-file={token}"]
+            env = environment(**dict.fromkeys(PROXIES, "http://127.0.0.1:9"))
+            done = yield deferToThread(launch.run, *words, env=env)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(tunnels.asked, [])
+            through = f"--flight-proxy=http://127.0.0.1:{port.getHost().port}"
+            done = yield deferToThread(launch.run, *words, through, env=env)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(tunnels.asked, [where.removeprefix("grpc://")])

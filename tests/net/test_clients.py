@@ -1,0 +1,486 @@
+"""Clients: ENDPOINT and its options, requests in flight, and those which come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError
+from twisted.internet import reactor as installed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.tools.certificates import Authority
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    Refused,
+    TimedOut,
+)
+from twisted_msgproto.net.clients.asking import ask_each
+from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
+from twisted_msgproto.net.clients.shapes import ConnectOptions
+from twisted_msgproto.net.comeback import Backoff, Comeback, tls_refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("localhost:5044", ("localhost", 5044)),
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("::1:5044", ("::1", 5044)),
+    ],
+)
+def test_host_and_port(text: str, pair: tuple[str, int]) -> None:
+    assert host_and_port(text) == pair
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":5044", "host:0", "host:65536", "h:-1"]
+)
+def test_what_is_no_host_and_port(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="HOST:PORT expected"):
+        host_and_port(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("tcp:example.org:5044", HostnameEndpoint),
+        ("tcp:host=h:port=5", TCP4ClientEndpoint),
+        ("unix:/tmp/socket", UNIXClientEndpoint),
+        ("unix:path=/tmp/socket", UNIXClientEndpoint),
+        ("tls:localhost:5044", object),  # with the system's authorities
+    ],
+)
+def test_what_is_an_endpoint(text: str, kind: type) -> None:
+    assert isinstance(client_endpoint(installed, ConnectOptions(endpoint=text)), kind)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "nonsense:1:2", "tcp:h", "tls:h:x"])
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        client_endpoint(installed, ConnectOptions(endpoint=text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    options = ConnectOptions(endpoint="tls:localhost:1", tls_ca=tmp_path / "ca.pem")
+    with pytest.raises(ConfigurationError, match=r"cannot read .*ca\.pem: No such file"):
+        client_endpoint(installed, options)
+
+
+@pytest.mark.parametrize("octets", [b"not a certificate\n-----END CERTIFICATE-----\n", b""])
+@pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
+def test_a_file_that_is_no_pem(tmp_path: Path, option: str, octets: bytes) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_bytes(octets)
+    options = ConnectOptions(endpoint="tls:localhost:1", **{option: bad})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no usable certificate"):
+        client_endpoint(installed, options)
+
+
+def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, other = authority.client("one"), authority.client("other")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nonsense")
+    for cert, key, problem in (
+        (bad, one.key, f"--tls-cert {bad} holds no usable certificate"),
+        (one.cert, bad, f"{bad} holds no usable private key"),
+        (one.cert, None, f"{one.cert} holds no usable private key; --tls-key FILE names another"),
+        (one.cert, other.key, f"the key in {other.key} is not that of {one.cert}"),
+    ):
+        options = ConnectOptions(endpoint="tls:localhost:1", tls_cert=cert, tls_key=key)
+        with pytest.raises(ConfigurationError) as refused:
+            client_endpoint(installed, options)
+        assert str(refused.value) == problem
+
+
+# ── requests in flight ──────────────────────────────────────────────────────────────────────────
+
+
+class Listed:
+    """So many messages, as many at a time as there is room for."""
+
+    def __init__(self, count):
+        self.left = [b"%d" % number for number in range(count)]
+
+    async def some(self, most):
+        assert most > 0
+        taken, self.left = self.left[:most], self.left[most:]
+        return taken
+
+
+class Told:
+    def __init__(self):
+        self.counts = []
+
+    def sent(self, count):
+        self.counts.append(("sent", count))
+
+    def acknowledged(self, count):
+        self.counts.append(("acknowledged", count))
+
+
+class Asking(TestCase):
+    def ask(self, count, window):
+        self.clock, self.told, self.asked, self.waiting = Clock(), Told(), [], []
+
+        def ask(body):
+            self.asked.append(body)
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        return Deferred.fromCoroutine(ask_each(self.clock, Listed(count), self.told, window, ask))
+
+    def test_the_first_failure_ends_it_and_what_was_answered_before_counts(self):
+        done = self.ask(3, 3)
+        self.waiting[0].callback(None)
+        self.waiting[1].errback(ConnectionClosed("gone"))
+        self.waiting[2].errback(ConnectionClosed("gone as well"))
+        self.clock.advance(0)
+        self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
+        self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
+
+
+class Quiet:
+    """An input with one message, and another one when somebody types it."""
+
+    def __init__(self):
+        self.left = [[b"0"]]
+        self.typing = None
+
+    async def some(self, most):
+        if self.left:
+            return self.left.pop(0)
+        self.typing = Deferred()
+        return await self.typing
+
+
+class SlowInput(TestCase):
+    """The next line takes its time (``tail -F log | msgproto send …``)."""
+
+    def setUp(self):
+        self.clock, self.told, self.input, self.waiting = Clock(), Told(), Quiet(), []
+
+        def ask(body):
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        sending = ask_each(self.clock, self.input, self.told, 10, ask)
+        self.done = Deferred.fromCoroutine(sending)
+
+    def test_an_answer_is_told_while_the_next_line_is_awaited(self):
+        self.waiting[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.told.counts, [("sent", 1), ("acknowledged", 1)])
+        self.input.typing.callback([b"1"])
+        self.assertEqual(self.told.counts[2:], [("sent", 1)])
+        self.waiting[1].callback(None)
+        self.clock.advance(0)
+        self.input.typing.callback([])
+        self.assertIsNone(self.successResultOf(self.done))
+        self.assertEqual(self.told.counts[3:], [("acknowledged", 1)])
+
+    def test_a_failure_ends_it_though_no_line_comes(self):
+        self.waiting[0].errback(ConnectionClosed("gone"))
+        self.clock.advance(0)
+        self.failureResultOf(self.done, ConnectionClosed)
+
+    def test_who_gives_it_up_ends_the_wait_for_a_line(self):
+        self.done.cancel()
+        self.failureResultOf(self.done, CancelledError)
+
+
+# ── what every client which comes back has in common ────────────────────────────────────────────
+
+
+class Session:
+    """Keeps what it is asked, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Deferred[str]]] = []
+        self.over = False
+
+    def ask(self, text: str) -> Deferred[str]:
+        if self.over:
+            return fail(ConnectionClosed("over"))
+        self.asked.append((text, Deferred()))
+        return self.asked[-1][1]
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.asked]
+
+    def lose(self) -> None:
+        self.over = True
+        asked, self.asked = self.asked, []
+        for _, waiting in asked:
+            if not waiting.called:
+                waiting.errback(ConnectionClosed("lost"))
+
+
+class Client(Comeback[Session]):
+    """The test makes its sessions."""
+
+    begun = 0
+    cut = 0
+
+    def _begin(self) -> None:
+        self.begun += 1
+        self._attempting()
+
+    def stand(self) -> Session:
+        session = Session()
+        self._established(session)
+        return session
+
+    def lose(self) -> float:
+        session = self.session
+        assert session is not None
+        session.lose()
+        self._failed()
+        return self._delay()
+
+    def refuse(self, text: str = "no") -> float:
+        self._failed(Refused(text))
+        return self._delay()
+
+    def _closeSession(self, session: Session) -> Deferred[Any]:
+        self.closing: Deferred[None] = Deferred()
+        return self.closing
+
+    def _leave(self) -> Deferred[Any]:
+        return succeed(None)
+
+    def _cutOff(self) -> None:
+        self.cut += 1
+        self.closing.callback(None)
+
+    def ask(self, text: str, **options: Any) -> Deferred[str]:
+        return self.perform(lambda session, left: session.ask(text), **options)
+
+
+class ComebackTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+
+    def client(self, **options: Any) -> Client:
+        client = Client(self.clock, random=lambda: 0.0, **options)
+        client.startService()
+        return client
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_verb_which_raises_fails_its_own_deferred_alone(self) -> None:
+        client = self.client()
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            raise ValueError("no such thing")
+
+        bad, good = client.perform(verb), client.ask("good")
+        session = client.stand()
+        self.failureResultOf(bad, ValueError)
+        self.assertEqual(session.texts, ["good"])
+        session.asked[0][1].callback("yes")
+        self.assertEqual(self.successResultOf(good), "yes")
+
+    def test_what_waits_is_bounded_in_number_and_octets(self) -> None:
+        client = self.client(limits={"waiting-verbs": 2, "waiting-octets": 100})
+        first = client.ask("1", octets=60)
+        self.failureResultOf(client.ask("2", octets=41), LimitExceeded)
+        second = client.ask("3", octets=40)
+        self.failureResultOf(client.ask("4"), LimitExceeded)
+        second.cancel()
+        self.failureResultOf(second, CancelledError)
+        third = client.ask("5", octets=40)
+        session = client.stand()
+        self.assertEqual(session.texts, ["1", "5"])
+        # In a session nothing waits here.
+        more = [client.ask("6", octets=1000) for _ in range(3)]
+        session.lose()
+        for one in (first, third, *more):
+            self.failureResultOf(one, ConnectionClosed)
+
+    def test_what_was_on_its_way_is_told_and_what_may_be_done_twice_is_done_again(self) -> None:
+        client = self.client()
+        session = client.stand()
+        once, twice = client.ask("once"), client.ask("twice", safe=True)
+        self.assertEqual(session.texts, ["once", "twice"])
+        client.lose()
+        self.failureResultOf(once, ConnectionClosed)
+        self.assertNoResult(twice)
+        session = client.stand()
+        self.assertEqual(session.texts, ["twice"])
+        session.asked[0][1].callback("yes")
+        self.assertEqual(self.successResultOf(twice), "yes")
+
+    def test_what_a_dying_session_does_not_take_waits_before_the_others(self) -> None:
+        """A session may be over before anybody has said so: what it refuses was not sent."""
+        client = self.client()
+        session = client.stand()
+        session.over = True
+        first, second = client.ask("first"), client.ask("second")
+        self.assertIsNone(client.session)
+        client._failed()
+        session = client.stand()
+        self.assertEqual(session.texts, ["first", "second"])
+        for (text, waiting), asked in zip(session.asked, (first, second), strict=True):
+            waiting.callback(text)
+            self.assertEqual(self.successResultOf(asked), text)
+
+    def test_the_time_of_what_is_done_again_runs_on(self) -> None:
+        client = self.client()
+        client.stand()
+        asked = client.ask("x", safe=True, seconds=10)
+        self.clock.advance(8)
+        client.lose()
+        self.clock.advance(1)
+        self.assertNoResult(asked)
+        self.clock.advance(1)
+        self.failureResultOf(asked, TimedOut)
+
+    def test_verbs_of_a_callback_come_behind_those_which_wait(self) -> None:
+        client = self.client()
+        order: list[str] = []
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            order.append("first")
+            client.perform(other("nested"))
+            return succeed(None)
+
+        def other(text: str) -> Any:
+            def note(session: Session, left: float) -> Deferred[None]:
+                order.append(text)
+                return succeed(None)
+
+            return note
+
+        client.perform(verb)
+        client.perform(other("second"))
+        client.stand()
+        self.assertEqual(order, ["first", "second", "nested"])
+
+    def test_intervals_grow_until_a_session_has_stood_for_some_time(self) -> None:
+        client = self.client()
+        waits = []
+        for _ in range(8):
+            client._failed(ConnectionLost())
+            waits.append(client._delay())
+        self.assertEqual(waits, [1, 2, 4, 8, 16, 32, 60, 60])
+        client.stand()
+        self.clock.advance(9)
+        self.assertEqual(client.lose(), 60)
+        client.stand()
+        self.clock.advance(10)
+        self.assertEqual(client.lose(), 1)
+
+    def test_refusals_have_intervals_of_their_own(self) -> None:
+        """HO-11"""
+        client = self.client(retryPolicy=lambda attempt: 0.25 * attempt)
+        self.assertEqual(
+            [client.refuse() for _ in range(10)], [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        )
+        client._failed(ConnectionLost())
+        self.assertEqual(client._delay(), 0.25)
+        self.assertEqual(client.state, "down")
+        self.assertEqual(client.refuse(), 300)
+        client.stand()
+        client.lose()
+        self.assertEqual(client.refuse(), 2)
+
+    def test_a_session_which_the_server_ends_is_no_refusal(self) -> None:
+        client = self.client()
+        client.stand()
+        client._failed(Refused("go away"))
+        self.assertEqual(client.state, "down")
+        self.assertIsNone(client.refusal)
+
+    def test_a_further_attempt_leaves_a_refusal_as_it_is(self) -> None:
+        """HO-11: whoever watches is not told of every attempt."""
+        client = self.client()
+        states: list[str] = []
+        client.watch(states.append)
+        client.refuse()
+        client._attempting()
+        client.refuse("still no")
+        self.assertEqual(states, ["refused"])
+        self.assertEqual(str(client.refusal), "still no")
+        self.failureResultOf(client.ask("x"), Refused)
+
+    def test_a_new_session_which_cannot_be_made_as_the_one_before_stands_all_the_same(self) -> None:
+        client = self.client()
+        client._renew = lambda session: 1 / 0  # type: ignore[method-assign, assignment]
+        client.stand()
+        self.assertEqual(client.state, "up")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_a_session_which_cannot_be_ended_in_order_is_left(self) -> None:
+        client = self.client()
+        client.stand()
+        closed = client.close()
+        client.closing.errback(ZeroDivisionError())
+        self.successResultOf(closed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_it_is_started_again_once_however_it_is_asked_for(self) -> None:
+        """In the callback of its end, or before that: then it has begun when the end is told."""
+        client = self.client()
+        for starting_early in (False, True):
+            begun = client.begun
+            client.stand()
+            closed = client.close()
+            if starting_early:
+                client.startService()
+            verbs: list[Deferred[str]] = []
+
+            def start(result: None, verbs: list[Deferred[str]] = verbs) -> None:
+                client.startService()
+                verbs.append(client.perform(lambda one, left: one.ask("a")))
+
+            closed.addCallback(start)
+            client.closing.callback(None)
+            self.assertEqual(client.begun, begun + 1)
+            self.assertNoResult(verbs[0])
+            session = client.stand()
+            session.asked[0][1].callback("answer")
+            self.assertEqual(self.successResultOf(verbs[0]), "answer")
+
+    def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
+        client = self.client()
+        closed = client.close()
+        client.stand()
+        self.successResultOf(closed)
+        self.assertIsNone(client.session)
+
+
+class BackoffTests(SynchronousTestCase):
+    def test_half_of_a_wait_is_chance(self) -> None:
+        backoff = Backoff(1.0, 60.0, lambda: 1.0)
+        self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
+
+
+class RefusalsOfTLS(SynchronousTestCase):
+    def test_what_either_side_says_no_to_is_a_refusal(self) -> None:
+        """HO-11"""
+        for text in ("certificate verify failed", "tlsv1 alert unknown ca", "wrong version number"):
+            refusal = tls_refusal(Failure(TLSError([("SSL routines", "", text)])))
+            self.assertEqual(str(refusal), f"TLS: {text}")
+
+    def test_a_connection_which_is_lost_meanwhile_is_none(self) -> None:
+        for error in (
+            ConnectionLost(),
+            TLSError([("SSL routines", "", "unexpected eof while reading")]),
+            TLSError(),
+            SysCallError(-1, "Unexpected EOF"),
+        ):
+            self.assertIsNone(tls_refusal(Failure(error)), error)

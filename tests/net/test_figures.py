@@ -1,0 +1,422 @@
+"""Figures: counters, traffic and its flow, bridges, offenders, and what a dashboard asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from tests.contract.cases import CASES, Case
+from tests.contract.world import World
+from tests.docs import grafana
+from tests.tools.sinks import SafeSink
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.cli import main
+from twisted_msgproto.net import Counters, Delivery, OctetBudget, ReadControl
+from twisted_msgproto.net.counters import Places
+from twisted_msgproto.net.status.bridging import shown_bridge
+from twisted_msgproto.net.status.flow import FlowHistory, since
+from twisted_msgproto.net.status.machines import drawings
+from twisted_msgproto.net.status.metrics import exposition
+from twisted_msgproto.net.traffic import Traffic, quantile
+
+
+def test_a_connections_figures_are_seen_while_it_lives_and_after_it():
+    """FC-03"""
+    counters, figures = Counters(), {"acks": 1}
+    counters.join("a", lambda: figures)
+    assert counters["acks"] == 1
+    figures["acks"] = 3
+    assert dict(counters) == {"acks": 3}
+    counters.leave("a")
+    figures["acks"] = 100
+    assert counters["acks"] == 3
+    counters.leave("a")
+    assert counters["acks"] == 3
+
+
+def test_connections_are_summed():
+    counters = Counters()
+    for name in "abc":
+        counters.join(name, lambda: {"acks": 2, "events": 1})
+    counters["events"] += 5
+    assert dict(counters.items()) == {"acks": 6, "events": 8}
+    assert len(counters) == 2
+    for name in "abc":
+        counters.leave(name)
+    assert counters.as_dict() == {"acks": 6, "events": 8}
+
+
+def test_a_name_which_was_never_counted_has_none():
+    counters = Counters()
+    assert counters["faults"] == 0
+    assert "faults" not in dict(counters)
+    counters["faults"] += 1
+    assert counters == {"faults": 1}
+    del counters["faults"]
+    assert counters == {}
+    assert repr(counters) == "Counters({})"
+
+
+@dataclass(slots=True)
+class Counted:
+    seen: int = 0
+    lost: int = 0
+
+
+class Connection:
+    def __init__(self, seen: int) -> None:
+        self.machine = SimpleNamespace(counters=Counted(seen, 2 * seen), state="OPEN")
+        self.odd = SimpleNamespace(count=1)
+
+
+def test_counters_are_read_from_their_places_as_from_functions__FC_03() -> None:
+    places, counters = Places.of(Counted, odd="odd.count"), Counters()
+    connections = [Connection(number) for number in range(10)]
+    for number, connection in enumerate(connections):
+        counters.join(connection, places)
+        if number % 3 == 0:
+            counters.join(number, lambda: {"seen": 1, "other": 3})
+    expected = {"seen": 45 + 4, "lost": 90, "odd": 10, "other": 12}
+    assert counters.as_dict() == expected
+    assert {name: counters[name] for name in expected} == expected
+    connections[5].machine.counters.seen += 7
+    counters.leave(connections[5])
+    assert counters["seen"] == expected["seen"] + 7
+    with pytest.raises(ValueError, match="one counter"):
+        Places({})
+
+
+def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
+    """10,000 idle sessions cost a scrape nothing."""
+    places, counters, asked = Places.of(Counted), Counters(), []
+
+    def read(connection: Connection) -> tuple[object, ...]:
+        asked.append(connection)
+        return plain(connection)
+
+    plain, places.read = places.read, read
+    first, second, third = connections = [Connection(number) for number in (1, 2, 3)]
+    for connection in connections:
+        counters.join(connection, places)
+    assert counters.as_dict() == {"seen": 6, "lost": 12}
+    assert counters.states == {"OPEN": 3}
+    del asked[:]
+    second.machine.counters.seen, second.machine.state = 5, "READY"
+    counters.stirred.add(second)
+    assert counters.as_dict() == {"seen": 9, "lost": 12}
+    assert +counters.states == {"OPEN": 2, "READY": 1}
+    assert asked == [second]
+    third.machine.counters.seen = 4  # its last words
+    counters.leave(third)
+    counters.leave(first)
+    assert counters.as_dict() == {"seen": 10, "lost": 12}
+    assert +counters.states == {"READY": 1}
+    assert counters.tracks(second) and not counters.tracks(third)
+
+
+# ── messages and their latencies are counted ────────────────────────────────────────────────────
+
+
+SAMPLE_SECONDS, SAMPLES_MAX = 5.0, 180
+
+
+def batch(count: int) -> MessageBatch:
+    return MessageBatch("lumberjack", "json", 0, count=count, octets=10 * count, body=[b""] * count)
+
+
+class Transport:
+    def pauseProducing(self) -> None: ...
+
+    def resumeProducing(self) -> None: ...
+
+
+def delivering(traffic: Traffic) -> Delivery:
+    control = ReadControl(Transport())
+    return Delivery(
+        control, OctetBudget(), 1 << 20, lambda place: None, lambda place, why: None, traffic
+    )
+
+
+def test_a_latency_ends_when_the_batch_is_safe_and_counts_once_for_each_message() -> None:
+    clock = Clock()
+    traffic = Traffic(clock.seconds)
+    waiting: Deferred[None] = Deferred()
+    delivering(traffic).deliver(lambda one: waiting, batch(7), 1)
+    assert (traffic.messages, traffic.octets, sum(traffic.latencies)) == (7, 70, 0)
+    clock.advance(0.02)
+    waiting.callback(None)
+    assert sum(traffic.latencies) == 7
+    assert traffic.waited == pytest.approx(0.14)
+    assert quantile(traffic.latencies, 0.99) == pytest.approx(0.02, rel=0.25)
+
+
+def test_what_is_safe_at_once_waited_for_nothing_and_what_is_lost_does_not_count() -> None:
+    clock = Clock()
+    traffic = Traffic(clock.seconds)
+    delivery = delivering(traffic)
+    delivery.deliver(lambda one: None, batch(3), 1)
+    assert traffic.latencies[0] == 3
+    lost: Deferred[None] = Deferred()
+    delivery.deliver(lambda one: lost, batch(5), 2)
+    lost.errback(ValueError("the disk"))
+    assert (traffic.messages, sum(traffic.latencies)) == (8, 3)
+
+
+@pytest.mark.parametrize("seconds", [0.00005, 0.0042, 0.7, 33.0])
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_quantile_is_right_to_a_quarter(seconds: float, share: float) -> None:
+    traffic = Traffic(lambda: seconds)
+    traffic.acknowledged(1000, 0.0)
+    found = quantile(traffic.latencies, share)
+    assert found is not None
+    assert found == pytest.approx(seconds, rel=0.25, abs=0.0001)
+
+
+def test_the_slow_few_stand_in_p99_alone_and_what_is_above_all_bounds_at_the_last() -> None:
+    traffic = Traffic(lambda: 0.001)
+    traffic.acknowledged(980, 0.0)
+    traffic.seconds = lambda: 1000.0
+    traffic.acknowledged(20, 0.0)
+    assert quantile(traffic.latencies, 0.5) == pytest.approx(0.001, rel=0.25)
+    assert quantile(traffic.latencies, 0.99) == 100.0
+    assert quantile([0] * len(traffic.latencies), 0.5) is None
+
+
+class Kept:
+    """A history of one protocol's traffic, by a clock of our own."""
+
+    def __init__(self) -> None:
+        self.clock: Any = Clock()
+        self.traffic = Traffic(self.clock.seconds)
+        self.factories = [SimpleNamespace(protocolName="umq", traffic=self.traffic)]
+        self.history = FlowHistory(self.clock, lambda: self.factories, lambda: self.clock.seconds())
+        self.history.start()
+
+    def tick(self, messages: int = 0) -> None:
+        self.traffic.messages += messages
+        self.traffic.octets += 100 * messages
+        self.traffic.acknowledged(messages, self.clock.seconds() - 0.01)
+        self.clock.advance(SAMPLE_SECONDS)
+
+
+def test_rates_are_those_of_each_sample_and_a_sample_without_messages_has_no_latency() -> None:
+    kept = Kept()
+    kept.tick(50)
+    kept.tick()
+    columns = kept.history.figures()["protocols"]["umq"]
+    assert columns["messages_per_second"] == [10.0, 0.0]
+    assert columns["octets_per_second"] == [1000.0, 0.0]
+    assert columns["ack_p50_seconds"][0] == pytest.approx(0.01, rel=0.25)
+    assert columns["ack_p99_seconds"][1] is None
+
+
+def test_only_the_last_15_minutes_are_kept_and_nothing_after_the_end() -> None:
+    kept = Kept()
+    for _ in range(SAMPLES_MAX + 3):
+        kept.tick(5)
+    flow = kept.history.figures()
+    assert len(flow["at"]) == SAMPLES_MAX == 15 * 60 / SAMPLE_SECONDS
+    assert {len(values) for values in flow["protocols"]["umq"].values()} == {SAMPLES_MAX}
+    kept.history.stop()
+    assert kept.clock.getDelayedCalls() == []
+    assert kept.history.figures() == flow
+
+
+def test_servers_of_one_protocol_are_added_up_and_a_new_one_has_no_past() -> None:
+    kept = Kept()
+    kept.tick(5)
+    kept.factories += [
+        SimpleNamespace(protocolName=name, traffic=Traffic(kept.clock.seconds))
+        for name in ("umq", "mtl")
+    ]
+    kept.factories[1].traffic.messages = 10
+    kept.tick(5)
+    protocols = kept.history.figures()["protocols"]
+    assert protocols["umq"]["messages_per_second"] == [1.0, 3.0]
+    assert protocols["mtl"]["messages_per_second"] == [None, 0.0]
+
+
+def test_a_page_is_sent_what_it_has_not_got() -> None:
+    kept = Kept()
+    for _ in range(3):
+        kept.tick(5)
+    flow = kept.history.figures()
+    rest = since(flow, flow["at"][0])
+    assert rest["at"] == flow["at"][1:]
+    assert rest["protocols"]["umq"]["messages_per_second"] == [1.0, 1.0]
+    assert since(flow, flow["at"][-1])["at"] == []
+    assert since(flow, 0) == flow
+
+
+# ── what the live page shows of peers ───────────────────────────────────────────────────────────
+
+
+OFFENDERS_MAX, SILENT_SECONDS = 1000, 30.0
+
+
+def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_one() -> None:
+    offenders = OctetBudget().offenders
+    for host in ("192.0.2.7", "192.0.2.7", "2001:db8::1", "2001:db8::2", "127.0.0.1", ""):
+        offenders.note("umq", host, "version", 5.0)
+    offenders.note("mtl", "192.0.2.7", "version", 9.0)
+    found = {(one.protocol, one.address): one.times for one in offenders.worst(10)}
+    assert found == {
+        ("umq", "192.0.2.7"): 2,
+        ("umq", "2001:db8::/64"): 2,
+        ("umq", "127.0.0.1"): 1,
+        ("umq", "local"): 1,
+        ("mtl", "192.0.2.7"): 1,
+    }
+
+
+def test_many_addresses_displace_the_silent_ones_and_what_is_forgotten_is_counted() -> None:
+    offenders = OctetBudget().offenders
+    for number in range(OFFENDERS_MAX + 10):
+        offenders.note("umq", f"10.0.{number >> 8}.{number & 255}", "version", 0.0)
+        offenders.note("umq", "192.0.2.7", "version", 0.0)
+    assert len(offenders) == OFFENDERS_MAX
+    assert offenders.forgotten == 11
+    assert offenders.worst(1)[0].address == "192.0.2.7"
+    assert len(offenders.worst(5)) == 5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_protocol_has_its_machine_drawn_and_a_session_stands_in_one_of_its_states(
+    case: Case,
+) -> None:
+    world = World(case, SafeSink())
+    try:
+        world.join()
+        world.pump()
+        [session] = world.factory.liveConnections
+        [drawn] = drawings([world.factory]).values()
+        states = [*+world.factory.counters.states] or [session.machine.state]
+        assert {getattr(state, "name", state) for state in states} <= set(drawn["states"])
+        moves = {(move["from"], move["to"]) for move in drawn["moves"]}
+        assert all(
+            source in drawn["states"] and target in drawn["states"] for source, target in moves
+        )
+        assert all(move["events"] for move in drawn["moves"])
+        assert session.snapshot()["session"]
+    finally:
+        world.close()
+
+
+WELL = {
+    "consumer": "spark", "state": "running", "updated_at": 100.0, "rows": 5, "lag_rows": 0,
+    "last_batch": {"batch": 3, "rows": 5, "seconds": 0.5, "at": 99.0},
+    "known": [{"queue": "q", "lag_rows": 1}], "away": [], "error": None,
+}  # fmt: skip
+
+
+def test_a_bridge_that_runs_says_so_and_one_that_was_killed_is_silent() -> None:
+    assert shown_bridge(WELL, 101.0)["state"] == "running"
+    assert shown_bridge(WELL, 101.0)["last_batch"]["rows"] == 5
+    assert shown_bridge(WELL, 101.0 + SILENT_SECONDS)["state"] == "silent"
+    assert shown_bridge(WELL | {"state": "ended"}, 1e6)["state"] == "ended"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 10**400}, {"rows": float("inf")}, {"rows": True}, {"rows": "5"},
+        {"last_batch": [1]}, {"last_batch": {"rows": []}}, {"known": "x"}, {"known": [1, None]},
+        {"away": {"x": 1}}, {"updated_at": None}, {"updated_at": "now"}, {"consumer": 7},
+        {"state": ["running"]}, {"error": "\ud800"}, {"table": {"a": 1}},
+    ],
+)  # fmt: skip
+def test_whatever_a_status_holds_the_figures_have_known_types(change: dict[str, Any]) -> None:
+    shown = shown_bridge(WELL | change, 100.0)
+    assert set(shown) == set(shown_bridge(WELL, 100.0))
+    assert "Infinity" not in json.dumps(shown)
+    json.dumps(shown, ensure_ascii=False).encode()
+    for value in (shown["rows"], shown["heard_seconds"]):
+        assert value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def test_a_bridge_cannot_fill_the_page() -> None:
+    long = {"error": "x" * 10_000, "known": [{"queue": "y" * 10_000}] * 1000,
+            "away": [{"error": "z" * 10_000}] * 1000}  # fmt: skip
+    shown = shown_bridge(WELL | long, 100.0)
+    assert len(shown["error"]) == 201
+    assert len(shown["known"]) == len(shown["away"]) == 20
+    assert len(json.dumps(shown)) < 30_000
+
+
+# ── the grafana dashboard asks for metrics that a gateway has (f ────────────────────────────────
+
+
+METRIC = re.compile(r"\bmsgproto_\w+")
+
+
+def figures() -> dict[str, Any]:
+    """The figures of a gateway with one of everything."""
+    bridge = {"consumer": "spark", "state": "running", "updated_at": time.time()}
+    bridge |= dict.fromkeys(("rows", "rows_per_second", "batches", "failed_batches"), 1)
+    bridge |= dict.fromkeys(("gateways", "lag_rows", "oldest_age_seconds"), 1)
+    queue = dict.fromkeys(
+        ("begin_offset", "end_offset", "stored_octets", "left_octets", "disk_free_octets",
+         "segments", "waiting_messages", "waiting_octets", "stalled", "damaged_messages", "losses",
+         "messages", "failed_messages", "groups", "append_us", "stalls", "disk_errors",
+         "trimmed_segments"), 1,
+    )  # fmt: skip
+    queue["consumers"] = [{"name": "spark", "behind_messages": 1, "still_seconds": 0.0}]  # type: ignore[assignment]
+    queue["bridges"] = [shown_bridge(bridge, time.time())]  # type: ignore[assignment]
+    protocol = {
+        "connections": 1, "states": {"OPEN": 1}, "faults": {"version": 1}, "counters": {"calls": 1},
+        "limits_met": {"connections": 1}, "reasons": {}, "messages": 1, "octets": 1,
+        "latency": {"buckets": {"0.1": 1}, "count": 1, "sum_seconds": 0.05},
+    }  # fmt: skip
+    space = {"queues": 1, "waiting_messages": 1, "in_flight_messages": 1, "octets": 1}
+    memory = dict.fromkeys(
+        (
+            *("waiting_octets", "waiting_limit_octets", "held_octets", "held_limit_octets"),
+            *("kept_octets", "kept_limit_octets"),
+        ),
+        1,
+    )
+    return {
+        "healthy": {"ok": True}, "safe": {"ok": True}, "gateway": {"uptime_seconds": 1},
+        "memory": memory, "queue": queue, "broker": {"spaces": {"mtl": space}},
+        "protocols": {"umq": protocol},
+    }  # fmt: skip
+
+
+def test_the_file_is_as_its_table_of_panels_says() -> None:
+    assert grafana.FILE.read_text() == grafana.text(), "run python -m tests.docs.grafana"
+
+
+def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names() -> None:
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(exposition(figures()).decode()):
+        for sample in family.samples:
+            labels.setdefault(sample.name, {"instance"}).update(sample.labels)
+    asked = json.loads(grafana.FILE.read_text())
+    expressions = [
+        (target["expr"], target["legendFormat"])
+        for panel in asked["panels"]
+        for target in panel["targets"]
+    ]
+    for expression, legend in expressions:
+        for metric in METRIC.findall(expression):
+            assert metric in labels, metric
+            grouped = re.findall(r"by \(([^)]*)\)", expression)
+            named = {name.strip() for group in grouped for name in group.split(",")}
+            named |= set(re.findall(r"\{\{(\w+)\}\}", legend))
+            assert named <= labels[metric], (metric, named)
+    for variable in asked["templating"]["list"][1:]:
+        assert set(METRIC.findall(variable["query"]["query"])) <= set(labels)
+
+
+def test_the_dashboard_is_printed_for_those_who_installed_a_package(capsys: Any) -> None:
+    assert main(["status", "--grafana"]) == 0
+    assert json.loads(capsys.readouterr().out)["uid"] == "msgproto-gateways"

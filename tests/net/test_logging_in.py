@@ -1,0 +1,779 @@
+"""Logging in: failures look alike and are never free; guesses wait, the right password gets in."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.cred.checkers import (
+    AllowAnonymousAccess,
+    ICredentialsChecker,
+    InMemoryUsernamePasswordDatabaseDontUse,
+)
+from twisted.cred.credentials import IUsernamePassword
+from twisted.cred.error import UnauthorizedLogin
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.plugins.cred_unix import UNIXChecker
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from twisted_msgproto.net.authentication import (
+    Authentication,
+    IdentityRealm,
+    portal_over,
+    throttle,
+)
+from twisted_msgproto.net.authentication import throttle as rules
+from twisted_msgproto.net.authentication.throttle import Attempt, Throttle
+from twisted_msgproto.sabc import SabcServerFactory
+
+
+def limits_of(**changes):
+    """The limits of a server, as its factory has them."""
+    changes = {name.replace("_", "-"): value for name, value in changes.items()}
+    return SabcServerFactory(clock=Clock(), limits=changes).limits
+
+
+@implementer(ICredentialsChecker)
+class Slow:
+    """A checker which answers when it is told to."""
+
+    credentialInterfaces = (IUsernamePassword,)
+
+    def __init__(self):
+        self.asked = []
+
+    def requestAvatarId(self, credentials):
+        self.asked.append(Deferred())
+        return self.asked[-1]
+
+
+class Login(SynchronousTestCase):
+    def setUp(self):
+        self.clock = Clock()
+        self.memory = InMemoryUsernamePasswordDatabaseDontUse(bob=b"secret")
+        self.checks = 0
+        check = self.memory.requestAvatarId
+
+        def counted(credentials):
+            self.checks += 1
+            return check(credentials)
+
+        self.memory.requestAvatarId = counted
+        self.counters = {}
+
+    def door(self, *checkers, line=100, **changes):
+        self.patch(throttle, "LINE_MAX", line)
+        portal = portal_over(checkers or (self.memory,))
+        return Authentication(portal, self.clock, limits_of(**changes), counters=self.counters)
+
+    def attempt(self, door, name, password, address="192.0.2.1"):
+        return door.login(door.credentials(name, password), address, name)
+
+    def test_a_wrong_password_and_a_wrong_name_look_the_same_and_take_the_same_time(self):
+        """SA-08, SA-27: the delay runs from arrival."""
+        door = self.door()
+        answers = [self.attempt(door, *pair) for pair in (("bob", "x"), ("eve", "x"), (None, None))]
+        self.clock.advance(0.99)
+        for answer in answers:
+            self.assertNoResult(answer)
+        self.clock.advance(0.01)
+        for answer in answers:
+            self.assertEqual(self.failureResultOf(answer, UnauthorizedLogin).value.args, ())
+        self.assertEqual(self.counters, {"login_failures": 3})
+
+    def test_the_time_a_checker_takes_counts_for_the_delay(self):
+        """SA-27."""
+        slow = Slow()
+        door = self.door(slow)
+        quick, late = self.attempt(door, "a", "x"), self.attempt(door, "b", "x")
+        self.clock.advance(0.4)
+        slow.asked[0].errback(UnauthorizedLogin())
+        self.clock.advance(0.6)
+        self.failureResultOf(quick, UnauthorizedLogin)
+        self.clock.advance(0.5)
+        slow.asked[1].errback(
+            UnauthorizedLogin()
+        )  # a whole number of delays does not tell how long
+        self.clock.advance(0.49)
+        self.assertNoResult(late)
+        self.clock.advance(0.01)
+        self.failureResultOf(late, UnauthorizedLogin)
+
+    def test_a_broken_checker_is_told_to_the_operator_and_not_to_the_client(self):
+        """SA-08."""
+        slow = Slow()
+        answer = self.attempt(self.door(slow), "a", "x")
+        slow.asked[0].errback(RuntimeError("no database"))
+        self.clock.advance(1)
+        self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_name_that_no_system_can_look_up_is_wrong_and_no_fault_of_the_checker__NB_09(self):
+        """NB-09: ``--auth unix`` asks the system, which raises ValueError for a NUL."""
+        door = self.door(UNIXChecker())
+        refused = self.attempt(door, "ro\0ot", "x")
+        self.clock.advance(1)
+        self.failureResultOf(refused, UnauthorizedLogin)
+        self.assertEqual(self.counters, {"login_failures": 1})
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_a_login_waits_for_its_check_and_its_failure_as_much_longer(self):
+        """NB-04, NB-05: and the right password is let in as soon as it was checked."""
+        door = self.door()
+        for _ in range(5):
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        wrong = self.attempt(door, "bob", "x")
+        right = self.attempt(door, "bob", "secret")
+        self.clock.advance(1)
+        self.assertEqual(self.counters, {"login_failures": 6, "logins_waited": 2})
+        self.assertNoResult(wrong)
+        self.assertNoResult(right)
+        self.clock.advance(0.99)
+        self.assertNoResult(wrong)
+        self.clock.advance(0.01)
+        self.failureResultOf(wrong, UnauthorizedLogin)
+        self.assertEqual(self.successResultOf(right).name, "bob")
+        again = self.attempt(door, "bob", "secret")  # the pair is known now
+        self.successResultOf(again)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(
+            self.counters,
+            {"login_failures": 6, "logins_waited": 2, "logins": 2},
+        )
+
+    def test_what_is_not_checked_is_refused_after_the_same_time(self):
+        """NB-04: nobody is asked, and the client cannot tell."""
+        door = self.door(line=1)
+        answers = [self.attempt(door, "bob", "x") for _ in range(9)]
+        self.assertEqual(self.checks, 5)
+        self.clock.advance(0.99)
+        for answer in answers:
+            self.assertNoResult(answer)
+        self.clock.advance(0.01)
+        for answer in (*answers[:5], *answers[6:]):
+            self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual(
+            (self.counters["login_failures"], self.counters["logins_not_checked"]), (9, 3)
+        )
+        self.assertEqual(self.checks, 6)
+        self.clock.advance(1)
+        self.failureResultOf(answers[5], UnauthorizedLogin)
+
+    def test_the_operator_is_told_who_was_refused_and_never_the_secret(self):
+        """NB-04: a line for each, five of an address in a minute, then their sum."""
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+        door = self.door(line=1)
+
+        def told():
+            texts = [formatEvent(line) for line in lines if "audit" in line["log_namespace"]]
+            lines.clear()
+            return texts
+
+        self.attempt(door, "bob\n", "geheim").addErrback(lambda failure: None)
+        self.attempt(door, None, "geheim", "").addErrback(lambda failure: None)
+        self.assertEqual(
+            told(),
+            [
+                "192.0.2.1: login as 'bob\\n' refused: name and password do not fit",
+                "a client: login as nobody refused: name and password do not fit",
+            ],
+        )
+        for _ in range(20):
+            self.attempt(door, "bob", "geheim").addErrback(lambda failure: None)
+        texts = told()
+        self.assertEqual(len(texts), 4)
+        self.attempt(door, "x" * 5000, "geheim", "192.0.2.2").addErrback(lambda failure: None)
+        self.assertLess(len(told()[0]), 400)
+        self.clock.pump([1, 59])
+        self.assertEqual(told(), [])
+        self.attempt(door, "bob", "geheim", "192.0.2.3").addErrback(lambda failure: None)
+        self.assertEqual(
+            told()[0],
+            "192.0.2.1: … and 16 more logins refused within 60 s (15 not checked, 1 wrong)",
+        )
+        self.assertNotIn("geheim", repr(texts))
+
+    def test_a_client_goes_while_its_login_waits(self):
+        """NB-05: its place and its tokens are free, and nothing is left on the clock."""
+        door = self.door()
+        for _ in range(5):
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        first, second = self.attempt(door, "bob", "x"), self.attempt(door, "bob", "secret")
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.clock.advance(1)
+        self.assertEqual(self.checks, 6)
+        self.successResultOf(second)
+        third = self.attempt(door, "eve", "x")
+        third.cancel()
+        self.failureResultOf(third, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_who_goes_before_the_answer_has_failed_all_the_same(self):
+        """NB-04: to hang up before the answer comes does not make a guess free."""
+        slow = Slow()
+        door = self.door(slow)
+        for _ in range(5):
+            waiting = self.attempt(door, "bob", "x")
+            waiting.cancel()
+            self.failureResultOf(waiting, CancelledError)
+        self.assertEqual((len(slow.asked), self.counters["login_failures"]), (5, 5))
+        self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        self.assertEqual(len(slow.asked), 5)
+
+    def test_a_client_which_ends_another_one_from_its_callback(self):
+        """NB-05: that one is not checked any more."""
+        door = self.door()
+        for address in ("192.0.2.1", "192.0.2.2"):
+            for number in range(5):
+                self.attempt(door, f"n{number}", "x", address).addErrback(lambda failure: None)
+        first = self.attempt(door, "bob", "secret", "192.0.2.1")
+        second = self.attempt(door, "eve", "x", "192.0.2.2")  # its time comes in the same moment
+        first.addCallback(lambda login: second.cancel())
+        nested = []
+        first.addCallback(lambda _: nested.append(self.attempt(door, "bob", "secret")))
+        checks = self.checks
+        self.clock.advance(1)
+        self.successResultOf(first)
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(self.successResultOf(nested[0]).name, "bob")
+        self.assertEqual(self.checks - checks, 2)
+
+    def test_anonymous_logins_are_no_proof_of_a_name(self):
+        """NB-05: they make no pair known, and are not throttled, since nothing can be guessed."""
+        door = self.door(self.memory, AllowAnonymousAccess())
+        for _ in range(50):
+            self.successResultOf(self.attempt(door, "bob", None))
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        self.assertEqual(self.counters["login_failures"], 5)
+        self.clock.advance(100)
+
+    def test_an_avatar_without_a_name_is_our_fault_and_the_client_is_told(self):
+        """HO-07."""
+        door = Authentication(
+            portal_over([self.memory]),
+            self.clock,
+            limits_of(),
+            nameOf=lambda avatar: 1 / 0,
+        )
+        answer = self.attempt(door, "bob", "secret")
+        self.clock.advance(1)
+        self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_a_checker_which_cannot_be_cancelled_logs_out_again(self):
+        """SA-08."""
+        door, logouts = self.door(), []
+
+        class Realm(IdentityRealm):
+            def requestAvatar(self, *arguments):
+                interface, identity, _ = super().requestAvatar(*arguments)
+                return interface, identity, lambda: logouts.append(identity.name)
+
+        door.portal.realm = Realm()
+        real = door.portal.login
+
+        def login(*arguments):
+            return Deferred(lambda deferred: real(*arguments).chainDeferred(deferred))
+
+        door.portal.login = login
+        answer = self.attempt(door, "bob", "secret")
+        answer.cancel()
+        self.failureResultOf(answer, CancelledError)
+        self.assertEqual(logouts, ["bob"])
+
+    def test_anonymous_clients_have_no_name(self):
+        """SA-07: a client-id which nobody has checked is no identity."""
+        door = self.door(self.memory, AllowAnonymousAccess())
+        self.assertIs(self.successResultOf(self.attempt(door, "bob", None)).name, None)
+        self.assertIs(self.successResultOf(self.attempt(door, None, None)).name, None)
+        answer = self.attempt(door, "bob", "wrong")
+        self.clock.advance(1)
+        self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertFalse(self.door().anonymous)
+
+
+# ── which logins are checked ────────────────────────────────────────────────────────────────────
+
+
+LINE_MAX, TOGETHER_MAX, KNOWN_FAILURES_MAX = 100, 100, 5
+WINDOW_SECONDS = 3600.0
+
+
+START = 1_700_000_000.0
+HERE, THERE = "192.0.2.7", "198.51.100.9"
+
+
+class Town:
+    """A throttle, time, and clients whose passwords are right or wrong.
+
+    Attributes:
+        waited: for each client which was let in or found wrong, how long it waited for its check.
+        refused: those which no checker was asked about.
+        full: how many of those had to go because the line was full.
+    """
+
+    def __init__(
+        self, *, hand_shake: float = inf, check: float = 0.0, line: int = LINE_MAX, **limits: Any
+    ) -> None:
+        """``check``: the seconds which a checker takes; ``line``: how many logins may wait."""
+        changes = {name.replace("_", "-"): value for name, value in limits.items()}
+        self.limits = SabcServerFactory(clock=Clock(), limits=changes).limits
+        with patch.object(rules, "LINE_MAX", line):
+            self.throttle = Throttle(self.limits, hand_shake)
+        self.now = START
+        self.check = check
+        self.clients: dict[Attempt, tuple[str, str, bool, float]] = {}
+        self.outcomes: list[tuple[float, int, Attempt]] = []
+        self.order = itertools.count()
+        self.waited: dict[Attempt, float] = {}
+        self.refused: dict[Attempt, float] = {}
+        self.checks: list[tuple[float, str, str]] = []
+        self.full = 0
+
+    def arrive(self, address: str, name: str, right: bool = False, **more: float) -> Attempt:
+        attempt = self.throttle.arrive(address, name, self.now, **more)
+        self.clients[attempt] = (address, name, right, self.now)
+        self.settle()
+        return attempt
+
+    def settle(self) -> None:
+        while decided := self.throttle.poll(self.now):
+            for attempt, checked in decided:
+                address, name, _, arrived = self.clients[attempt]
+                if checked:
+                    self.waited[attempt] = self.now - arrived
+                    self.checks.append((self.now, address, name))
+                    heapq.heappush(
+                        self.outcomes, (self.now + self.check, next(self.order), attempt)
+                    )
+                else:
+                    self.refused[attempt] = self.now - arrived
+                    self.full += self.refused[attempt] < self.throttle.wait
+            self.happen()
+
+    def happen(self) -> None:
+        while self.outcomes and self.outcomes[0][0] <= self.now:
+            _, _, attempt = heapq.heappop(self.outcomes)
+            told = self.throttle.succeeded if self.clients[attempt][2] else self.throttle.failed
+            told(attempt, self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            due = min(self.throttle.deadline, self.outcomes[0][0] if self.outcomes else inf)
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            self.happen()
+            self.settle()
+        self.now = until
+
+    @property
+    def in_line(self) -> int:
+        return len(self.clients) - len(self.waited) - len(self.refused)
+
+    def check_all_is_free(self) -> None:
+        """Nothing is held or remembered for good: five guesses of any address are checked again."""
+        self.pass_time(WINDOW_SECONDS)
+        self.check = 0.0
+        for address in {address for address, *_ in self.clients.values()}:
+            self.fail(address, f"fresh {address}", 5)
+        for name in {name for _, name, *_ in self.clients.values()}:
+            self.enter("203.0.113.200", name)
+
+    def fail(self, address: str, name: str, times: int = 1) -> None:
+        """So many wrong passwords, each of which is checked."""
+        for _ in range(times):
+            attempt = self.arrive(address, name)
+            assert attempt in self.waited or self.check, "it was not checked"
+
+    def enter(self, address: str, name: str) -> None:
+        assert self.wait_of(self.arrive(address, name, right=True)) == 0
+
+    def wait_of(self, attempt: Attempt) -> float | None:
+        """How long it waits for its check; None: no checker is asked."""
+        began = self.now
+        while attempt not in self.waited and attempt not in self.refused:
+            assert self.throttle.deadline < inf, "nothing will ever happen"
+            self.pass_time(max(0.0, self.throttle.deadline - self.now))
+            assert self.now - began < 1000
+        return self.waited.get(attempt)
+
+
+def others(count: int, first: int = 0) -> Iterable[str]:
+    """Addresses, each a network of its own."""
+    return (f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(first, first + count))
+
+
+def fail_from(count: int, name: str) -> Callable[[Town], None]:
+    """Wrong passwords for ``name``, one from each of so many addresses."""
+
+    def story(town: Town) -> None:
+        for address in others(count):
+            town.fail(address, name)
+
+    return story
+
+
+def known(failures: int, days: float = 0) -> Callable[[Town], None]:
+    """``me`` has logged in from HERE, and then came wrong passwords."""
+
+    def story(town: Town) -> None:
+        town.enter(HERE, "me")
+        for _ in range(failures):
+            town.fail(HERE, "me")
+            town.pass_time(1)
+        town.pass_time(days * 86400)
+
+    return story
+
+
+def failing(address: str, name: str, times: int, then: float = 0) -> Callable[[Town], None]:
+    def story(town: Town) -> None:
+        town.fail(address, name, times)
+        town.pass_time(then)
+
+    return story
+
+
+def both(*stories: Callable[[Town], None]) -> Callable[[Town], None]:
+    def story(town: Town) -> None:
+        for one in stories:
+            one(town)
+
+    return story
+
+
+def waiting(count: int, name: str) -> Callable[[Town], None]:
+    """So many more addresses which have failed before stand in line for ``name``."""
+
+    def story(town: Town) -> None:
+        for address in others(count):
+            town.arrive(address, name)
+
+    return story
+
+
+WAITS = {
+    "nobody has failed": (lambda town: None, HERE, "me", 0),
+    "one failure": (failing(HERE, "me", 1), HERE, "me", 0),
+    "as many failures as the address may have": (failing(HERE, "me", 5), HERE, "me", 1),
+    "of another name": (failing(HERE, "you", 5), HERE, "me", 1),
+    "a moment ago": (failing(HERE, "you", 5, 0.75), HERE, "me", 0.25),
+    "in IPv6, from the same network": (failing("2001:db8::1", "x", 5), "2001:db8::2", "me", 1),
+    "from another network": (failing("2001:db8::1", "x", 5), "2001:db8:0:1::1", "me", 0),
+    "from an IPv4 address as IPv6 shows it": (failing(HERE, "x", 5), f"::ffff:{HERE}", "me", 1),
+    "on this machine, for another name": (failing("127.0.0.1", "x", 5), "127.0.0.1", "me", 0),
+    "on this machine, for this name": (failing("127.0.0.1", "me", 5), "127.0.0.1", "me", 1),
+    "on a Unix socket": (failing("", "me", 5), "", "me", 1),
+    "from elsewhere": (failing(THERE, "me", 5), HERE, "me", 0),
+    "from everywhere": (fail_from(20, "me"), HERE, "me", 1),
+    "from everywhere, spelled otherwise": (fail_from(20, " ＭE"), HERE, "me", 1),
+    "from everywhere, and others wait": (
+        both(fail_from(20, "me"), waiting(20, "me")), HERE, "me", 1,
+    ),
+    "from everywhere, for another name": (fail_from(20, "you"), HERE, "me", 0),
+    "who has logged in from here": (
+        both(known(0), fail_from(20, "me"), failing(HERE, "x", 5)), HERE, "me", 0,
+    ),
+    "and then failed sometimes": (
+        both(known(KNOWN_FAILURES_MAX - 1), fail_from(20, "me"), failing(HERE, "x", 5)),
+        HERE, "me", 0,
+    ),
+    "and then too often": (both(known(KNOWN_FAILURES_MAX), failing(HERE, "x", 5)), HERE, "me", 1),
+    "and then failed, and logged in again": (
+        both(known(4), known(4), failing(HERE, "x", 5)), HERE, "me", 0,
+    ),
+    "29 days ago": (both(known(0, 29), failing(HERE, "x", 5)), HERE, "me", 0),
+    "31 days ago": (both(known(0, 31), failing(HERE, "x", 5)), HERE, "me", 1),
+    "from elsewhere only": (both(known(0), fail_from(20, "me")), THERE, "me", 1),
+}  # fmt: skip
+"""What has happened → who comes, and how many seconds it waits for its check."""
+
+
+@pytest.mark.parametrize("story", WAITS)
+def test_who_waits_how_long(story: str) -> None:
+    """NB-05"""
+    happens, address, name, seconds = WAITS[story]
+    town = Town()
+    happens(town)
+    waited = town.wait_of(town.arrive(address, name, right=True))
+    assert waited == pytest.approx(seconds, abs=1e-5)
+
+
+def test_a_name_under_attack_is_checked_at_the_end_of_the_wait_from_a_clean_address() -> None:
+    """NB-05: the tokens of a name are used up by others; those of an address are its own."""
+    town = Town(login_rate=0.001)
+    fail_from(20, "me")(town)
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) == pytest.approx(8)
+    town = Town(login_rate=0.001)
+    fail_from(20, "me")(town)
+    town.fail(HERE, "you", 5)
+    late = town.arrive(HERE, "me", right=True)
+    assert town.wait_of(late) is None
+    assert town.refused[late] == pytest.approx(8)
+
+
+def test_nothing_renews_itself() -> None:
+    """NB-05: attempts which are not checked change nothing, however many there are."""
+    town = Town()
+    for _ in range(50):
+        for _ in range(200):
+            town.arrive(THERE, "old")
+        town.pass_time(1)
+    town.pass_time(10)
+    assert town.wait_of(town.arrive(THERE, "me", right=True)) == 0
+    town.check_all_is_free()
+
+
+def test_one_client_with_an_old_password_does_not_shut_its_address_out() -> None:
+    """NB-05: it has failures of its own, so the other one comes first."""
+    town = Town()
+    for _ in range(30):
+        for _ in range(10):
+            town.arrive(THERE, "old")
+        town.pass_time(0.5)
+    assert town.wait_of(town.arrive(THERE, "me", right=True)) == pytest.approx(0, abs=1)
+
+
+def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
+    """NB-05: who is refused because the line is full is the attacker."""
+    town = Town(line=10)
+    fail_from(20, "me")(town)
+    guesses = [town.arrive(address, "me") for address in others(20)]
+    assert town.in_line == 10
+    assert sum(guess in town.refused for guess in guesses) == 10
+    right = town.arrive(HERE, "me", right=True)
+    assert town.in_line == 10
+    assert town.wait_of(right) == pytest.approx(1)
+
+
+def test_one_address_does_not_fill_the_line_of_others() -> None:
+    """NB-05: its places count like failures."""
+    town = Town(line=10)
+    town.fail("203.0.113.1", "me")  # so that not all are checked together
+    town.check = 100.0
+    for address in others(19):
+        town.arrive(address, "me")
+    crowd = [town.arrive(THERE, "me") for _ in range(10)]
+    assert not town.refused
+    single = [town.arrive(address, "me") for address in others(5, 50)]
+    assert not any(one in town.refused for one in single)
+    assert sum(one in town.refused for one in crowd) == 5
+
+
+def test_right_passwords_cost_nothing() -> None:
+    """After a restart all clients come back at once, through one address or with one name."""
+    town = Town()
+    for number in range(1000):
+        town.enter(THERE, f"agent-{number}")
+    for address in others(1000):
+        town.enter(address, "agent")
+
+
+def test_a_crowd_is_checked_together_until_one_of_it_fails() -> None:
+    """A checker which takes its time does not make a restart's clients fail."""
+    town = Town(check=0.05)
+    crowd = [town.arrive(THERE, f"agent-{number}", right=True) for number in range(190)]
+    assert len(town.waited) == TOGETHER_MAX
+    town.pass_time(1)
+    assert all(one in town.waited for one in crowd)
+    town = Town(check=0.05)
+    for _ in range(500):
+        town.arrive(THERE, "me")
+    town.pass_time(0.05)  # all of the first have failed, and their tokens are used up
+    assert len(town.waited) == TOGETHER_MAX
+    town.pass_time(5.01)
+    assert len(town.waited) == TOGETHER_MAX + 5
+
+
+def test_who_has_gone_gives_its_place_back() -> None:
+    town = Town()
+    town.fail(THERE, "me", 5)
+    first, second = town.arrive(THERE, "me"), town.arrive(THERE, "me", right=True)
+    town.throttle.leave(first)
+    town.throttle.leave(first)
+    assert town.wait_of(second) == pytest.approx(1)
+    # one which holds tokens of its address and waits for its name
+    fail_from(20, "you")(town)
+    held = town.arrive(HERE, "you")
+    assert held.held
+    town.throttle.leave(held)
+    assert town.throttle.deadline == inf
+    town.check_all_is_free()
+
+
+def test_whoever_waits_comes_before_who_arrives_just_when_a_token_is_free() -> None:
+    """NB-05: and not only once the timer has fired."""
+    town = Town()
+    town.fail(THERE, "me", 5)
+    first = town.arrive(THERE, "me")
+    town.now = town.throttle.deadline
+    second = town.arrive(THERE, "old")
+    assert first in town.waited
+    assert second not in town.waited
+
+
+def test_the_wait_is_within_the_hand_shake() -> None:
+    """HO-07: the answer comes before the peer is told that it took too long."""
+    town = Town(login_rate=0.001)
+    town.fail(HERE, "me", 5)
+    hurried = town.arrive(HERE, "me", within=3.0)
+    assert town.wait_of(hurried) is None
+    assert town.refused[hurried] == pytest.approx(2)  # and its answer a second later
+    late = town.arrive(HERE, "me", within=0.5)
+    assert late in town.refused
+    town = Town(login_rate=0.001, hand_shake=6.0)
+    fail_from(20, "me")(town)
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) == pytest.approx(4)
+    # whoever lets its time run out before it asks gets no check by that
+    assert town.wait_of(town.arrive(THERE, "me", right=True, within=2.0)) is None
+
+
+# ── what is remembered ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_flood_of_addresses_gives_nobody_new_tokens() -> None:
+    """NB-05: who has used its own up and had to make room comes back poor."""
+    town = Town()
+    town.fail(THERE, "me", 5)
+    for number, address in enumerate(others(10_500)):
+        town.fail(address, f"n{number}")
+    first, second = town.arrive(THERE, "me"), town.arrive(THERE, "me")
+    assert first in town.waited
+    assert town.wait_of(second) == pytest.approx(1, abs=0.1)
+
+
+def test_addresses_that_a_name_is_known_from_are_bounded() -> None:
+    """NB-05: the latest are known; one user's many addresses displace nobody else."""
+    town = Town()
+    town.enter(HERE, "me")
+    addresses = list(others(50))
+    for address in addresses:
+        town.enter(address, "roams")
+    for address in (HERE, addresses[0], addresses[-1]):
+        town.fail(address, "x", 5)
+    waits = [
+        town.wait_of(town.arrive(address, name, right=True))
+        for address, name in ((HERE, "me"), (addresses[-1], "roams"), (addresses[0], "roams"))
+    ]
+    assert waits == [0, 0, pytest.approx(1)]
+
+
+def test_what_is_remembered_of_a_flood_takes_a_bounded_memory() -> None:
+    """NB-04: addresses, names of any length and waiting logins without end."""
+    town = Town()
+    throttle = town.throttle
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number, address in enumerate(others(11_000)):
+            attempt = throttle.arrive(address, f"{number}" * 100, town.now)
+            for done, checked in throttle.poll(town.now):
+                if checked and number % 2:
+                    throttle.failed(done, town.now)
+                elif checked:
+                    throttle.succeeded(done, town.now)
+            del attempt
+            town.now += 0.0001
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert used < 24 << 20
+
+
+# ── attacks ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("check", [0.0, 0.3], ids=["a quick checker", "a slow one"])
+def test_of_one_address_a_guess_a_second_is_checked(check: float) -> None:
+    """NB-04: 2,000 guesses in 20 seconds, for one name and for many."""
+    for names in (["me"], [f"n{number}" for number in range(1000)]):
+        town = Town(check=check)
+        for number in range(2000):
+            town.arrive(THERE, names[number % len(names)])
+            town.pass_time(0.01)
+        first = 5 if check == 0 else TOGETHER_MAX
+        assert 20 <= len(town.checks) <= first + 20 + 1
+
+
+def test_of_one_name_few_guesses_are_checked_wherever_they_come_from() -> None:
+    """NB-04, NB-05: 2,000 guesses from 100 addresses in 20 seconds, and the right one meanwhile."""
+    town = Town()
+    town.enter(HERE, "me")
+    attackers = list(others(100))
+    for number in range(2_000):
+        town.arrive(attackers[number % 100], "me")
+        town.pass_time(0.01)
+        if number % 500 == 250:
+            assert town.wait_of(town.arrive(HERE, "me", right=True)) == 0
+            newcomer = town.arrive(f"203.0.113.{number // 500}", "me", right=True)
+            waited = town.wait_of(newcomer)
+            assert waited is not None and waited <= 8
+    guesses = len(town.checks) - 9
+    most = 20 + 60 + 100 * (60 / 8)  # tokens, a token a second, a full line each eight seconds
+    assert guesses <= most
+    of_one = Counter(address for _, address, _ in town.checks)
+    assert max(of_one.values()) <= 5 + 100
+
+
+ARRIVAL = st.tuples(
+    st.floats(0, 3),  # seconds since the one before
+    st.sampled_from([*others(4), THERE, HERE, "127.0.0.1", "2001:db8::1"]),
+    st.sampled_from(["me", "old", "x"]),
+    st.booleans(),  # whether the password is right
+    st.booleans(),  # whether the client goes away
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(ARRIVAL, max_size=60),
+    st.sampled_from([0.0, 0.2, 5.0]),
+    st.sampled_from([3, 100]),
+)
+def test_the_right_password_gets_in_whatever_others_do(
+    arrivals: list[tuple[float, str, str, bool, bool]], check: float, line: int
+) -> None:
+    """NB-05: from an address without failures within the wait, unless the line is full.
+
+    And from a known pair at once.
+    """
+    town = Town(check=check, line=line)
+    town.arrive("203.0.113.1", "me", right=True)
+    town.pass_time(check)
+    mine: list[tuple[float, Attempt]] = []
+    for number, (pause, address, name, right, goes) in enumerate(arrivals):
+        town.pass_time(pause)
+        attempt = town.arrive(address, name, right)
+        if goes:
+            town.throttle.leave(attempt)
+        if number % 5 == 0:
+            mine.append((town.now, town.arrive(f"203.0.113.{number + 2}", "me", right=True)))
+    home = town.arrive("203.0.113.1", "me", right=True)
+    assert town.waited[home] == 0
+    town.pass_time(100)
+    for _, attempt in mine:
+        if attempt in town.waited:
+            assert town.waited[attempt] <= 8 + 1e-6
+        else:
+            assert attempt in town.refused
+            assert town.full
+            assert line == 3
+    assert town.throttle.deadline == inf
+    town.check_all_is_free()

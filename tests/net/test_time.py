@@ -1,0 +1,293 @@
+"""Timers of machines, the watch over CPU time a turn, and a clock that cannot be set."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python import usage
+
+from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
+from tests.tools.small_link import LineServer
+from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
+from twisted_msgproto.lumberjack.service import Options
+from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.net import MachineTimer, MsgprotoServerFactory
+from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.monotonic import count_monotonically
+from twisted_msgproto.net.turns import TurnWatch
+from twisted_msgproto.queue import QueueReader
+
+
+class Machine:
+    """Does what is due, and remembers when it was asked to."""
+
+    def __init__(self, kind):
+        self.deadlines = kind()
+        self.calls = []
+        self.clock = Clock()
+        self.follow = self.calls.extend
+        self.timer = MachineTimer(self.clock, self, lambda events: self.follow(events))
+
+    def advance(self, now):
+        return [(now, self.deadlines.due(now))]
+
+    def armed(self):
+        return [call.getTime() for call in self.clock.getDelayedCalls()]
+
+
+@pytest.fixture(params=[Deadlines, ManyDeadlines])
+def machine(request):
+    return Machine(request.param)
+
+
+def test_the_machine_is_asked_at_its_deadline_and_not_at_each_look(machine):
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.timer.look()
+    assert machine.armed() == [5.0]
+    machine.clock.advance(4)
+    machine.timer.look()
+    assert machine.calls == []
+    machine.clock.advance(1)
+    assert machine.calls == [(5.0, ["a"])]
+    assert machine.armed() == []
+
+
+def test_an_earlier_deadline_moves_the_timer_and_a_later_one_leaves_it(machine):
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.deadlines.set("a", 3.0)
+    machine.timer.look()
+    assert machine.armed() == [3.0]
+    machine.deadlines.set("a", 9.0)
+    machine.timer.look()
+    assert machine.armed() == [3.0]
+    machine.clock.advance(3)  # in vain: the machine is not asked
+    assert machine.calls == []
+    assert machine.armed() == [9.0]
+
+
+def test_a_deadline_which_has_passed_is_due_in_the_next_turn(machine):
+    machine.clock.advance(7)
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    assert machine.calls == []
+    machine.clock.advance(0)
+    assert machine.calls == [(7.0, ["a"])]
+
+
+def test_what_is_set_while_the_machine_works_is_armed_after_it(machine):
+    def follow(events):
+        machine.deadlines.set("b", 3.0)
+        machine.timer.look()
+        machine.deadlines.set("a", 2.0)
+
+    machine.follow = follow
+    machine.deadlines.set("a", 1.0)
+    machine.timer.look()
+    machine.clock.advance(1)
+    assert machine.armed() == [2.0]
+
+
+def test_a_stopped_timer_never_runs_again(machine):
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.timer.stop()
+    machine.timer.stop()
+    machine.timer.look()
+    assert machine.armed() == []
+
+
+def test_a_timer_which_is_stopped_from_what_it_calls_stays_stopped(machine):
+    def follow(events):
+        machine.timer.stop()
+        machine.deadlines.set("a", 6.0)
+
+    machine.follow = follow
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.clock.advance(5)
+    assert machine.armed() == []
+
+
+def test_the_machine_advances_though_nobody_follows_it_any_more(machine):
+    """A deadline which stayed would be due again at once, for ever."""
+    machine.follow = lambda events: None
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.clock.advance(5)
+    assert machine.armed() == []
+    assert machine.deadlines.next is None
+
+
+# ── the watch over cpu time a turn ──────────────────────────────────────────────────────────────
+
+
+class Worker:
+    """Work that takes CPU time of a clock of its own."""
+
+    spent = 0.0
+
+    def outer(self, seconds: float) -> str:
+        self.spent += seconds
+        self.inner(seconds)
+        return "done"
+
+    def inner(self, seconds: float) -> None:
+        self.spent += seconds
+
+    def fails(self) -> None:
+        self.spent += 1.0
+        raise ValueError
+
+
+def watched(seconds: float) -> tuple[Worker, list[Any]]:
+    worker, slow = Worker(), []
+    watch = TurnWatch(seconds, lambda *told: slow.append(told), lambda: worker.spent)
+    watch.measure(worker, "outer", "inner", "fails", peer="192.0.2.1:1", host="192.0.2.1")
+    return worker, slow
+
+
+def test_a_turn_is_told_once_with_all_that_was_called_in_it__NB_07() -> None:
+    """NB-07"""
+    worker, slow = watched(0.05)
+    assert worker.outer(0.025) == "done"
+    assert slow == []
+    worker.outer(0.03)
+    assert slow == [("192.0.2.1:1", "192.0.2.1", pytest.approx(0.06))]
+
+
+def test_a_turn_that_fails_is_told_as_well__NB_07() -> None:
+    worker, slow = watched(0.5)
+    with pytest.raises(ValueError):
+        worker.fails()
+    assert [spent for _, _, spent in slow] == [1.0]
+    worker.inner(0.1)
+    assert len(slow) == 1
+
+
+class Factory(MsgprotoServerFactory):
+    protocolName = "lines"
+    protocol = LineServer
+
+
+def test_an_operator_hears_whose_input_took_long_once_a_minute__NB_07() -> None:
+    """NB-07: one line with the peer and the option's name, a sum, and a counter."""
+    server = Factory(clock=Clock(), limits={"handshake": 1})
+    spent = iter(range(1000))
+    watch = server.watchTurns(0.05)
+    watch._cpu = lambda: next(spent)  # a second for each turn
+    connection: Any = server.buildProtocol(None)
+    connection.factory = server
+    connection.makeConnection(StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 7)))
+    with capturedLogs() as lines:
+        for _ in range(3):
+            connection.dataReceived(b"x\n")
+        server.peerLog.sum_up()
+    assert [formatEvent(line) for line in lines if "ms of CPU" in formatEvent(line)] == [
+        "lines: 192.0.2.1:7: its input took 1000 ms of CPU time in one turn (turn-warn is 50 ms)"
+    ]
+    assert any("2 more long turns" in formatEvent(line) for line in lines)
+    assert server.counters["slow_turns"] == 3
+
+
+@pytest.mark.parametrize(("words", "watches"), [([], False), (["--turn-warn=0"], False)])
+def test_nothing_is_measured_unless_an_operator_asks(words: list[str], watches: bool) -> None:
+    assert (factory_of(words).turnWatch is not None) is watches
+
+
+def factory_of(words: list[str]) -> Any:
+    options = Options()
+    options.read(words)
+    return Gateway(Clock()).makeFactory(options)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan", ""])
+def test_an_option_that_is_no_time_is_a_line(text: str) -> None:
+    read: Callable[[list[str]], None] = Options().read
+    with pytest.raises(usage.UsageError, match="turn-warn takes a time in ms"):
+        read([f"--turn-warn={text}"])
+
+
+# ── a process of ours counts by a clock that cannot be set (nb-0 ────────────────────────────────
+
+
+FAKETIME = shutil.which("faketime")
+
+
+class Reactor(Clock):
+    """A clock whose ``seconds`` may be replaced, as a reactor's."""
+
+
+def test_a_reactor_without_timers_counts_by_the_clock_it_is_given() -> None:
+    reactor: Any = SelectReactor()
+    try:
+        assert count_monotonically(reactor)
+        assert reactor.seconds is time.monotonic
+        assert count_monotonically(reactor)
+    finally:
+        reactor.disconnectAll()
+        for reader in list(reactor._internalReaders):
+            reader.connectionLost(None)
+
+
+def test_timers_that_were_set_by_another_clock_are_left_alone() -> None:
+    reactor = Reactor()
+    reactor.callLater(1, lambda: None)
+    before = reactor.seconds
+    assert not count_monotonically(reactor)
+    assert reactor.seconds == before
+
+
+def library() -> str:
+    """Where the library of ``faketime`` stands; skips if the machine has none."""
+    if FAKETIME is None:
+        pytest.skip("faketime is missing: apt-get install faketime")
+    found = sorted(Path("/usr/lib").rglob("libfaketimeMT.so.1"))
+    if not found:
+        pytest.skip("libfaketimeMT.so.1 is missing: apt-get install libfaketime")
+    return str(found[0])
+
+
+@pytest.mark.slow
+def test_acknowledgements_are_on_time_when_the_clock_is_set_back__NB_06(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """What was on disk already was acknowledged an hour later."""
+    offset = tmp_path / "offset"
+    offset.write_text("+0\n")
+    queue = tmp_path / "q"
+    server = launch(
+        *("lumberjack", "-e", "tcp:0:interface=127.0.0.1"),
+        *("--queue", str(queue), "--limit", "idle-ack=2"),
+        module="twisted",
+        env=environment(
+            LD_PRELOAD=library(),
+            FAKETIME_TIMESTAMP_FILE=str(offset),
+            FAKETIME_NO_CACHE="1",
+            DONT_FAKE_MONOTONIC="1",
+        ),
+    )
+    with socket.create_connection(("127.0.0.1", server.port("lumberjack"))) as line:
+        line.settimeout(PATIENCE_SECONDS)
+        line.sendall(encode_window(5) + encode_json([1, 2, 3], [b"{}", b"{}", b"{}"]))
+        reader = QueueReader(queue)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while reader.end() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        other = tmp_path / "other"
+        other.write_text("-3600\n")
+        os.replace(other, offset)
+        assert line.recv(100) == encode_ack(3)

@@ -1,0 +1,335 @@
+"""TLS in memory: reads that are one record, buffers, and what waits while it is paused."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import ssl as standard_ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from OpenSSL import SSL
+from twisted.internet import ssl
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import PrivateCertificate
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from tests.doubles import TlsClient
+from tests.tools.certificates import Authority
+from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
+from twisted_msgproto.net import tls
+from twisted_msgproto.net.tls import tls_with
+
+RECORD_OCTETS = 16 << 10
+
+
+class Reader(Protocol):
+    """Notes what comes."""
+
+    def __init__(self) -> None:
+        self.came: list[bytes] = []
+        self.lost: Failure | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came.append(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.lost = reason
+
+
+class Noted:
+    """Stands before OpenSSL's connection, and notes what it is asked."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        return getattr(self.handle, name)
+
+
+class Ends(TlsClient):
+    """A server's end over TLS, without sockets, and its client."""
+
+    def __init__(self, factory: Any, latest: standard_ssl.TLSVersion) -> None:
+        self.clock = factory._clock = Clock()
+        super().__init__(factory.buildProtocol(None), StringTransport(), latest)
+        self.reader: Reader = self.server.wrappedProtocol
+        self.handle = self.server._tlsConnection = Noted(self.server._tlsConnection)
+
+
+@pytest.fixture(params=[standard_ssl.TLSVersion.TLSv1_2, standard_ssl.TLSVersion.TLSv1_3])
+def ends(tmp_path: Any, request: pytest.FixtureRequest) -> Iterator[Ends]:
+    files = Authority(tmp_path).server()
+    pem = files.key.read_bytes() + files.cert.read_bytes()
+    options = ssl.PrivateCertificate.loadPEM(pem).options()
+    return Ends(tls_with(options, Factory.forProtocol(Reader)), request.param)
+
+
+@pytest.mark.parametrize("size", [1, 16, RECORD_OCTETS - 100])
+def test_one_record_needs_one_call_to_be_decrypted__NB_11(ends: Ends, size: int) -> None:
+    piece = bytes([7]) * size
+    ends.server.dataReceived(ends.records(piece))
+    assert ends.reader.came == [piece]
+    assert ends.handle.asked == ["bio_write", "recv"]
+    ends.server.dataReceived(ends.records(b"next"))
+    assert ends.reader.came == [piece, b"next"]
+
+
+def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: Ends) -> None:
+    octets = ends.records(b"one", b"two", b"three")
+    second = len(ends.records(b"one"))
+    for data in (octets[:3], octets[3:second], octets[second:-1], octets[-1:]):
+        ends.server.dataReceived(data)
+    assert b"".join(ends.reader.came) == b"onetwothree"
+
+
+def test_a_record_that_says_the_end_is_answered_and_ends_the_connection__NB_11(ends: Ends) -> None:
+    with pytest.raises(standard_ssl.SSLWantReadError):
+        ends.tls.unwrap()
+    ends.server.dataReceived(ends.outgoing.read())
+    ends.take()
+    ends.tls.unwrap()  # it needs the server's close_notify
+    assert ends.transport.disconnecting
+
+
+def test_a_broken_record_ends_the_connection_with_its_reason__NB_11(ends: Ends) -> None:
+    octets = bytearray(ends.records(b"to be broken"))
+    octets[-1] ^= 1
+    more = ends.records(b"more")
+    ends.server.dataReceived(bytes(octets))
+    assert ends.transport.disconnecting
+    with pytest.raises(standard_ssl.SSLError, match=r"(?i)bad.record.mac"):
+        ends.read()  # the alert
+    ends.server.dataReceived(more)  # it reads on until its alert has left
+    assert ends.reader.came == []
+    ends.server.connectionLost(Failure(ConnectionError()))
+    assert ends.reader.lost is not None
+    assert ends.reader.lost.check(SSL.Error)
+    assert "mac" in str(ends.reader.lost.value)
+
+
+def test_what_is_written_now_stands_behind_what_was_gathered__NB_11(ends: Ends) -> None:
+    ends.server.write(b"first,")
+    ends.server.writeNow(b" then,")
+    assert ends.read() == b"first, then,"
+    ends.server.writeNow(b" at once,")
+    assert ends.read() == b" at once,"
+    ends.server.write(b" last")
+    ends.clock.advance(0)
+    assert ends.read() == b" last"
+    assert ends.clock.getDelayedCalls() == []
+
+
+def test_more_than_a_record_is_written_now_as_well__NB_11(ends: Ends) -> None:
+    octets = bytes(range(256)) * (5 * RECORD_OCTETS // 256)
+    ends.server.writeNow(octets)
+    assert ends.read() == octets
+
+
+def test_what_is_written_now_after_the_end_is_dropped__NB_11(ends: Ends) -> None:
+    ends.server.loseConnection()
+    ends.server.writeNow(b"late")
+    ends.clock.advance(0)
+    assert ends.read() == b""
+
+
+def test_what_is_written_now_in_the_handshake_waits_for_its_end__NB_11(tmp_path: Any) -> None:
+    class Early(Reader):
+        def connectionMade(self) -> None:
+            transport: Any = self.transport
+            transport.writeNow(b"one ")
+            transport.writeNow(b"two")
+
+    files = Authority(tmp_path).server()
+    pem = files.key.read_bytes() + files.cert.read_bytes()
+    options = ssl.PrivateCertificate.loadPEM(pem).options()
+    ends = Ends(tls_with(options, Factory.forProtocol(Early)), standard_ssl.TLSVersion.TLSv1_3)
+    ends.clock.advance(0)
+    assert ends.read() == b"one two"
+
+
+# ── what tls keeps of a connection ──────────────────────────────────────────────────────────────
+
+
+PEER = IPv4Address("TCP", "192.0.2.1", 4242)
+READ = bytes(range(256)) * 240
+
+
+class Allocated(ctypes.Structure):
+    """What ``mallinfo2`` of glibc returns."""
+
+    _fields_ = (
+        ("others", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("former", ctypes.c_size_t * 2),
+        ("used", ctypes.c_size_t),
+        ("free", ctypes.c_size_t * 2),
+    )
+
+
+def allocated() -> int:
+    """The octets that C has allocated in this process."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Allocated
+    told = mallinfo2()
+    return int(told.used + told.mapped)
+
+
+class Counted(Protocol):
+    """Counts what came."""
+
+    came = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came += data
+
+
+class Line(StringTransport):
+    """A connection in memory."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """No socket is behind this."""
+
+    setTcpKeepAlive = setTcpNoDelay
+
+
+class Served:
+    """A server's endpoint with TLS, in memory."""
+
+    def __init__(self, directory: Path, factory: Any = None) -> None:
+        pair = Authority(directory).server()
+        pem = pair.key.read_bytes() + pair.cert.read_bytes()
+        factory = factory or Factory.forProtocol(Counted)
+        self.tls = tls.tls_with(PrivateCertificate.loadPEM(pem).options(), factory)
+        self.clock = self.tls._clock = getattr(factory, "clock", None) or Clock()
+        self.tls.spent = self.clock.seconds
+
+    def connection(self) -> tuple[Any, Any]:
+        """A connection, and what encrypts octets for it."""
+        served: Any = self.tls.buildProtocol(PEER)
+        transport = Line()
+        return served, TlsClient(served, transport).records
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """Two of its connections may have a large buffer."""
+    monkeypatch.setattr(tls, "LARGE_BUFFERS", 2)
+    return Served(tmp_path)
+
+
+def test_who_once_sent_much_keeps_no_large_buffer_in_openssl__NB_02(served: Served) -> None:
+    """NB-02: each kept 76 KB for as long as it was connected."""
+    pairs = [served.connection() for _ in range(20)]
+    reads = [encrypted(READ) for _, encrypted in pairs]
+    before = allocated()
+    for (connection, _), octets in zip(pairs, reads, strict=True):
+        connection.dataReceived(octets)
+        assert connection.wrappedProtocol.came == READ
+        connection.wrappedProtocol.came = b""
+    assert allocated() - before < 20 * 16_000
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+def test_who_lost_a_large_buffer_is_served_on__NB_02(served: Served) -> None:
+    """NB-02: also in the middle of a record, and the buffer is large again with the next read."""
+    pairs = [served.connection() for _ in range(4)]
+    half = len(READ) // 2
+    for turn in range(3):
+        reads = [encrypted(READ) for _, encrypted in pairs]
+        for begin, end in ((0, half), (half, None)):
+            for (connection, _), octets in zip(pairs, reads, strict=True):
+                connection.dataReceived(octets[begin:end])
+        for connection, _ in pairs:
+            assert connection.wrappedProtocol.came == READ * (turn + 1)
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+class Another:
+    """A peer of any protocol, as the ledger sees it."""
+
+    address = "192.0.2.2"
+    reading = True
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def holdBack(self, held_back: bool) -> None:
+        """It has nothing to say to that."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        self.cut = True
+
+
+EVENT = b"x" * 999 + b"\n"
+
+
+def paused(directory: Path) -> tuple[Served, Any, Any]:
+    """A server of lines, a link that was paused within a read of 60 lines, and its TLS."""
+    sink = Sink(held=True)
+    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock(), limits={"unsafe-octets": 1})
+    served = Served(directory, factory)
+    return served, one_more(served), sink
+
+
+def one_more(served: Served) -> Any:
+    """One more link of that server, paused as the first one is."""
+    connection, encrypted = served.connection()
+    link = connection.wrappedProtocol.link
+    connection.dataReceived(b"".join(encrypted(EVENT) for _ in range(60)))
+    assert link.snapshot()["not_read_because"]
+    return link
+
+
+def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_path: Path) -> None:
+    """NB-02: 10,000 of them held up to 64 KiB each, and nobody counted that."""
+    served, link, sink = paused(tmp_path)
+    ledger = link.factory.budget.held
+    assert 40_000 < ledger.held < 61 * len(EVENT) + 100
+    while len(sink.bodies) < 60 or not link.reading:
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0)
+    assert sink.bodies == [EVENT[:-1]] * 60
+    assert (ledger.held, link.wire.held) == (0, 0)
+    link.transport.connectionLost()
+
+
+def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -> None:
+    """NB-02: the peer that stands still is cut off, and not the one that waits for our disk."""
+    served, link, _ = paused(tmp_path)
+    ledger = link.factory.budget.held
+    ledger.limit = ledger.held + 100_000
+    stands = Another()
+    ledger.hold(stands, 1, served.clock.seconds())
+    served.clock.advance(20)
+    ledger.hold(Another(), 99_000, served.clock.seconds())
+    assert (stands.cut, link.ending) == (True, None)
+    link.transport.connectionLost()
+    assert ledger.held == 99_000
+
+
+def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_path: Path) -> None:
+    """NB-02: what waits for them is above three quarters of the limit, and nobody is cut off."""
+    served, first, sink = paused(tmp_path)
+    ledger = first.factory.budget.held
+    ledger.limit = 8 * ledger.held + 1
+    links = [first, *(one_more(served) for _ in range(7))]
+    assert ledger.held > 0.75 * ledger.limit
+    for _ in range(200):
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0.1)
+    assert len(sink.bodies) == 8 * 60
+    assert ledger.held == 0
+    for link in links:
+        assert link.ending is None
+        link.transport.connectionLost()

@@ -1,0 +1,823 @@
+"""How WebSocket connections end, who keeps them alive, and whom a server lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from OpenSSL.SSL import Error as TLSError
+from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.doubles import Tcp
+from tests.net.test_websocket import (
+    LONG_HEAD,
+    SPEAKS_TLS,
+    UPGRADE,
+    Clients,
+    Sessions,
+    after_head,
+    client_frame,
+    frames,
+    lose,
+    server,
+)
+from tests.net.test_websocket_cases import PONG, sent
+from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
+from twisted_msgproto.net.wires.websocket import (
+    WebSocketClientFactory,
+    WebSocketServerFactory,
+    factories,
+    parse_address,
+)
+from twisted_msgproto.net.wires.websocket.keepalive import Keepalive, Keepalives
+
+
+class Closing(TestCase):
+    def test_any_code_of_the_rfc_may_be_sent_and_the_reason_is_cut_at_a_character(self):
+        for text, octets in (
+            ("é" * 100, "é".encode() * 61),
+            ("x" * 123, b"x" * 123),
+            ("x" * 124, b"x" * 123),
+            ("x" + "é" * 62, b"x" + "é".encode() * 61),
+            ("\ud800", b"?"),
+        ):
+            connection, transport, _ = server()
+            connection.closeWebSocket(1002, text)
+            self.assertEqual(frames(after_head(transport)), [(8, b"\x03\xea" + octets)])
+            lose(connection)
+
+    def test_a_connection_that_closes_is_not_paused__UM_21(self):
+        connection, transport, _ = server()
+        connection.session.wire.close()
+        connection.session.wire.pauseProducing()
+        self.assertEqual(transport.producerState, "producing")
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(connection.wasClean)
+        lose(connection)
+
+    def test_who_took_something_a_moment_ago_has_its_time_from_then__HO_04(self):
+        for begin, seconds in ((lambda one: one.closeWebSocket(), 5), (lambda one: None, 85)):
+            connection, transport, clock = server(unread_seconds=1000.0)
+            begin(connection)
+            connection.output.pauseProducing()
+            clock.advance(seconds - 2)
+            connection.output.resumeProducing()
+            clock.pump([0.5] * 8)
+            self.assertFalse(transport.disconnected)
+            clock.pump([0.5] * 120)
+            self.assertTrue(transport.disconnected)
+            lose(connection)
+            self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_peer_which_still_reads_what_stands_before_our_close_is_not_dropped(self):
+        """HO-04: it can answer only when it has read all of it."""
+        connection, transport, clock = server(websocket_ping_seconds=0)
+        connection.output.pauseProducing()
+        connection.session.wire.write([b"x" * 400_000])
+        connection.session.wire.close()
+        while connection.output.octets:
+            clock.advance(20)
+            connection.output.resumeProducing()
+            if connection.output.octets:
+                connection.output.pauseProducing()
+        self.assertFalse(transport.disconnected)
+        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [2, 8])
+        clock.pump([2] * 6)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_closing_while_paused_reads_the_answer(self):
+        connection, transport, _ = server()
+        connection.session.wire.pauseProducing()
+        connection.session.wire.close()
+        self.assertEqual(transport.producerState, "producing")
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(transport.disconnecting)
+        lose(connection)
+        self.assertEqual(connection.session.seen, ["opened", ("lost", "ConnectionDone")])
+
+    def test_whoever_waits_for_a_connection_hears_why_it_was_lost(self):
+        broken = ProtocolViolation
+        for say, kind, text in (
+            (lambda one: one.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8"), ConnectionDone, "clean"),
+            (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
+            (
+                lambda one: one.closeWebSocket(),
+                ConnectionLost,
+                "without previous WebSocket closing",
+            ),
+            (
+                lambda one: one.onCloseHandshakeTimeout(),
+                ConnectionLost,
+                "closing handshake timeout",
+            ),
+            (lambda one: one.dataReceived(b"\x83\x80\0\0\0\0"), broken, "reserved opcode"),
+            (lambda one: one.dataReceived(client_frame(b"\xff")), broken, "UTF-8"),
+        ):
+            connection, _, _ = server()
+            say(connection)
+            lose(connection)
+            why = connection.session.why
+            self.assertIsInstance(why, kind)
+            self.assertIn(text, str(why))
+
+    def test_whoever_waits_for_an_upgrade_hears_why_there_was_none(self):
+        for say, text in (
+            (lambda one: one.closeWebSocket(), "no WebSocket: closed before the upgrade"),
+            (lambda one: one.closeWebSocket(1000, "mine"), "no WebSocket: mine"),
+            (lambda one: one.factory.abortUpgrades(), "no WebSocket: the server stops"),
+            (
+                lambda one: one.dataReceived(b"x" * 20_000),
+                f"no WebSocket: {LONG_HEAD}",
+            ),
+            (
+                lambda one: one.dataReceived(b"\x16\x03\x01" + bytes(9)),
+                f"no WebSocket: {SPEAKS_TLS}",
+            ),
+        ):
+            connection, _, _ = server(upgrade=False)
+            say(connection)
+            lose(connection)
+            self.assertEqual(str(connection.session.why), text)
+
+    def test_a_server_which_stops_closes_with_1001_and_a_client_with_1000__UM_21(self):
+        both = BothSides()
+        for stops, who, code in ((False, 0, 1000), (False, 1, 1000), (True, 1, 1001)):
+            sides = client, peer, _ = both.connect()
+            both.pump(client, peer)
+            peer.factory.sessions.draining = stops
+            sides[who].session.wire.close()
+            both.pump(client, peer)
+            self.assertEqual(sides[1 - who].remoteCloseCode, code)
+            for side in (client, peer):
+                lose(side)
+
+    def test_only_a_client_waits_for_the_other_side_to_end_the_connection__UM_21(self):
+        connection, transport, clock = server()
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        clock.advance(29)
+        self.assertEqual((transport.disconnecting, transport.disconnected), (True, False))
+        lose(connection)
+
+    def test_a_second_close_of_the_server_leaves_no_timer_behind__UM_21(self):
+        client, peer, clock = (both := BothSides()).connect()
+        both.pump(client, peer)
+        for _ in range(2):
+            client.dataReceived(b"\x88\x02\x03\xe8")
+        for side in (client, peer):
+            lose(side)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_who_has_no_upgrade_because_of_tls_hears_that(self):
+        client, peer, _ = BothSides().connect()
+        client.connectionLost(Failure(TLSError([("", "", "unknown ca")])))
+        self.assertEqual(str(client.session.why), "TLS: unknown ca")
+        lose(peer)
+
+    def test_what_comes_after_our_close_is_not_kept__NB_02(self):
+        """A thousand connections that close made a gateway hold 957 MiB, outside every limit."""
+        connection, _, clock = server()
+        fragment = b"\x01" + client_frame(b"w" * 1000)[1:]
+        begun = b"\x80" + client_frame(b"x" * 100_000)[1:]
+        connection.dataReceived(fragment + begun[:60_000])
+        connection.closeWebSocket()
+        connection.dataReceived(begun[60_000:90_000])
+        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        connection.dataReceived(begun[90_000:] + client_frame(b"y" * 70_000)[:-1])
+        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        self.assertEqual(connection.data, b"")
+        self.assertFalse([seen for seen in connection.session.seen if "x" in seen or "y" in seen])
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
+        """UM-20: WebSocket ping."""
+        connection, transport, clock = server()
+        clock.advance(55.1)
+        self.assertEqual(frames(after_head(transport))[0][0], 9)
+        connection.session.wire.pauseProducing()
+        clock.pump([10] * 12)
+        self.assertFalse(transport.disconnected)
+        connection.session.wire.resumeProducing()
+        clock.pump([10] * 4)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_octets_of_a_large_message_keep_the_connection(self):
+        """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
+        connection, transport, clock = server()
+        message = client_frame(b"x" * 1000)
+        for octet in range(0, 1000, 100):
+            clock.advance(25)
+            connection.dataReceived(message[octet : octet + 100])
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 9)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_a_peer_which_takes_what_waits_lives_without_a_pong(self):
+        """HO-04: our ping stands far behind in what it has not read."""
+        connection, transport, clock = server(unread_seconds=1000.0)
+        for _ in range(10):
+            connection.output.pauseProducing()
+            clock.advance(20)
+            connection.output.resumeProducing()
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 9)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_pings_and_their_answers_may_take_any_time(self):
+        """UM-20: the next ping waits for the time between two, or for the answer to the last."""
+        for between, patience in ((10, 30), (30, 10), (20, 20)):
+            self.patch(factories, "PONG_SECONDS", patience)
+            connection, transport, clock = server(websocket_ping_seconds=float(between))
+            transport.clear()
+            pings = 0
+            for _ in range(6 * between + 2):
+                clock.advance(0.5)
+                if transport.value():
+                    self.assertEqual(transport.value(), b"\x89\x00")
+                    pings += 1
+                    transport.clear()
+                    connection.dataReceived(b"\x8a\x80" + bytes(4))
+            self.assertEqual(pings, 3)
+            clock.pump([0.5] * (2 * (between + patience - 2)))
+            self.assertFalse(transport.disconnected)
+            clock.pump([0.5] * 6)
+            self.assertTrue(transport.disconnected)
+            lose(connection)
+
+
+class Letting(TestCase):
+    def status(self, headers, **options):
+        connection, transport, _ = server(headers, **options)
+        lose(connection)
+        return transport.value().partition(b"\r\n")[0].split()[1]
+
+    def test_a_foreign_origin_is_refused_with_403(self):
+        """The issue: a browser page from a foreign origin; origins are explicit."""
+        mine = {"origins": ["https://mine.example", "http://localhost:8000"]}
+        self.assertEqual(self.status(b"Origin: https://mine.example\r\n", **mine), b"101")
+        self.assertEqual(self.status(b"Origin: https://mine.example:443\r\n", **mine), b"101")
+        self.assertEqual(self.status(b"Origin: http://localhost:8000\r\n", **mine), b"101")
+        plain = {"origins": ["http://mine.example", "https://[2001:DB8::1]"]}
+        self.assertEqual(self.status(b"Origin: https://[2001:db8::1]\r\n", **plain), b"101")
+        self.assertEqual(self.status(b"Origin: http://mine.example:80\r\n", **plain), b"101")
+        self.assertEqual(self.status(b"", **mine), b"101")
+        for foreign in (
+            b"http://mine.example",
+            b"https://mine.example:8443",
+            b"https://mine.example.evil.example",
+            b"https://not-mine.example",
+            b"null",
+            b"file://",
+        ):
+            self.assertEqual(self.status(b"Origin: " + foreign + b"\r\n", **mine), b"403", foreign)
+
+    def test_without_a_list_no_browser_page_is_let_in(self):
+        self.assertEqual(self.status(b"Origin: http://localhost\r\n"), b"403")
+        self.assertEqual(self.status(b"Origin: http://any\r\n", origins=["*"]), b"101")
+        self.assertEqual(self.status(b"Origin: null\r\n", origins=["null"]), b"101")
+
+    def test_no_page_and_no_old_version_is_served(self):
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 426"))
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived((UPGRADE % b"").replace(b"Version: 13", b"Version: 8"))
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived((UPGRADE % b"").replace(b"Sec-WebSocket-Key", b"Key"))
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
+        lose(connection)
+
+    def test_compression_is_never_agreed(self):
+        """It would cost 100 KiB a connection."""
+        _, transport, _ = server(b"Sec-WebSocket-Extensions: permessage-deflate\r\n")
+        self.assertNotIn(b"deflate", transport.value())
+
+    def test_the_first_known_sub_protocol_is_chosen(self):
+        _, transport, _ = server(b"Sec-WebSocket-Protocol: other, umq\r\n", protocols=["umq"])
+        self.assertIn(b"Sec-WebSocket-Protocol: umq\r\n", transport.value())
+        _, transport, _ = server(b"Sec-WebSocket-Protocol: other\r\n", protocols=["umq"])
+        self.assertNotIn(b"Sec-WebSocket-Protocol", transport.value())
+
+    def test_a_connection_counts_before_its_upgrade(self):
+        """UM-20: for all, and for its address."""
+        for limits in ({"connections": 1}, {"connections_per_address": 1}):
+            connection, _, clock = server(upgrade=False, **limits)
+            address = connection.transport.getPeer()
+            self.assertIsNone(connection.factory.buildProtocol(address))
+            clock.advance(10.1)
+            lose(connection)
+            self.assertEqual(connection.session.seen[0][0], "never")
+            self.assertIsNotNone(connection.factory.buildProtocol(address))
+
+    def test_a_server_which_stops_lets_nobody_upgrade(self):
+        connection, transport, _ = server(upgrade=False)
+        connection.factory.sessions.drain()
+        connection.dataReceived(UPGRADE % b"")
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 503"))
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.factory.abortUpgrades()
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+
+class BothSides(TestCase):
+    """Our client against our server, over a pipe of our own."""
+
+    def connect(self, url="ws://[::1]:5048/path?query"):
+        clock = Clock()
+        clients = Clients(clock=clock)
+        factory = WebSocketClientFactory(
+            clients, clients.buildProtocol, clients.limits, url, protocols=["umq"]
+        )
+        client = factory.buildProtocol(None)
+        client.makeConnection(StringTransport(lenient=True))
+        sessions = Sessions(clock=clock)
+        server_factory = WebSocketServerFactory(
+            sessions, sessions.buildProtocol, sessions.limits, protocols=["umq"]
+        )
+        peer = server_factory.buildProtocol(None)
+        peer.makeConnection(StringTransport(lenient=True))
+        return client, peer, clock
+
+    def pump(self, client, peer):
+        while True:
+            ours, theirs = client.transport.value(), peer.transport.value()
+            if not ours and not theirs:
+                return
+            client.transport.clear()
+            peer.transport.clear()
+            if ours:
+                peer.dataReceived(ours)
+            if theirs:
+                client.dataReceived(theirs)
+
+    def test_both_sides_talk_and_close_cleanly(self):
+        client, peer, clock = self.connect()
+        self.assertIn(b"Host: [::1]:5048\r\n", client.transport.value())
+        self.assertIn(b"GET /path?query HTTP/1.1", client.transport.value())
+        self.pump(client, peer)
+        client.session.wire.write(["q" * 70000, b""])
+        peer.session.wire.write([b"r"])
+        self.pump(client, peer)
+        self.assertEqual(peer.session.messages(), ["q" * 70000, b""])
+        self.assertEqual(client.session.messages(), [b"r"])
+        client.session.wire.close()
+        self.pump(client, peer)
+        lose(peer)
+        lose(client)
+        self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
+        self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
+        client, peer, _ = self.connect()
+        self.pump(client, peer)
+        client.dataReceived(b"\x8a\x80\0\0\0\0")
+        self.assertEqual(client.state, client.STATE_CLOSING)
+        for side in (client, peer):
+            lose(side)
+
+    def test_a_server_which_never_drops_the_connection_is_dropped(self):
+        client, peer, clock = self.connect()
+        self.pump(client, peer)
+        client.session.wire.close()
+        self.pump(client, peer)
+        clock.advance(5.1)
+        self.assertTrue(client.transport.disconnected)
+        lose(client)
+        lose(peer)
+
+
+@pytest.mark.parametrize(
+    "text, address",
+    [
+        ("ws://host", (False, "host", 80, "/")),
+        ("wss://host/p?q=1", (True, "host", 443, "/p?q=1")),
+        ("ws://[::1]:5048/", (False, "::1", 5048, "/")),
+    ],
+)
+def test_addresses_are_parsed(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host:1",
+        "http://host",
+        "ws://",
+        "ws://host:0",
+        "ws://host:x",
+        "ws://h:99999",
+        "ws://h/#f",
+        "ws://u:p@h/",
+        "ws://h/a b",
+        "ws://h/\r\nX: y",
+        "ws://[::1",
+        "ws://h/é",
+    ],
+)
+def test_what_is_no_address_is_one_line(text):
+    with pytest.raises(ConfigurationError):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "http://", "http://h/path", "http://h:x", "*.x", "http://h?q", "http://h#f"],
+)
+def test_what_is_no_origin_is_one_line(text):
+    with pytest.raises(ConfigurationError):
+        server(upgrade=False, origins=[text])
+
+
+class Edges(SynchronousTestCase):
+    def test_a_client_that_never_upgrades_is_a_fault_and_cannot_fill_the_log__NB_09(self) -> None:
+        """NB-09: autobahn writes two lines for each of them, however many come."""
+        lines: dict[str, list[str]] = {}
+        for name, octets in (
+            ("status", b"\x1b[31m\r\n\r\n"),
+            ("version", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n"),
+            ("octets", b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000),
+            ("seconds", b"GET / HTTP/1.1\r\n"),
+        ):
+            first, _, clock = server(upgrade=False)
+            lose(first)
+            sessions = first.factory.sessions
+            with capturedLogs() as logged:
+                nine = [first.factory.buildProtocol(None) for _ in range(9)]
+                for connection in nine:
+                    connection.makeConnection(StringTransport(lenient=True))
+                    connection.dataReceived(octets)
+                if name == "seconds":
+                    clock.advance(sessions.limits["websocket-upgrade-seconds"])
+                for connection in nine:
+                    lose(connection)
+            self.assertEqual(sessions.counters["fault:upgrade"], 9, name)
+            met = sessions.counters[f"limit:websocket-upgrade-{name}"]
+            self.assertEqual(met, 9 if name == "seconds" else 0)
+            lines[name] = [formatEvent(event) or "" for event in logged]
+            self.assertEqual(len(lines[name]), 5, lines[name])
+            self.assertTrue(all(map(str.isprintable, lines[name])))
+            self.assertTrue(lines[name][0].startswith("192.168.1.1:54321: closed before it spoke"))
+
+    def test_what_the_log_says_of_a_peer_is_one_line_with_its_address__NB_09(self) -> None:
+        begun = "closed before it spoke WebSocket: "
+        foreign = UPGRADE % b"Origin: http://evil.example\r\n"
+        for octets, upgraded, reason, text in (
+            (b"\x1b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x1b"'),
+            (b"x" * 20_000, False, "upgrade", f"{begun}the HTTP head is too long"),
+            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {SPEAKS_TLS}"),
+            (foreign, False, "origin", "refused: a web page from http://evil.example may not "
+             "connect (--origin allows it)"),
+            (b"x", True, "websocket", "dropped, autobahn failed: 'odd \\x1b'"),
+        ):  # fmt: skip
+            connection, transport, _ = server(upgrade=upgraded)
+            transport.peerAddr = IPv4Address("TCP", "192.0.2.7", 7)
+
+            def odd() -> None:
+                raise ValueError("odd \x1b")
+
+            if upgraded:
+                connection.peer, connection.processData = "192.0.2.7:7", odd
+            with capturedLogs() as logged:
+                connection.dataReceived(octets)
+            self.assertEqual([formatEvent(event) for event in logged], [f"192.0.2.7:7: {text}"])
+            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
+            lose(connection)
+
+    def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
+        """NB-09: PROXY headers carry any text in place of an address."""
+        for address, told in (
+            (IPv4Address("TCP", "\x1b[31mA\u202e", 1), r"^\\x1b\[31mA\\u202e:1: refused"),
+            (UNIXAddress(b"/a\n\x1b[31m"), r"^/a\\n\\x1b\[31m: refused"),
+        ):
+            connection, transport, _ = server(upgrade=False)
+            transport.peerAddr = address
+            with capturedLogs() as logged:
+                connection.dataReceived(UPGRADE % b"Origin: https://evil.example\r\n")
+            [line] = [formatEvent(event) for event in logged if event.get("reason") == "origin"]
+            self.assertRegex(line, told)
+            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            self.assertTrue(worst.address.isprintable())
+            lose(connection)
+
+    def test_a_session_which_fails_at_its_beginning_closes_its_connection(self) -> None:
+        connection, transport, _ = server(upgrade=False)
+
+        def makeConnection(wire: Any) -> None:
+            raise ZeroDivisionError
+
+        connection.session.makeConnection = makeConnection
+        with capturedLogs() as logged:
+            connection.dataReceived(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertTrue(any("makeConnection" in str(formatEvent(event)) for event in logged))
+        self.assertTrue(transport.disconnecting or transport.disconnected or connection.state != 3)
+        lose(connection)
+
+    def test_over_tls_a_ping_is_written_at_once_unless_something_waits_in_front__NB_11(
+        self,
+    ) -> None:
+        connection, transport, clock = server()
+        wire, at_once = connection.session.wire, []
+        transport.writeNow = at_once.append
+        transport.clear()
+        clock.advance(55)
+        self.assertEqual((at_once, transport.value()), ([b"\x89\x00"], b""))
+        connection.dataReceived(sent(PONG))
+        # The peer does not read, and something waits.
+        connection.output.pauseProducing()
+        wire.write(["a"])
+        clock.advance(55)
+        self.assertEqual((len(at_once), transport.value()), (1, b""))
+        connection.output.resumeProducing()
+        clock.advance(0)
+        self.assertEqual((len(at_once), transport.value()), (1, b"\x81\x01a\x89\x00"))
+        lose(connection)
+
+    def test_a_server_notices_that_a_silent_peer_is_gone__HO_04(self) -> None:
+        connection, _, _ = server()
+        transport = Tcp()
+        connection.transport = transport
+        connection.factory.connectionBegun(connection)
+        self.assertTrue(transport.told["KeepAlive"])
+        lose(connection)
+
+    def test_a_wire_says_what_its_transport_is_and_what_waits_for_it(self) -> None:
+        connection, transport, clock = server()
+        wire = connection.session.wire
+        self.assertEqual(wire.getHost(), transport.getHost())
+        self.assertEqual((wire.full, wire.unread, wire.waiting), (False, False, 0))
+        clock.advance(3)
+        connection.output.pauseProducing()
+        wire.write(["x" * 10])
+        self.assertEqual((wire.full, wire.unread, wire.waiting > 10), (True, True, True))
+        self.assertEqual(wire.movedAt, connection.output.movedAt)
+        self.assertFalse(wire.disconnecting)
+        wire.abortConnection()
+        self.assertTrue(transport.disconnected)
+        self.assertTrue(wire.disconnecting)
+        lose(connection)
+
+    def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
+        """RFC 6455, 5.2: 125 stands in one octet, 126 in three, and each may come alone."""
+        for length, spelled, good in (
+            (125, b"\xfd", True),
+            (125, b"\xfe\0\x7d", False),
+            (126, b"\xfe\0\x7e", True),
+            (0, b"\xfe\0\0", False),
+            (65535, b"\xfe\xff\xff", True),
+            (65535, b"\xff\0\0\0\0\0\0\xff\xff", False),
+            (65536, b"\xff\0\0\0\0\0\1\0\0", True),
+        ):
+            connection, transport, _ = server()
+            connection.dataReceived(b"\x81" + spelled + bytes(4) + b"x" * length)
+            self.assertEqual(connection.session.messages(), ["x" * length] if good else [])
+            self.assertEqual(bool(frames(after_head(transport))), not good)
+            lose(connection)
+
+
+class ClientEdges(SynchronousTestCase):
+    def test_a_client_that_gives_up_while_its_server_does_not_end_cuts_it_off__UM_21(self) -> None:
+        """Both close frames were sent: without the cut the server could keep it for ever."""
+        both = BothSides()
+        for given_up in (False, True):
+            client, peer, clock = both.connect()
+            both.pump(client, peer)
+            client.session.wire.close(False)
+            both.pump(client, peer)
+            self.assertEqual(client.transport.disconnected, False)
+            self.assertIsNone(client.serverConnectionDropTimeoutCall)  # ours takes its place
+            if given_up:
+                client.abort("no longer wanted")
+            self.assertEqual(client.transport.disconnected, given_up)
+            lose(client)
+            lose(peer)
+            lost = "ConnectionLost" if given_up else "ConnectionDone"
+            self.assertEqual(client.session.seen[-1], ("lost", lost))
+            self.assertEqual(clock.getDelayedCalls(), [])
+
+
+# ── pings of many websocket connections ─────────────────────────────────────────────────────────
+
+
+PINGS_A_TURN, STEP_SECONDS = 200, 0.5
+
+
+CONNECTIONS = 30
+
+
+class Turning(Clock):
+    """Refuses calls in the past, as reactors do, and tells ``turn`` of each call it makes."""
+
+    turn: Callable[[], None] = staticmethod(lambda: None)
+
+    def callLater(self, when: float, what: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        assert when >= 0
+
+        def call() -> None:
+            what(*args, **kw)
+            self.turn()
+
+        return super().callLater(when, call)
+
+
+class Peer:
+    """One connection: it answers, or it does not, and notes when it was pinged."""
+
+    def __init__(self, clock: Turning, every: Keepalives, answers: bool) -> None:
+        self.clock = clock
+        self.answers = answers
+        self.pings: list[float] = []
+        self.gone_at: float | None = None
+        self.keepalive = Keepalive(every, self._ping, self._gone)
+        self.began = clock.seconds()
+        self.keepalive.start()
+
+    def _ping(self) -> None:
+        self.pings.append(self.clock.seconds())
+        if self.answers:
+            self.keepalive.heard = True
+
+    def _gone(self) -> bool:
+        self.gone_at = self.clock.seconds()
+        self.keepalive.stop()
+        return True
+
+
+@pytest.mark.parametrize(
+    ("interval", "patience"), [(50.0, 30.0), (10.0, 30.0), (20.0, 20.0), (7.7, 1), (1.1 + 2.2, 3.3)]
+)
+def test_each_living_peer_is_pinged_in_time_and_a_dead_one_is_ended__NB_11(
+    interval: float, patience: float
+) -> None:
+    clock, random = Turning(), Random(7)
+    every = Keepalives(clock, interval, patience)
+    peers = []
+    for _ in range(CONNECTIONS):
+        peers.append(Peer(clock, every, answers=random.random() < 0.7))
+        for _ in range(random.randrange(int(interval))):
+            clock.advance(0.05)
+        assert len(clock.getDelayedCalls()) == 1
+    steps = int(6 * (interval + patience) / 0.05)
+    for _ in range(steps):
+        clock.advance(0.05)
+    slack = 2 * STEP_SECONDS + 0.1
+    for peer in peers:
+        first = peer.pings[0]
+        assert peer.began + interval <= first + 1e-6 <= peer.began + interval + slack
+        if peer.answers:
+            assert peer.gone_at is None
+            between = [after - before for before, after in pairwise(peer.pings)]
+            assert len(between) >= 4
+            assert all(interval - slack <= one <= interval + 2 * slack for one in between), between
+        else:
+            assert len(peer.pings) == 1
+            assert peer.gone_at is not None
+            assert first + patience - slack <= peer.gone_at <= first + patience + 2 * slack
+    for peer in peers:
+        peer.keepalive.stop()
+        peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(answers: bool) -> None:
+    """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
+    clock = Turning()
+    every = Keepalives(clock, 10, 10)
+    sums: list[int] = []
+
+    def looked_at() -> int:
+        return sum(len(peer.pings) + (peer.gone_at is not None) for peer in peers)
+
+    clock.turn = lambda: sums.append(looked_at())  # type: ignore[method-assign]
+    peers = [Peer(clock, every, answers) for _ in range(5 * PINGS_A_TURN // 2)]
+    for _ in range(3 if answers else 2):
+        sums[:] = [looked_at()]
+        clock.advance(10 + STEP_SECONDS)
+        turns = [after - before for before, after in pairwise(sums)]
+        assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
+    assert answers == (peers[0].gone_at is None)
+    for peer in peers:
+        peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_connection_may_end_others_while_all_are_due() -> None:
+    clock = Turning()
+    every = Keepalives(clock, 10, 10)
+    peers = [Peer(clock, every, answers=True) for _ in range(5)]
+
+    def ends_all() -> None:
+        for peer in peers[1:]:
+            peer.keepalive.stop()
+        raise ValueError("and fails")
+
+    peers[0].keepalive.ping = ends_all
+    with capturedLogs() as logged:
+        clock.advance(10)
+    assert [event["log_format"] for event in logged] == ["a ping failed"]
+    assert logged[0]["log_failure"].check(ValueError)
+    assert [len(peer.pings) for peer in peers] == [0] * 5
+    assert len(clock.getDelayedCalls()) == 1
+    peers[0].keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_who_deserves_more_time_is_pinged_again_after_it_was_heard__HO_04() -> None:
+    clock = Turning()
+    peer = Peer(clock, Keepalives(clock, 50, 30), answers=False)
+    asked: list[float] = []
+
+    def deserves_more() -> bool:
+        asked.append(clock.seconds())
+        return False
+
+    peer.keepalive.gone = deserves_more
+    for second in range(300):
+        clock.advance(1)
+        if second == 150:
+            peer.keepalive.heard = True
+    assert [round(second) for second in asked] == [80, 110, 140, 220, 250, 280]
+    assert [round(second) for second in peer.pings] == [50, 190]
+    peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__NB_07() -> None:
+    clock = Turning()
+    every = Keepalives(clock, 10, 10)
+    peers = [Peer(clock, every, answers=False) for _ in range(3)]
+    end, tries = peers[0]._gone, iter([ValueError("not now"), None])
+
+    def fails_once() -> bool:
+        if (error := next(tries)) is not None:
+            raise error
+        return end()
+
+    peers[0].keepalive.gone = fails_once
+    with capturedLogs() as logged:
+        clock.advance(10)
+        clock.advance(10)
+    assert [event["log_format"] for event in logged] == ["a connection could not be ended"]
+    assert logged[0]["log_failure"].check(ValueError)
+    assert [peer.gone_at for peer in peers] == [None, 20, 20]
+    clock.advance(10)
+    assert peers[0].gone_at == 30
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
+    """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
+    clock = Turning()
+    every = Keepalives(clock, 10, 30)
+    silent = Peer(clock, every, answers=False)
+    clock.pump([10, 10, 1])
+    other = Peer(clock, every, answers=True)
+    assert len(clock.getDelayedCalls()) == 1
+    clock.pump([10, 9])
+    assert (silent.pings, silent.gone_at, other.pings) == ([10], 40, [31])
+    other.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
+    clock = Turning()
+    every = Keepalives(clock, 10, 10)
+    stopped, lives = (Peer(clock, every, answers=True) for _ in range(2))
+    stopped.keepalive.stop()
+    clock.advance(10)
+    assert [len(peer.pings) for peer in (stopped, lives)] == [0, 1]
+    other = Peer(clock, every, answers=True)
+    clock.advance(10)
+    other.keepalive.stop()
+    other.keepalive.heard = False
+    clock.advance(10)
+    assert (other.gone_at, len(other.pings), len(lives.pings)) == (None, 1, 3)
+    lives.keepalive.stop()
+    assert clock.getDelayedCalls() == []

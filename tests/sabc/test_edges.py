@@ -1,0 +1,507 @@
+"""What a machine counts and shows after each step, and what seldom happens to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from tests.tools.figures import Figures
+from twisted_msgproto.core.errors import Fault, LimitExceeded
+from twisted_msgproto.sabc import Client, Server
+
+from .sides import (
+    NOW,
+    NUDGE,
+    SESSION,
+    SMALL,
+    client_in,
+    codes,
+    errors,
+    flat,
+    frame,
+    limits,
+    msg,
+    names,
+    open_client,
+    open_server,
+    part,
+    requests,
+    sent,
+    server_in,
+    state_of,
+)
+
+
+def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() -> None:
+    changes = {"message_octets": 400, "unfinished_messages": 1, "outstanding_requests": 3}
+    side = open_server(limits=limits(**changes))
+
+    def figures() -> dict[str, Any]:
+        own = {name: getattr(side, name) for name in ("whole", "room", "closed")}
+        deadline = None if side.deadline is None else side.deadline - NOW
+        return {**asdict(side.counters), **side.snapshot(), **own, "deadline": deadline}
+
+    assert figures() == {
+        **dict.fromkeys(asdict(side.counters), 0),
+        **dict.fromkeys(("unanswered", "outstanding", "unfinished"), 0),
+        **{"state": "OPEN", "framing": "mark", "expires": None, "deadline": None},
+        **{"whole": True, "closed": False, "room": 3},
+    }
+    changed = Figures(figures)
+
+    def read(octets: bytes, seconds: float) -> None:
+        side.receive(octets, NOW + seconds)
+
+    def part(id: str) -> bytes:
+        return msg(b"1", final=False, msg_id=id, msg_more="yes") + NUDGE
+
+    whole = msg(b"1", msg_id="e")
+    failure = frame("ERROR", {"session-id": SESSION, "ref-msg-id": "2"}, b"no")
+    steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
+        (lambda: read(msg(b"1", msg_id="a"), 1), {"requests": 1, "unanswered": 1}, 0),
+        (
+            lambda: read(msg(b"1", msg_id="b") + msg(b"1", msg_id="c", x="y"), 1),
+            {"requests": 3, "unanswered": 3},
+            0,
+        ),
+        (
+            lambda: read(msg(b"1", msg_id="d"), 1),
+            {"errors_sent": 1, "refused_frames": 1},
+            113,
+        ),
+        (lambda: side.answer("a", b"ok"), {"unanswered": 2}, 69),
+        (lambda: side.acknowledge(["b"]), {"unanswered": 1}, 63),
+        (
+            lambda: read(msg(b"1", msg_id="s", send_only="yes"), 2),
+            {"send_only": 1},
+            0,
+        ),
+        (lambda: side.settle(1), {}, 0),
+        (
+            lambda: read(part("p"), 3),
+            {"errors_received": 1, "unfinished": 1, "whole": False, "deadline": 63.0},
+            0,
+        ),
+        (
+            lambda: read(part("q"), 3),
+            {"errors_received": 2, "errors_sent": 2, "refused_frames": 2, "unfinished": 2},
+            113,
+        ),
+        (lambda: read(whole[:30], 4), {}, 0),
+        (lambda: read(whole[30:], 5), {"requests": 4, "unanswered": 2}, 0),
+        (
+            lambda: read(msg(b"1", msg_id="p"), 6),
+            {"requests": 5, "unanswered": 3, "unfinished": 1},
+            0,
+        ),
+        (
+            lambda: read(msg(b"1" * 500, msg_id="l"), 7),
+            {"errors_sent": 3, "refused_frames": 3, "truncated_messages": 1},
+            113,
+        ),
+        (lambda: side.fail("c", 500, "no"), {"errors_sent": 4, "unanswered": 2}, 84),
+        (
+            lambda: read(msg(b"1" * 500, msg_id="l"), 7),
+            {"requests": 6, "truncated_messages": 2, "unanswered": 3},
+            0,
+        ),
+        (lambda: read(msg(b"1", ref_msg_id="zz"), 8), {"unknown_responses": 1}, 0),
+        (lambda: read(msg(b"1"), 8), {"errors_sent": 5, "refused_frames": 4}, 96),
+        (lambda: side.request(b"x", 1, NOW + 9), {"outstanding": 1, "room": 2}, 64),
+        (
+            lambda: side.request(b"x", 2, NOW + 9, seconds=5),
+            {"outstanding": 2, "room": 1, "deadline": 14.0},
+            64,
+        ),
+        (
+            lambda: read(msg(b"1", ref_msg_id="1"), 10),
+            {"responses": 1, "outstanding": 1, "room": 2},
+            0,
+        ),
+        (lambda: read(failure, 10), {"errors_received": 3, "outstanding": 0, "room": 3}, 0),
+        (lambda: read(part("r"), 11), {"errors_received": 4, "unfinished": 2}, 0),
+        (lambda: side.advance(NOW + 40), {"deadline": 63.0}, 0),
+        (
+            lambda: side.advance(NOW + 71),
+            {
+                **{"errors_sent": 6, "abandoned_messages": 1, "unfinished": 1},
+                "deadline": 131.0,
+            },
+            118,
+        ),
+        (lambda: side.advance(NOW + 72), {}, 0),
+        (
+            lambda: side.advance(NOW + 131),
+            {"unfinished": 0, "whole": True, "deadline": None},
+            0,
+        ),
+        (lambda: side.drain(NOW + 201), {"state": "DRAINING", "deadline": 231.0}, 0),
+        (
+            lambda: side.lost(NOW + 202),
+            {"state": "CLOSED", "unanswered": 0, "deadline": None, "closed": True},
+            0,
+        ),
+    ]
+    told: list[tuple[int, dict[str, Any], int]] = []
+    for number, (step, _, _) in enumerate(steps):
+        told.append((number, changed(step()), len(side.outputs())))
+    assert told == [(n, expected, octets) for n, (_, expected, octets) in enumerate(steps)]
+
+
+# ── messages that go out in parts ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (1, [1]), (10, [10]), (11, [11]), (13, [13]), (14, [10, 4]), (20, [10, 10]),
+        (23, [10, 13]), (24, [10, 10, 4]), (40, [10, 10, 10, 10]), (43, [10, 10, 10, 13]),
+    ],
+)  # fmt: skip
+def test_parts_have_their_size_and_the_last_one_up_to_three_octets_more__SA_18__SA_21(
+    size: int, parts: list[int], lengths: bool
+) -> None:
+    """Nothing else decides: neither how the body comes, nor which verb sends it."""
+    for pieces in ([size], [1] * size, [size // 2, size - size // 2]):
+        side = open_client(limits=limits(part_octets=10), lengths=lengths)
+        outgoing = side.open_message("w", NOW)
+        for piece in pieces:
+            outgoing.write(b"x" * piece)
+        outgoing.finish()
+        assert [len(one.body) for one in sent(side)] == parts
+    side = open_client(limits=limits(part_octets=10), lengths=lengths)
+    side.request(b"x" * size, 1, NOW)
+    assert [len(one.body) for one in sent(side)] == parts
+
+
+# ── what else a side knows ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["made_safe", "not_safe", "forbid"])
+def test_send_only_messages_are_in_work_until_the_sink_or_a_rule_has_answered__SA_12(
+    how: str,
+) -> None:
+    server = open_server(unhooked=("send-only",))
+    octets = b"".join(msg(b"x", msg_id=id, send_only="yes") for id in "ab")
+    (event,) = server.receive(octets, NOW)
+    assert names([event]) == ["MessagesReceived"]
+    server.drain(NOW)
+    assert not server.closed
+    if how == "forbid":
+        server.forbid(event.place, "no")
+        assert codes(server)[:2] == ["403", "403"]
+    else:
+        getattr(server, how)(event.place, NOW)
+    assert server.closed
+
+
+def waiting(seconds: float) -> Server:
+    """A server with a message of which a part has come, at ``NOW + seconds``."""
+    server = open_server()
+    server.receive(msg(b"1", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + seconds)
+    return server
+
+
+def test_after_a_pause_a_message_has_all_its_time__SA_27() -> None:
+    """Not only the deadline: what came before the pause does not count when it comes."""
+    server = waiting(0)
+    server.paused(NOW + 10)
+    server.resumed(NOW + 100)
+    for seconds, events in ((101, 0), (159, 0), (160, 1)):
+        assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_a_part_without_octets_keeps_its_message__SA_27() -> None:
+    server = waiting(0)
+    server.receive(msg(b"", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + 50)
+    for seconds, events in ((60, 0), (109, 0), (110, 1)):
+        assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_octets_of_a_body_keep_its_message__SA_27() -> None:
+    server = open_server(limits=limits(message_octets=1600))
+    octets = msg(b"x" * 600, msg_id="e")
+    server.receive(octets[:300], NOW)
+    server.receive(octets[300:600], NOW + 50)
+    for seconds, events in ((60, 0), (109, 0), (110, 1)):
+        assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_requests_of_one_read_weigh_as_much_as_one_by_one__NB_02() -> None:
+    frames = [msg(b"x" * size, msg_id=f"\u4e00{size}") for size in (1, 20, 300)]
+    for framed in (False, True):
+        together, single = open_server(framed=framed), open_server(framed=framed)
+        (event,) = together.receive(frames if framed else b"".join(frames), NOW)
+        assert names([event]) == ["MessagesReceived"]
+        weights = []
+        for one in frames:
+            (alone,) = single.receive([one] if framed else one, NOW)
+            assert names([alone]) == ["MessagesReceived"]
+            weights.append(alone.weight)
+        assert event.weight == sum(weights)
+
+
+def test_a_log_in_has_its_time_from_when_it_was_asked_for__SA_27() -> None:
+    server = Server(limits=limits(connect_seconds=10))
+    server.connection_made(NOW)
+    server.receive(frame("CONNECT", {"client-id": "me"}), NOW + 9)
+    assert server.deadline == NOW + 19
+    assert server.advance(NOW + 18) == []
+    assert server.advance(NOW + 19) != []
+
+
+def test_what_was_given_up_is_forgotten_although_another_message_is_coming__SA_27() -> None:
+    server = waiting(0)
+    assert len(server.advance(NOW + 60)) == 1
+    server.receive(msg(b"x" * 200, msg_id="e")[:-100], NOW + 100)
+    assert server.snapshot()["unfinished"] == 1
+    assert server.advance(NOW + 120) == []
+    assert server.snapshot()["unfinished"] == 0
+    assert len(server.advance(NOW + 160)) == 1  # the other one
+    assert not server.whole
+    server.receive(msg(b"x" * 200, msg_id="e")[-100:], NOW + 161)
+    assert (server.counters.requests, server.whole) == (0, True)
+
+
+def places(events: list[Any]) -> list[int]:
+    return [event.place for event in events]
+
+
+def test_what_a_peer_may_not_send_is_refused_with_403_and_the_session_goes_on() -> None:
+    server = open_server()
+    (request,) = places(server.receive(msg(b"a", msg_id="1"), NOW))
+    (quiet,) = places(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
+    (answered,) = places(server.receive(msg(b"c", msg_id="3"), NOW))
+    server.answer("3", b"C")
+    server.outputs()
+    for place in (request, quiet, answered):
+        server.forbid(place, "not here")
+    assert errors(server) == [("403", "1", b"not here"), ("403", "2", b"not here")]
+    assert state_of(server) == "OPEN"
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.forbid(request, "again")
+
+
+def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
+    server = open_server()
+    first, second = places(server.receive(msg(b"a", msg_id="1"), NOW)) + places(
+        server.receive(msg(b"b", msg_id="2"), NOW)
+    )
+    server.lost(0.0)
+    server.outputs()
+    server.forbid(first, "not here")
+    server.not_safe(second, NOW)
+    assert server.outputs() == b""
+
+
+def test_a_websocket_message_of_more_than_twice_the_limit_ends_the_session_once__SA_22() -> None:
+    server = open_server(framed=True)
+    assert names(server.oversized()) == ["Fault"]
+    assert server.finished
+    assert server.oversized() == []
+    assert [b"error-code::413" in octets for octets in server.outputs()] == [True]
+
+
+def test_messages_behind_the_one_that_ends_a_session_are_not_read__SA_25() -> None:
+    server = open_server(framed=True, limits=SMALL)
+    large, next_one = msg(b"x" * 700, msg_id="1"), msg(b"y", msg_id="2")
+    events = flat(server.receive([large, next_one], NOW))
+    assert [type(event) for event in events] == [Fault]
+    assert server.receive([next_one], NOW) == []
+
+
+def test_a_client_whose_server_says_no_more_is_at_its_end() -> None:
+    for state in ("WAITING", "OPEN", "DRAINING"):
+        client = client_in(state)
+        assert client.ended(NOW) == []
+        assert client.finished, state
+
+
+def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request__SA_18() -> None:
+    client = open_client(limits=limits(part_octets=4), lengths=True)
+    outgoing = client.open_message(None, NOW)
+    outgoing.write(b"abcdefghijklmnop")
+    client.outputs()
+    outgoing.abort()
+    assert client.outstanding == 0
+    assert b"content-length::0" in client.outputs()
+
+
+def test_a_frame_that_is_not_whole_has_its_time_and_a_session_has_begun__SA_27() -> None:
+    server = open_server(limits=limits(connect_seconds=5))
+    assert server.deadline is None
+    server.receive(msg(b"x", msg_id="1")[:-1], NOW)
+    assert server.deadline == NOW + 60
+    client = open_client(limits=limits(connect_seconds=5))
+    assert client.deadline is None
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_an_answer_is_counted_once__SA_16(framed: bool) -> None:
+    client = open_client(framed=framed)
+    answer = msg(b"yes", ref_msg_id=client.request(b"", "waiter", NOW))
+    client.receive([answer] if framed else answer, NOW)
+    assert (client.counters.responses, client.counters.unknown_responses) == (1, 0)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_every_request_is_counted_however_it_comes(framed: bool) -> None:
+    server = open_server(framed=framed)
+    octets = [msg(b"x", msg_id=str(number)) for number in range(40)]
+    server.receive(octets if framed else b"".join(octets), NOW)
+    assert server.counters.requests == 40
+    octets = [msg(b"x", msg_id="40"), msg(b"q", msg_id="41", send_only="yes")]
+    server.receive(octets if framed else b"".join(octets), NOW)
+    assert server.counters.requests == 41
+    if not framed:
+        whole = msg(b"x" * 100, msg_id="42")
+        server.receive(whole[:90], NOW)
+        server.receive(whole[90:], NOW)
+        assert server.counters.requests == 42
+
+
+def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
+    server = open_server(limits=limits(message_octets=1600))
+    server.receive(part(b"begun", msg_id="0") + msg(b"x" * 1000, msg_id="1")[:-5], NOW)
+    assert server.held > 1000
+    server.lost(NOW)
+    assert server.deadline is None
+    assert server.held == 0
+    assert server.whole
+    assert server.snapshot()["unfinished"] == 0
+
+
+def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
+    client = open_client(limits=limits(part_octets=4))
+    client.open_message("w", NOW).write(b"abcd\0xyz")
+    assert client.outputs().endswith(b"\r\n\r\nabcd\0")
+
+
+def test_the_end_of_a_frame_counts_for_twice_the_limit_too__SA_22() -> None:
+    for octets, state in ((600, "OPEN"), (601, "CLOSED")):  # 300 is the limit
+        server = open_server(limits=SMALL)
+        octets_of_it = msg(b"x" * (octets - len(msg(b"x", msg_id="1")) + 1), msg_id="1")
+        assert len(octets_of_it) == octets
+        assert server.receive(octets_of_it[:-5], NOW) == []
+        assert server.receive(octets_of_it[-5:], NOW) != []
+        assert state_of(server) == state
+
+
+def test_on_websocket_a_client_tells_a_server_that_it_was_too_late__SA_27() -> None:
+    for framed, said in ((False, 0), (True, 1)):
+        client = Client(framed=framed)
+        client.connect("me", now=NOW)
+        client.outputs()
+        assert client.deadline is not None
+        (event,) = client.advance(client.deadline)
+        assert isinstance(event, Fault)
+        assert bytes(b"".join(client.outputs())).count(b"error-code::408") == said
+
+
+def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26() -> None:
+    body = b"\r\nMESSAGE\r\na::b\n" + b"c" * 20
+    client, server = open_client(limits=limits(part_octets=14)), open_server()
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(body)
+    outgoing.finish()
+    assert [row[1] for row in requests(server.receive(client.outputs(), NOW))] == [body]
+
+
+@pytest.mark.parametrize(("framed", "first"), [(False, 15), (True, 14)])
+def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> None:
+    """What would pass for a head ends with the next octet, and with frames it does not matter."""
+    client = open_client(framed=framed, limits=limits(part_octets=14))
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"\r\nMESSAGE\r\na::\n" + b"c" * 20)
+    outgoing.finish()
+    octets = b"".join(client.outputs()) if framed else client.outputs()
+    parts = bytes(octets).split(b"MESSAGE\r\nsession-id")[1:]
+    assert len(parts[0].partition(b"\r\n\r\n")[2]) == first
+
+
+def test_a_message_is_cut_at_the_same_octet_however_it_comes__SA_22() -> None:
+    """Pieces of 18 octets are measured, and the limit may be where one of them ends."""
+    for id in ("1" * length for length in range(1, 19)):
+        octets = msg(b"x" * 250, msg_id=id)
+        head = octets.index(b"\r\n\r\n") + 4
+        for size in (1, len(octets)):
+            server, events = open_server(limits=SMALL), []
+            for start in range(0, len(octets), size):
+                events += server.receive(octets[start : start + size], NOW)
+            assert requests(events) == [(id, b"x" * (300 - head), True)]
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_whoever_sends_more_than_twice_the_limit_hears_of_which_message_it_was__SA_22(
+    answer: bool,
+) -> None:
+    """An answer has no id of its own."""
+    server = open_server(limits=SMALL)
+    names = {"ref_msg_id": server.request(b"?", "w", NOW)} if answer else {"msg_id": "1"}
+    server.outputs()
+    server.receive(msg(b"x" * 700, **names), NOW)
+    ((code, ref, _),) = errors(server)
+    assert (code, ref) == ("413", None if answer else "1")
+
+
+def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> None:
+    client = open_client()
+    for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
+        with pytest.raises(LimitExceeded, match="a header is above 1024 octets"):
+            client.request(b"", "waiter", NOW, headers=fields)
+
+
+def test_a_finished_message_takes_nothing_more_and_is_finished_once__SA_18() -> None:
+    client = open_client(lengths=True)
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"all")
+    outgoing.finish()
+    with pytest.raises(ValueError, match="finished"):
+        outgoing.write(b"more")
+    sent = client.outputs()
+    assert sent.count(b"MESSAGE") == 1
+    outgoing.finish()
+    assert client.outputs() == b""
+
+
+def test_an_error_in_answer_to_connect_is_counted__SA_16() -> None:
+    client = client_in("WAITING")
+    client.receive(frame("ERROR", {"error-code": "401"}, b"no"), NOW)
+    assert client.counters.errors_received == 1
+    assert client.deadline is None  # it waits for no session any more (SA-27)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_what_waits_to_be_sent_goes_with_the_connection__NB_02(framed: bool) -> None:
+    client = open_client(framed=framed)
+    client.request(b"x", "waiter", NOW)
+    client.lost(0.0)
+    assert not client.outputs()
+
+
+LAST_ANSWERS: dict[str, Callable[[Server], object]] = {
+    "answer": lambda server: server.answer("work", b"done"),
+    "answer_all": lambda server: server.answer_all(["work"], [b"done"]),
+    "acknowledge": lambda server: server.acknowledge(["work"]),
+    "fail": lambda server: server.fail("work", 500, "it cannot"),
+}
+
+
+@pytest.mark.parametrize("verb", LAST_ANSWERS)
+def test_a_server_that_leaves_is_closed_when_its_last_request_is_answered__SA_12(verb: str) -> None:
+    server = server_in("DRAINING")
+    LAST_ANSWERS[verb](server)
+    assert state_of(server) == "CLOSED"
+    assert b"DISCONNECTING" in server.outputs()
+
+
+@pytest.mark.parametrize("verb", ["abort", "finish"])
+def test_a_message_that_is_open_no_more_leaves_its_place__SA_18(verb: str) -> None:
+    client = open_client(limits=limits(outstanding_requests=5))
+    for _ in range(20):
+        outgoing = client.open_message(None, NOW)
+        getattr(outgoing, verb)()

@@ -1,0 +1,665 @@
+"""The bridge's loop without Java: killed at every step, with the power cut, against other bridges,
+over restored tables and restored queues.  What lands is exact, or refused in one line; what fails
+is done again, and told.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
+from tests.tools.power import Killed, PowerDisk
+from tests.tools.tables import TABLE_SCHEMA
+from twisted_msgproto.core.errors import (
+    MsgprotoError,
+    Overtaken,
+    QueueError,
+    QueueMismatch,
+    RewindNeeded,
+    TableError,
+)
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.spark import loop as loops
+from twisted_msgproto.spark.jobs import open_range
+from twisted_msgproto.spark.loop import Loop, Pace
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.landing import (
+    Failure,
+    LandedRanges,
+    Range,
+    Target,
+    land_ranges,
+    merged,
+)
+from twisted_msgproto.table.log import Table
+
+PATIENCE = 60.0
+"""How long a test waits for what must happen."""
+
+Tasks = Sequence[Sequence[Range]]
+OTHER = Run("0ther", "elsewhere", 4711)
+IN_THREE = Pace(trigger=0, once=True, rows_max=600)
+"""Three batches land a queue."""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def consumer(table: Path) -> str:
+    return f"spark-{Table.open(table).table_id.replace('-', '')[:8]}"
+
+
+def scripted(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object], see: Any = None
+) -> list[Any]:
+    """Runs the loop with one step before each round; what was seen before each.
+
+    A step that returns False has no gateway answer.
+    """
+    asks, left, seen = loop.gateways.ask, list(steps), []
+
+    def ask(landed: Any) -> Any:
+        seen.append(see() if see else loop.progress.batches)
+        if not left:
+            loop.stop.set()
+            return []
+        return [] if left.pop(0)() is False else asks(landed, PATIENCE)
+
+    monkeypatch.setattr(loop.gateways, "ask", ask)
+    loop.run()
+    return seen
+
+
+# -- the ordinary course ---------------------------------------------------------------------------
+
+
+def test_queues_land_and_their_marks_follow(table: Path, queue: Path, tmp_path: Path) -> None:
+    write(tmp_path / "second", messages(0, 70))
+    loop = drain(table, [queue, tmp_path / "second"])
+    exactly(table, queue, tmp_path / "second")
+    assert QueueReader(queue).consumers() == {consumer(table): 1500}
+    assert QueueReader(tmp_path / "second").consumers() == {consumer(table): 70}
+    assert (loop.progress.batches, loop.progress.rows) == (1, 1570)
+
+
+def test_a_commit_says_what_its_files_hold(table: Path, queue: Path) -> None:
+    damage_record(queue, b'{"n":777}')
+    said: list[str] = []
+    loop = drain(table, [queue], say=said.append)
+    newest = table / "_delta_log" / f"{Table.open(table).version:020}.json"
+    first = json.loads(newest.read_text().splitlines()[0])
+    assert first["commitInfo"]["msgproto"]["info"]["gateways"] == {
+        identity(queue): {"lo": 0, "hi": 1500, "rows": 1200, "damaged": [[600, 900]]}
+    }
+    assert loop.progress.skipped == 300
+    [line] = [line for line in said if "damaged" in line]
+    assert "skipped 300 damaged rows" in line and "(offsets 600..899)" in line
+
+
+def test_batches_are_maintained_in_between(table: Path, queue: Path) -> None:
+    seen: list[int] = []
+    drain(table, [queue], pace=IN_THREE, maintenance=lambda opened: seen.append(opened.version))
+    assert seen == [1, 2, 3]
+
+
+def test_a_partitioned_table_reads_back(table: Path, queue: Path) -> None:
+    Table.create(table, TABLE_SCHEMA, ["protocol", "day"])
+    drain(table, [queue])
+    exactly(table, queue)
+    rows = DeltaTable(table).to_pyarrow_table()
+    assert rows.column("protocol").unique().to_pylist() == ["lumberjack"]
+    assert pa.types.is_date(rows.schema.field("day").type)
+
+
+def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, first = [100.0], 1500
+
+    def more(count: int, **changes: Any) -> Callable[[], None]:
+        def step() -> None:
+            nonlocal first
+            write(queue, messages(first, count, **changes))
+            first += count
+
+        return step
+
+    def set_early(name: str, most: int, then: Callable[[], None]) -> Callable[[], None]:
+        return lambda: (monkeypatch.setattr(loops, name, most), then())[1]
+
+    loop = loop_over(table, [queue], pace=Pace(trigger=5.0), clock=lambda: now[0])
+    seen = scripted(
+        loop,
+        monkeypatch,
+        lambda: None,
+        more(10),
+        lambda: now.append(now.pop() + 5.0),
+        set_early("EARLY_ROWS", 20, more(19)),
+        more(1),
+        set_early("EARLY_OCTETS", 1000, more(1, body=[b"x" * 50])),
+        more(1, body=[b"x" * 5000]),
+    )
+    assert seen == [0, 1, 1, 2, 2, 3, 3, 4]
+    exactly(table, queue)
+
+
+def test_without_a_trigger_a_batch_begins_when_there_is_one_row(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = loop_over(table, [queue], pace=Pace(trigger=0))
+    one_more = lambda: write(queue, messages(1500, 1))  # noqa: E731
+    assert scripted(loop, monkeypatch, lambda: None, one_more, lambda: None) == [0, 1, 2, 2]
+
+
+# -- kills and power cuts --------------------------------------------------------------------------
+
+
+def killed_table(table: Path, step: int | None) -> Table:
+    """The table with a disk that dies; a new one is made on a good disk first."""
+    if not (table / "_delta_log").exists():
+        Table.create(table, TABLE_SCHEMA)
+    return Table.open_for_writing(table, disk=PowerDisk(table, step))
+
+
+def run_on(table: Table) -> Callable[[Target, Tasks], LandedRanges]:
+    """Tasks which write through the table's own disk, so that their syncs are seen."""
+
+    def run(target: Target, tasks: Tasks) -> LandedRanges:
+        return merged(land_ranges(target, part, open_range, table.storage) for part in tasks)
+
+    return run
+
+
+def disk_of(table: Table) -> PowerDisk:
+    disk: PowerDisk = table.storage.disk  # type: ignore[attr-defined]
+    return disk
+
+
+def marks_are_behind_the_table(table: Path, queue: Path) -> None:
+    """No gateway may trim what the table does not have."""
+    place = places(table).get(identity(queue)) if (table / "_delta_log").exists() else None
+    for offset in QueueReader(queue).consumers().values():
+        assert offset <= (0 if place is None else place.offset)
+
+
+def loop_on(dying: Table, queue: Path) -> Loop:
+    pace = Pace(trigger=0, once=True, rows_max=6)
+    return loop_over(dying, [queue], runner=run_on(dying), pace=pace)
+
+
+@pytest.mark.parametrize("end", ["kill", "cut", "torn"])
+def test_killed_before_any_step_it_lands_every_row_once__TB_01_TB_02_TB_08(
+    tmp_path: Path, end: str
+) -> None:
+    """TB-01, TB-02: kill or power cut before every write, sync, link and folder of three batches.
+
+    After each, a new start lands the rest; a mark is never ahead of what survived.  TB-08: no row
+    counts as damaged.
+    """
+    for step in range(200):
+        table, queue = tmp_path / f"table{step}", tmp_path / f"queue{step}"
+        write(queue, *(messages(first, 5) for first in range(0, 15, 5)))  # a copy's writer waits
+        dying = killed_table(table, step)
+        loop = loop_on(dying, queue)
+        try:
+            loop.run()
+        except Killed:
+            killed = True
+        else:
+            killed = False
+        finish(loop)
+        if end != "kill":
+            disk_of(dying).cut(torn=end == "torn")
+        marks_are_behind_the_table(table, queue)
+        write(queue, messages(15, 10))
+        assert drain(table, [queue]).progress.skipped == 0
+        exactly(table, queue)
+        if not killed:
+            break
+    assert step > 15
+
+
+def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
+    table: Path, queue: Path
+) -> None:
+    """TB-01: killed before the commit's folder was synced; the next start had nothing to land."""
+    for step in range(200):
+        shutil.rmtree(table, ignore_errors=True)
+        dying = killed_table(table, step)
+        loop = loop_over(dying, [queue], runner=run_on(dying))
+        try:
+            loop.run()
+            break
+        except Killed:
+            pass
+        before = DeltaTable(table).version()
+        again = Table.open_for_writing(table, disk=disk_of(dying).restarted())
+        second = loop_over(again, [queue], runner=run_on(again))
+        second.run()
+        finish(second)
+        disk_of(again).cut(torn=False)
+        marks_are_behind_the_table(table, queue)
+        if before == 1:
+            assert second.progress.batches == 0
+        for name in QueueReader(queue).consumers():
+            QueueReader(queue).forget(name)
+    assert 5 < step < 199
+
+
+def test_killed_between_the_tasks_and_the_commit_leaves_orphans_only(
+    table: Path, queue: Path
+) -> None:
+    def dies(target: Target, tasks: Tasks) -> LandedRanges:
+        run_here(target, tasks)
+        raise Killed
+
+    with pytest.raises(Killed):
+        drain(table, [queue], runner=dies)
+    assert len(list(table.rglob("*.parquet"))) == 1
+    drain(table, [queue])
+    assert len(list(table.rglob("*.parquet"))) == 2
+    exactly(table, queue)
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def fails(times: int, error: Exception) -> Any:
+    left = [times]
+
+    def run(target: Target, tasks: Tasks) -> LandedRanges:
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return run_here(target, tasks)
+
+    return run
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "ATTEMPT_SECONDS", 0.0)
+
+
+def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
+    table: Path, queue: Path, quick: None
+) -> None:
+    """TB-11: a full disk was a traceback."""
+    full = TableError("the table: No space left on device")
+    with pytest.raises(TableError, match="No space left"):
+        drain(table, [queue], runner=fails(99, full))
+    assert QueueReader(queue).consumers() == {consumer(table): 0}
+    said: list[str] = []
+    loop = drain(table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append)
+    exactly(table, queue)
+    assert loop.progress.failures == 2
+    assert said.count("bridge: a worker was lost; the batch is run again") == 2
+
+
+def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
+    table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-09: one gateway away ended the stream for all."""
+    second = tmp_path / "second"
+    write(second, messages(0, 70))
+    lost = identity(second)
+
+    def partly(target: Target, tasks: Tasks) -> LandedRanges:
+        if any(part.gateway == lost for ranges in tasks for part in ranges):
+            return LandedRanges(failed={lost: Failure(False, "it went away")})
+        return run_here(target, tasks)
+
+    loop = loop_over(table, [queue, second], runner=partly, pace=Pace(trigger=0))
+    assert scripted(loop, monkeypatch, *[lambda: None] * 2) == [0, 0, 1]
+    assert landed_offsets(table) == {identity(queue): list(range(1500))}
+    assert [one.location for one in loop.report("running").aside] == [str(second)]
+
+
+def test_a_drain_says_which_gateway_is_missing(
+    table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "AWAY_SECONDS", 0.0)
+    with pytest.raises(QueueError, match="no queue in"):
+        drain(table, [queue, tmp_path / "none"])
+    exactly(table, queue)
+
+
+def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "other", messages(0, 3))
+    loop = loop_over(table, [queue, tmp_path / "other"], pace=Pace())
+    first, second = loop.gateways.all
+    loop.gateways.refuse(second, "the second is older")
+    loop.gateways.refuse(first, "the first is older")
+    with pytest.raises(QueueMismatch, match="the first is older"):
+        loop.run()
+
+
+def test_a_commit_which_fails_commits_the_same_files_again(
+    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Table.create(table, TABLE_SCHEMA)
+    committed = opened.commit
+    errors: list[MsgprotoError] = [TableError("no answer"), TableError("no answer")]
+
+    def commit(*words: Any, **options: Any) -> int:
+        if errors:
+            raise errors.pop()
+        return committed(*words, **options)
+
+    monkeypatch.setattr(opened, "commit", commit)
+    drain(opened, [queue])
+    exactly(table, queue)
+    assert len(list(table.rglob("*.parquet"))) == 1
+
+
+class Faulty(OSTableDisk):
+    """Loses the answer of one link, and does not answer so many times."""
+
+    def __init__(self) -> None:
+        self.loses = self.silent = 0
+
+    def link(self, old: str, new: str) -> None:
+        super().link(old, new)
+        if self.loses:
+            self.loses -= 1
+            raise OSError(5, "Input/output error", new)
+
+    def names(self, path: str) -> list[str]:
+        self._answer()
+        return super().names(path)
+
+    def read(self, path: str) -> bytes:
+        self._answer()
+        return super().read(path)
+
+    def _answer(self) -> None:
+        if self.silent:
+            self.silent -= 1
+            raise OSError(5, "the store does not answer")
+
+
+def test_a_commit_whose_answer_was_lost_lands_once(table: Path, queue: Path, quick: None) -> None:
+    Table.create(table, TABLE_SCHEMA)
+    disk = Faulty()
+    disk.loses = 1
+    loop = drain(Table.open_for_writing(table, disk=disk), [queue])
+    assert (disk.loses, loop.progress.batches) == (0, 1)
+    exactly(table, queue)
+
+
+def test_files_which_are_too_old_are_not_committed(
+    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "FILE_SECONDS_MAX", 10.0)
+    now = [0.0]
+
+    def slow(target: Target, tasks: Tasks) -> LandedRanges:
+        now[0] += 11.0 if now[0] == 0.0 else 0.0
+        return run_here(target, tasks)
+
+    loop = drain(table, [queue], runner=slow, clock=lambda: now[0])
+    assert loop.progress.failures == 1
+    exactly(table, queue)
+
+
+def test_a_drain_does_not_end_while_a_gateway_is_slow_to_answer__TB_09(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-09: a gateway which had answered once and was slow then counted as drained."""
+    loop = loop_over(table, [queue])
+    assert loop.gateways.ask({}, PATIENCE)
+    scripted(loop, monkeypatch, *[lambda: False] * 3, *[lambda: None] * 2)
+    exactly(table, queue)
+
+
+def test_a_bridge_with_nothing_to_land_sees_that_its_table_was_taken_back__TB_05(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-05: what others commit is read before they may clean the log behind it."""
+    monkeypatch.setattr(loops, "IDLE_SECONDS", 0.0)
+    drain(table, [queue], pace=IN_THREE)
+    loop = loop_over(table, [queue], pace=Pace(trigger=0))
+    DeltaTable(table).restore(1)
+    with pytest.raises(RewindNeeded):
+        scripted(loop, monkeypatch, *[lambda: None] * 3)
+
+
+def test_a_table_that_cannot_be_read_just_now_is_read_again_after_a_while(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "IDLE_SECONDS", 0.0)
+    Table.create(table, TABLE_SCHEMA)
+    disk = Faulty()
+    loop = loop_over(Table.open_for_writing(table, disk=disk), [queue])
+
+    def silent() -> bool:
+        disk.silent = 1
+        return False
+
+    scripted(loop, monkeypatch, silent, lambda: False, *[lambda: None] * 2)
+    assert disk.silent == 0
+    exactly(table, queue)
+
+
+# -- other bridges ---------------------------------------------------------------------------------
+
+
+def test_two_bridges_on_one_gateway_exclude_each_other__TB_03_TB_04(
+    table: Path, queue: Path
+) -> None:
+    """TB-03, TB-04: two bridges, each with a checkpoint of its own, landed rows twice or never."""
+
+    def overtaken(target: Target, tasks: Tasks) -> LandedRanges:
+        landed = run_here(target, tasks)
+        drain(table, [queue], run=OTHER)
+        return landed
+
+    with pytest.raises(Overtaken, match="process 4711 on elsewhere"):
+        loop_over(table, [queue], runner=overtaken).run()
+    exactly(table, queue)
+
+
+def test_a_second_bridge_sees_that_it_is_one_too_many__TB_04(table: Path, queue: Path) -> None:
+    first = loop_over(table, [queue], pace=Pace(trigger=0))
+    first.batch(first.gateways.ask({}, PATIENCE))
+    write(queue, messages(1500, 10))
+    drain(table, [queue], run=OTHER)
+    write(queue, messages(1510, 10))
+    with pytest.raises(TableError, match="process 4711 on elsewhere has moved gateway"):
+        first.run()
+    drain(table, [queue])
+    exactly(table, queue)
+
+
+def test_what_another_bridge_has_just_committed_is_no_mark_before_it_is_durable__TB_01(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-01: it may have died between its version and the sync of that."""
+    place, name = QueueReader(queue).place(1500), identity(queue)
+    loop = loop_over(table, [queue], pace=Pace(trigger=0))
+    seen = scripted(
+        loop,
+        monkeypatch,
+        lambda: Table.open(table).commit([], {name: place}, before={}, run=Run.new()),
+        lambda: None,
+        lambda: loop.table.sync(),
+        see=lambda: loop.marks.unsent(),
+    )
+    assert loop.table.landed() == {name: place}
+    assert seen == [set(), set(), set(), {name}]
+
+
+def test_bridges_of_different_gateways_share_a_table(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    second = tmp_path / "second"
+    write(second, messages(0, 70))
+
+    def with_company(target: Target, tasks: Tasks) -> LandedRanges:
+        landed = run_here(target, tasks)
+        if not landed_elsewhere.is_set():
+            landed_elsewhere.set()
+            drain(table, [second])
+        return landed
+
+    landed_elsewhere = threading.Event()
+    drain(table, [queue], runner=with_company)
+    exactly(table, queue, second)
+
+
+# -- tables which were changed behind the bridge's back --------------------------------------------
+
+
+def restored(table: Path) -> None:
+    DeltaTable(table).restore(1)
+
+
+def row_removed(table: Path) -> None:
+    DeltaTable(table).delete("offset = 7")
+
+
+@pytest.mark.parametrize("change", [restored, row_removed])
+@pytest.mark.parametrize("running", [False, True], ids=["before a start", "while a batch ran"])
+def test_a_table_whose_rows_were_taken_is_refused__TB_05(
+    table: Path, queue: Path, change: Callable[[Path], None], running: bool
+) -> None:
+    """TB-05: after a restore the rows are gone and the offset still says they are there."""
+    drain(table, [queue], pace=IN_THREE)
+    write(queue, messages(1500, 10))
+
+    def meanwhile(target: Target, tasks: Tasks) -> LandedRanges:
+        landed = run_here(target, tasks)
+        change(table)
+        return landed
+
+    if running:
+        with pytest.raises(RewindNeeded, match="changed rows which the bridge had landed"):
+            drain(table, [queue], runner=meanwhile)
+    else:
+        change(table)
+    for _ in range(2):  # refused again, until somebody has rewound it
+        with pytest.raises(RewindNeeded, match="msgproto table rewind"):
+            drain(table, [queue])
+
+
+def test_a_table_from_a_backup_lands_what_it_lacks__TB_05(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    """TB-05: with the checkpoint elsewhere, a restored table had holes and nobody said so."""
+    drain(table, [queue])
+    shutil.copytree(table, tmp_path / "backup")
+    write(queue, messages(1500, 100))
+    drain(table, [queue])
+    shutil.rmtree(table)
+    shutil.copytree(tmp_path / "backup", table)
+    drain(table, [queue])
+    exactly(table, queue)
+
+
+def test_an_old_queue_is_landed_by_no_table_that_lacks_what_it_trimmed__TB_05(
+    table: Path, tmp_path: Path
+) -> None:
+    """TB-05: a table which was removed was begun again in the middle, without a word."""
+    queue = tmp_path / "small"
+    write(queue, messages(0, 300), segment_bytes=4096)
+    drain(table, [queue], pace=Pace(trigger=0, once=True, rows_max=100))
+    shutil.copytree(table, tmp_path / "backup")
+    for first in range(300, 2400, 300):
+        write(queue, messages(first, 300), segment_bytes=4096)
+    drain(table, [queue])
+    write(queue, messages(2400, 300), segment_bytes=4096)
+    begin = QueueReader(queue).begin()
+    assert begin > 300
+    shutil.rmtree(table)
+    shutil.copytree(tmp_path / "backup", table)
+    with pytest.raises(QueueMismatch):
+        drain(table, [queue])
+    shutil.rmtree(table)
+    with pytest.raises(QueueMismatch, match=r"trimmed .* below offset \d+.*--start begin"):
+        drain(table, [queue])
+    drain(table, [queue], start_begin=True)
+    assert landed_offsets(table) == {identity(queue): list(range(begin, 2700))}
+
+
+def test_compaction_and_appends_of_others_go_on(table: Path, queue: Path) -> None:
+    drain(table, [queue], pace=IN_THREE)
+    DeltaTable(table).optimize.z_order(["offset"])
+    write(queue, messages(1500, 10))
+    drain(table, [queue])
+    exactly(table, queue)
+
+
+# -- queues which are not what they were -----------------------------------------------------------
+
+
+def test_an_older_copy_of_the_queue_is_refused__TB_06(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    """TB-06: the same id, written past what had landed: 1000 rows never landed."""
+    shutil.copytree(queue, tmp_path / "backup")
+    write(queue, messages(1500, 100))
+    drain(table, [queue])
+    shutil.rmtree(queue)
+    shutil.copytree(tmp_path / "backup", queue)
+    with pytest.raises(QueueMismatch):
+        drain(table, [queue])
+    write(queue, messages(1500, 200, body=[b"other %d" % n for n in range(200)]))
+    with pytest.raises(QueueMismatch):
+        drain(table, [queue])
+    assert len(landed_offsets(table)[identity(queue)]) == 1600
+
+
+def test_a_machine_set_back_to_a_snapshot_is_refused__TB_06(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    """TB-06: a snapshot has the running gateway in it, which keeps its number; the rows tell."""
+    running = SegmentLog(queue, make_incarnation=lambda: 11)
+    running.append([encode([messages(1500, 100)])])
+    shutil.copytree(queue, tmp_path / "snapshot")
+    running.append([encode([messages(1600, 100)])])
+    running.close()
+    drain(table, [queue])
+    shutil.rmtree(queue)
+    shutil.copytree(tmp_path / "snapshot", queue)
+    for rows in (100, 50):  # as long as what landed, and longer
+        again = SegmentLog(queue, make_incarnation=lambda: 11)
+        again.append([encode([messages(9000, rows)])])
+        again.close()
+        with pytest.raises(QueueMismatch, match="snapshot"):
+            drain(table, [queue])
+    assert len(landed_offsets(table)[identity(queue)]) == 1700
+    assert max(QueueReader(queue).consumers().values(), default=0) <= 1600
+
+
+def test_a_queue_which_is_swapped_while_the_bridge_runs_lands_nothing__TB_07(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    """TB-07: another queue behind the same address; 600 of its rows were trimmed unread."""
+    second = tmp_path / "second"
+    write(second, messages(0, 600))
+
+    def swapped(target: Target, tasks: Tasks) -> LandedRanges:
+        shutil.rmtree(queue)
+        shutil.copytree(second, queue)
+        return run_here(target, tasks)
+
+    with pytest.raises(QueueError):
+        drain(table, [queue], runner=swapped)
+    assert QueueReader(queue).consumers() == {}
+    assert places(table) == {}

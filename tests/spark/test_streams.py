@@ -1,0 +1,284 @@
+"""Streams of one's own with Spark, from the source to its Parquet sink, and how a table is read.
+
+A landed table is what its log says, whatever else lies in its directory; a sink's table too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from tests.spark.conftest import damage_record, data_source, identity, messages, write
+from tests.tools.sink_tables import SinkTable
+from twisted_msgproto.queue import SCHEMA, QueueReader
+from twisted_msgproto.spark.table import LandedTable
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+THE_TABLE = StructType(
+    [
+        StructField("gateway", StringType(), False),
+        StructField("offset", LongType(), False),
+        StructField("received_at", TimestampType(), False),
+        StructField("protocol", StringType(), False),
+        StructField("peer", StringType()),
+        StructField("session", StringType()),
+        StructField("client_id", StringType()),
+        StructField("kind", StringType()),
+        StructField("message_id", StringType()),
+        StructField("destination", StringType()),
+        StructField("fields", MapType(StringType(), StringType())),
+        StructField("body", BinaryType()),
+        StructField("attachments", ArrayType(BinaryType())),
+        StructField("truncated", BooleanType(), False),
+    ]
+)
+"""The table as users are promised it, spelled out once more."""
+
+
+def test_the_schema_is_the_promised_table() -> None:
+    assert data_source("msgproto").schema() == THE_TABLE
+
+
+def rows(gateway: str, lo: int, hi: int, protocol: str = "umq") -> pa.Table:
+    count = hi - lo
+    values = {
+        "gateway": [gateway] * count,
+        "offset": list(range(lo, hi)),
+        "received_at": [0] * count,
+        "protocol": [protocol] * count,
+        "truncated": [False] * count,
+    }
+    columns = [pa.array(values.get(f.name, [None] * count), f.type) for f in SCHEMA]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+class Sink:
+    """Writes a table as Spark's file sink does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "_spark_metadata"
+        self.log.mkdir(parents=True)
+        self.entries: list[dict[str, object]] = []
+
+    def file(self, name: str, table: pa.Table) -> Path:
+        path = self.directory / name
+        pq.write_table(table, path)
+        return path
+
+    def commit(self, batch: int, *paths: Path, compact: bool = False) -> None:
+        fresh = [{"path": path.as_uri(), "action": "add"} for path in paths]
+        self.entries += fresh
+        lines = ["v1", *(json.dumps(entry) for entry in (self.entries if compact else fresh))]
+        name = f"{batch}.compact" if compact else str(batch)
+        (self.log / name).write_text("\n".join(lines))
+
+
+def test_a_table_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+    table = LandedTable(tmp_path / "nothing")
+    assert (table.dataset(), table.count(), table.counts()) == (None, 0, {})
+    assert (table.duplicates(), table.offsets()) == ([], {})
+    assert table.read().schema == SCHEMA
+
+
+def test_a_landed_table_is_what_its_log_names(tmp_path: Path) -> None:
+    place = tmp_path / "tab le ü"
+    write_deltalake(str(place), rows("g", 0, 10))
+    write_deltalake(str(place), rows("g", 12, 20, "sabc"), mode="append")
+    write_deltalake(str(place), rows("g", 18, 22), mode="append")
+    pq.write_table(rows("g", 0, 10), place / "orphan.parquet")
+    table = LandedTable(place)
+    assert table.count() == 22
+    assert table.counts() == {"sabc": 8, "umq": 14}
+    assert table.offsets() == {"g": [(0, 10), (12, 22)]}
+    assert table.duplicates() == [("g", 18, 2), ("g", 19, 2)]
+
+
+def test_a_sinks_table_is_what_its_log_names(tmp_path: Path) -> None:
+    """By this other tests count rows of people's own streams."""
+    sink = Sink(tmp_path / "tab le%20ü")
+    taken_back = sink.file("back", rows("g", 0, 10))
+    sink.commit(0, sink.file("a", rows("g", 0, 10)), sink.file("b", rows("g", 12, 20, "sabc")))
+    sink.commit(1, sink.file("c", rows("h", 0, 5)), compact=True)
+    (sink.log / "0").unlink()
+    sink.commit(2, sink.file("d", rows("g", 18, 22)), taken_back)
+    delete = json.dumps({"path": taken_back.as_uri(), "action": "delete"})
+    (sink.log / "3").write_text(f"v1\n{delete}")
+    sink.file("orphan", rows("g", 0, 10))
+    for name in (".1.crc", "1.tmp", "2."):
+        (sink.log / name).touch()
+    table = SinkTable(sink.directory.rename(tmp_path / "elsewhere"))
+    assert table.counts() == {"sabc": 8, "umq": 19}
+    assert table.offsets() == {"g": [(0, 10), (12, 22)], "h": [(0, 5)]}
+    assert table.duplicates() == [("g", 18, 2), ("g", 19, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestWithSpark:
+    def test_a_stream_lands_every_row_once_and_goes_on_after_a_restart(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        query = drain(maxRowsPerTrigger=400)
+        assert query.exception() is None
+        assert [entry.numInputRows for entry in query.recentProgress] == [400, 400, 400, 300]
+        table = SinkTable(tmp_path / "table")
+        assert table.offsets() == {identity(queue): [(0, 1500)]}
+        write(queue, messages(1500, 700))
+        assert drain().exception() is None
+        assert table.offsets() == {identity(queue): [(0, 2200)]}
+        assert table.duplicates() == []
+        assert table.counts() == {"lumberjack": 2200}
+
+    def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
+        self, spark: Any, queue: Path
+    ) -> None:
+        """Spark keeps the filters which it once gave to a source: it may not be given any."""
+        reader = spark.read.format("msgproto").option("queue", str(queue))
+        frame = reader.load()
+        assert frame.where("offset < 10").count() == 10
+        assert frame.count() == 1500
+        once = reader.option("pushFilters", "true").load()
+        assert once.where("offset >= 1000 AND protocol = 'lumberjack'").count() == 500
+
+    def test_values_and_nullability_arrive_as_they_were(
+        self, spark: Any, drain: Any, tmp_path: Path
+    ) -> None:
+        queue = tmp_path / "odd"
+        odd = messages(
+            0,
+            3,
+            protocol="mtl",
+            kind="content",
+            received_at=1_700_000_000_123_456,
+            client_id="ünï",
+            message_id=["a", "b", "c"],
+            destination=["x", None, ""],
+            fields=[{"k": "v", "l": ""}, {}, None],
+            body=[b"\xff\x00", b"", None],
+            attachments=[[b"\x00", b""], [], None],
+            truncated=[True, False, False],
+        )
+        write(queue, odd, messages(3, 1, peer=None, session=None, body=None))
+        expected = pa.Table.from_batches(list(QueueReader(queue).read(0, 4)))
+        seen = spark.read.format("msgproto").option("queue", str(queue)).load()
+        assert seen.schema == THE_TABLE
+        assert seen.orderBy("offset").toArrow().to_pylist() == expected.to_pylist()
+        assert drain(source=str(queue)).exception() is None
+        landed = SinkTable(tmp_path / "table").read()
+        assert landed.to_pylist() == expected.to_pylist()
+        assert landed.schema.field("received_at").type == pa.timestamp("us", tz="UTC")
+        for field in SCHEMA:
+            assert landed.schema.field(field.name).nullable == field.nullable, field.name
+        again = spark.read.parquet(str(tmp_path / "table"))
+        assert again.schema == THE_TABLE
+        assert again.count() == 4
+
+    def test_a_batch_that_is_repeated_lands_once(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        """Ended between the sink's commit and Spark's own: the sink knows the batch."""
+        table = tmp_path / "table"
+        drain(maxRowsPerTrigger=600)
+        forget_commit(table / "_checkpoint")
+        write(queue, messages(1500, 100))
+        assert drain(maxRowsPerTrigger=600).exception() is None
+        assert SinkTable(table).offsets() == {identity(queue): [(0, 1600)]}
+        assert SinkTable(table).duplicates() == []
+
+    def test_a_batch_that_ended_half_written_lands_once(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        """Ended after files were written and before the sink's commit: the files are orphans."""
+        table = tmp_path / "table"
+        drain(maxRowsPerTrigger=600)
+        newest = forget_commit(table / "_checkpoint")
+        for path in (table / "_spark_metadata").glob(f"*{newest}*"):
+            path.unlink()
+        assert drain(maxRowsPerTrigger=600).exception() is None
+        assert SinkTable(table).offsets() == {identity(queue): [(0, 1500)]}
+        assert SinkTable(table).duplicates() == []
+        every_file = pa.dataset.dataset([str(path) for path in table.glob("*.parquet")])
+        assert every_file.count_rows() > 1500
+
+    @pytest.mark.parametrize("case", ["other queue", "ahead", "trimmed"])
+    def test_a_checkpoint_that_does_not_fit_ends_the_stream_with_one_clear_message(
+        self, drain: Any, queue: Path, case: str
+    ) -> None:
+        older = shutil.copytree(queue, queue.with_name("older"))
+        write(queue, messages(1500, 100))
+        assert drain().exception() is None
+        if case == "trimmed":
+            for first in (1600, 1900):
+                write(queue, messages(first, 300), segment_bytes=1)
+            for segment in sorted(queue.glob("*.segment"))[:2]:
+                segment.unlink()
+            text = r"is behind what queue .* trimmed: offset 1600 is wanted, the earliest kept is"
+        elif case == "ahead":
+            shutil.rmtree(queue)
+            older.rename(queue)
+            text = r"is ahead of queue .*: it is at offset 1600, .* ends at 1500"
+        else:
+            shutil.rmtree(queue)
+            write(queue, messages(0, 10))
+            text = r"the checkpoint belongs to queue [0-9a-f]{32}, not to [0-9a-f]{32}"
+        error = drain().exception()
+        assert isinstance(error, StreamingQueryException)
+        assert re.search(text, str(error))
+
+    def test_a_damaged_range_is_skipped_and_the_stream_goes_on(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        damage_record(queue, b'{"n":777}')
+        query = drain()
+        assert query.exception() is None
+        assert SinkTable(tmp_path / "table").offsets() == {identity(queue): [(0, 600), (900, 1500)]}
+        assert query.lastProgress.numInputRows == 1200
+
+    def test_an_accepted_loss_goes_on_with_what_is_kept(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        assert drain().exception() is None
+        for first in (1500, 1800, 2100):
+            write(queue, messages(first, 300), segment_bytes=1)
+        for segment in sorted(queue.glob("*.segment"))[:2]:
+            segment.unlink()
+        begin = QueueReader(queue).begin()
+        assert begin > 1500
+        assert drain(failOnDataLoss=False).exception() is None
+        assert SinkTable(tmp_path / "table").offsets() == {
+            identity(queue): [(0, 1500), (begin, 2400)]
+        }
+
+
+def forget_commit(checkpoint: Path) -> int:
+    """Takes back Spark's own commit of the newest batch, as if the process had ended before it."""
+    newest = max(
+        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name[0] != "."
+    )
+    (checkpoint / "commits" / str(newest)).unlink()
+    (checkpoint / "commits" / f".{newest}.crc").unlink(missing_ok=True)
+    return newest

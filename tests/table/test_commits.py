@@ -1,0 +1,440 @@
+"""Commits on a local disk: their durable order, faults, races, and what they cost."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.tools.powercut import LOSSES, CutDisk
+from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
+from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import log
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.log import Table
+
+
+class Failing(OSTableDisk):
+    """A disk on which one kind of step fails, once."""
+
+    def __init__(self, step: str, number: int) -> None:
+        self.step = step
+        self.number = number
+
+    def _fail(self, step: str) -> None:
+        if step == self.step:
+            self.step = ""
+            raise OSError(self.number, "no more of this")
+
+    def write(self, path: str, octets: bytes) -> None:
+        if self.step == "write":
+            super().write(path, octets[: len(octets) // 2])
+        self._fail("write")
+        super().write(path, octets)
+
+    def sync(self, path: str) -> None:
+        self._fail("sync")
+        super().sync(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._fail("sync_directory")
+        super().sync_directory(path)
+
+    def link(self, old: str, new: str) -> None:
+        self._fail("link")
+        super().link(old, new)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("step", ["write", "sync", "link", "sync_directory"])
+def test_a_disk_which_fails_is_one_line_and_the_commit_can_be_asked_for_again(
+    table: Table, step: str, number: int
+) -> None:
+    """TB-11: a full disk is one line; nothing lands twice when it has room again."""
+    land(table, "a", 5)
+    writer = Table.open(table.location, disk=Failing("", 0))
+    writer.sync()
+    writer.storage.disk.step, writer.storage.disk.number = step, number  # type: ignore[attr-defined]
+    file = data_file(Path(table.location), "a", 5, 9)
+    before = writer.landed()
+    for attempt in range(2):
+        try:
+            version = writer.commit([file], {"a": Landed(9)}, before=dict(before), run=RUN)
+        except TableError as error:
+            assert attempt == 0
+            assert "\n" not in str(error)
+    assert version == 2
+    assert Table.open(table.location).landed() == {"a": Landed(9)}
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
+    left = list((Path(table.location) / "_delta_log").glob("*.tmp"))
+    assert left == []
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "starts again"])
+@pytest.mark.parametrize("step", ["sync", "sync directory"])
+def test_a_sync_which_failed_is_not_believed_when_it_succeeds__TB_01(
+    table: Table, step: str, restarted: bool, loss: str
+) -> None:
+    """TB-01: the second sync of a failed one tells nothing, and the queue was trimmed after it."""
+    land(table, "a", 5)
+    disk = CutDisk()
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    file = data_file(Path(table.location), "a", 5, 9)
+    before = dict(writer.landed())
+    disk.failing = {step}
+    with pytest.raises(TableError, match="the disk did not take it"):
+        writer.commit([file], {"a": Landed(9)}, before=before, run=RUN)
+    if restarted:
+        writer = Table.open_for_writing(table.location, disk=CutDisk(volatile=disk.volatile))
+    if writer.landed() == before:
+        writer.commit([file], {"a": Landed(9)}, before=before, run=RUN)
+    writer.sync()
+    disk.lose_power(loss)
+    assert Table.open_for_writing(table.location).landed() == {"a": Landed(9)}
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
+
+
+def test_a_folder_whose_name_is_not_durable_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OSTableDisk()
+    syncs = iter([OSError(errno.EIO, "the disk did not take it"), None])
+
+    def sync_directory(self: OSTableDisk, path: str) -> None:
+        if (error := next(syncs)) is not None:
+            raise error
+
+    monkeypatch.setattr(OSTableDisk, "sync_directory", sync_directory)
+    with pytest.raises(OSError, match="did not take it"):
+        disk.make_directory(str(tmp_path / "day"))
+    assert not (tmp_path / "day").exists()
+    disk.make_directory(str(tmp_path / "day"))
+    assert (tmp_path / "day").is_dir()
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK], ids=errno.errorcode.get
+)
+def test_a_file_system_without_links_is_one_line(table: Table, number: int) -> None:
+    writer = Table.open(table.location, disk=Failing("link", number))
+    with pytest.raises(TableError, match="without hard links"):
+        writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
+    assert Table.open(table.location).version == 0
+
+
+def commit_in_a_process(location: str, gateway: str, barrier: Any, results: Any) -> None:
+    """Land rows of a gateway that all have, and then of one's own."""
+    table = Table.open(location)
+    for name in ("shared", gateway):
+        file = data_file(Path(location), name, 0, 5)
+        barrier.wait()
+        try:
+            version = table.commit([file], {name: Landed(5)}, before={name: None}, run=Run.new())
+            results.put((name, version))
+        except Overtaken:
+            results.put((name, "overtaken"))
+
+
+def test_of_writers_at_once_one_lands_a_gateway_and_those_of_others_all_pass__TB_03_TB_04(
+    table: Table,
+) -> None:
+    """TB-03, TB-04: two bridges exclude each other by the table."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    processes = [
+        context.Process(target=commit_in_a_process, args=(table.location, name, barrier, results))
+        for name in "abc"
+    ]
+    for process in processes:
+        process.start()
+    found = sorted((results.get() for _ in range(6)), key=str)
+    for process in processes:
+        process.join()
+    assert {name for name, _ in found[:3]} == set("abc")
+    assert {version for _, version in found[:3]} == {2, 3, 4}
+    assert found[3:] == [("shared", "overtaken"), ("shared", "overtaken"), ("shared", 1)]
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 20
+
+
+def test_a_compaction_on_a_full_disk_is_one_line_and_is_made_when_it_has_room__TB_11(
+    table: Table,
+) -> None:
+    for hi in (3, 6, 9):
+        land(table, "a", hi)
+    disk = Failing("", errno.ENOSPC)
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    disk.step = "sync"
+    with pytest.raises(TableError, match=r"cannot be written: .*no more of this") as told:
+        compact(writer, RUN)
+    assert "\n" not in str(told.value)
+    assert len(list(Path(table.location).rglob("*.parquet"))) == len(writer.files()) == 3
+    done = compact(writer, RUN)
+    assert (done.removed, done.added, done.given_up) == (3, 1, 0)
+    assert len(Table.open(table.location).files()) == 1
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
+
+
+def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
+    disk = CutDisk()
+    writer = Table.open(table.location, disk=disk)
+    costs = []
+    for offset in range(1, 301):
+        disk.steps.clear()
+        before = writer.landed().get("a")
+        writer.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
+        costs.append(len(disk.steps))
+    assert set(costs[1:]) == {5}
+
+
+def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    ahead = [0.0]
+    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: time.time() + ahead[0])
+    for offset in range(1, 13):
+        land(table, "a", offset)
+        table.maintain()
+        ahead[0] += 3600
+    names = set(table.storage.log_names())
+    assert f"{0:020d}.json" not in names
+    assert "_last_checkpoint" in names
+    again = Table.open(table.location)
+    assert again.landed() == table.landed()
+    assert len(again.files()) == 12
+    delta = DeltaTable(table.location)
+    assert delta.transaction_version("msgproto:a") == 12
+    assert delta.to_pyarrow_table().num_rows == 12
+
+
+class Cleaning:
+    """Another bridge, of gateway ``b``, which makes checkpoints and cleans the log hours later."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+        monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+        self.ahead = 0.0
+        self.table = Table.open(table.location, clock=lambda: time.time() + self.ahead)
+        self.landed = 0
+
+    def land(self, versions: int, seconds: float = 7 * 3600.0) -> None:
+        for _ in range(versions):
+            self.landed += 1
+            land(self.table, "b", self.landed)
+            self.ahead += seconds
+            self.table.maintain()
+
+
+def restore(table: Table) -> None:
+    """What another program's RESTORE leaves in the log, but for the files."""
+    version = Path(table.location) / "_delta_log" / f"{table.version + 1:020d}.json"
+    version.write_text('{"commitInfo":{"timestamp":1,"operation":"RESTORE"}}\n')
+
+
+def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-05: the table was taken up anew behind the RESTORE, and the bridge landed on top."""
+    other = Cleaning(table, monkeypatch)
+    table = Table.open(table.location)
+    table.sync()
+    for _ in range(12):
+        other.land(1)
+        table.refresh()
+        table.sync()
+    land(table, "a", 5)
+    assert f"{0:020d}.json" not in table.storage.log_names()
+    restore(table)
+    seen: list[str] = []
+    table.seen = lambda commit: seen.append(commit.operation)
+    table.maintain()
+    table.refresh()
+    assert seen == ["RESTORE"]
+
+
+def test_versions_which_were_cleaned_away_unread_are_not_landed_upon__TB_05(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-05: what they did is not known; it may have been a RESTORE."""
+    land(table, "a", 5)
+    stopped = Table.open(table.location)
+    stopped.sync()
+    other = Cleaning(table, monkeypatch)
+    other.land(3)
+    restore(other.table)
+    other.table.refresh()
+    other.land(12)
+    assert f"{stopped.version + 1:020d}.json" not in other.table.storage.log_names()
+    with pytest.raises(TableChanged, match="was cleaned away before it was read here"):
+        land(stopped, "a", 9)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+LOG = "_delta_log"
+V0, V1, V2 = (f"{LOG}/{number:020d}.json" for number in range(3))
+
+
+class Watched(OSTableDisk):
+    """A disk that knows what was done; the next step that begins with ``failing`` fails."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        self.steps: list[str] = []
+        self.failing = "\0"
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        changes = ("sync", "link", "rename", "sync_directory", "write", "remove", "make_directory")
+        if name not in changes:
+            return found
+
+        def done(*arguments: Any) -> object:
+            paths = [os.path.relpath(one, self.table) for one in arguments if isinstance(one, str)]
+            told = ["TMP" if one.endswith(".json.tmp") else one for one in paths]
+            self.steps.append(" ".join([name, *told]))
+            if self.steps[-1].startswith(self.failing):
+                self.failing = "\0"
+                raise OSError(errno.ENOSPC, "no room")
+            return found(*arguments)
+
+        return done
+
+
+def made(version: str) -> list[str]:
+    """The steps of a version: it is whole, durable and nobody else's before it has a name."""
+    link = f"link TMP {version}"
+    return ["write TMP", "sync TMP", link, "remove TMP", f"sync_directory {LOG}"]
+
+
+def checkpointed(version: int, scratch: str) -> list[str]:
+    """The steps of a checkpoint: it is durable before it is named."""
+    name = f"{version:020d}.checkpoint.parquet"
+    return [
+        *(f"sync {scratch}", f"link {scratch} {LOG}/{name}", f"sync_directory {LOG}"),
+        *("write TMP", "sync TMP", f"rename TMP {LOG}/_last_checkpoint", f"sync_directory {LOG}"),
+    ]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "table")
+
+
+def test_a_version_is_durable_before_and_after_it_has_its_number__TB_01(disk: Watched) -> None:
+    table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
+    assert disk.steps[-5:] == made(V0)
+    assert f"sync_directory {os.curdir}" in disk.steps[:-5], "the name of the log's folder"
+    table.sync()
+    disk.steps.clear()
+    land(table, "a", 3)
+    assert disk.steps == made(V1)
+
+
+def test_the_folder_of_a_version_is_synced_by_the_system__TB_01(
+    disk: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(disk.table, TABLE_SCHEMA)
+    synced: list[str] = []
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    table.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
+    assert synced[-1] == f"{disk.table}/{LOG}"
+
+
+def test_what_others_made_is_renewed_with_its_files_before_the_next_version__TB_01(
+    disk: Watched,
+) -> None:
+    """A second sync of what somebody's first one did not write tells nothing."""
+    table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
+    table.sync()
+    land(table, "a", 3)
+    rows = DeltaTable(disk.table).to_pyarrow_table()
+    write_deltalake(disk.table, rows, mode="append")
+    table.refresh()
+    foreign, folder = table.files()[-1].path, os.path.dirname(table.files()[-1].path)
+    disk.steps.clear()
+    before = (disk.table / V2).read_bytes()
+    for failing in ("write TMP", "sync TMP", "rename TMP", "sync day", "sync_directory"):
+        disk.failing = failing
+        with pytest.raises(TableError, match=r"cannot sync .*no room"):
+            land(table, "a", 6)
+        assert not table.durable and table.version == 2
+        assert not list((disk.table / LOG).glob("*.tmp"))
+        assert (disk.table / V2).read_bytes() == before
+    disk.steps.clear()
+    assert land(table, "a", 6) == 3
+    renewed = ["write TMP", "sync TMP", f"rename TMP {V2}", f"sync {foreign}"]
+    folders = [f"sync_directory {LOG}", f"sync_directory {folder}"]
+    assert disk.steps[:6] == [*renewed, *folders]
+    assert len(disk.steps) == 6 + 5
+
+
+def test_a_checkpoint_is_durable_before_it_is_named__TB_01(
+    disk: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 1)
+    table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
+    other = Table.open(disk.table, disk=disk)
+    land(table, "a", 3)
+    other.refresh()
+    for each in (table, other):  # another bridge made the same: that is no harm
+        each.sync()
+        disk.steps.clear()
+        each.maintain()
+        scratch = disk.steps[0].removeprefix("sync ")
+        assert scratch.startswith("_msgproto/checkpoint-")
+        assert disk.steps == checkpointed(1, scratch)
+        assert list((disk.table / "_msgproto").iterdir()) == []
+    assert Table.open(disk.table).landed() == table.landed()
+
+
+@pytest.mark.parametrize("failing", ["sync _msgproto", "link", "sync_directory", "write TMP"])
+def test_a_checkpoint_that_has_no_room_says_so_and_is_made_later__TB_01(
+    disk: Watched, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 1)
+    table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
+    land(table, "a", 3)
+    disk.failing = failing
+    with pytest.raises(TableError, match=r"cannot write a checkpoint of .*no room"):
+        table.maintain()
+    assert not (disk.table / LOG / "_last_checkpoint").exists()
+    assert list((disk.table / "_msgproto").iterdir()) == []
+    assert not list((disk.table / LOG).glob("*.tmp"))
+    land(table, "a", 6)
+    table.maintain()
+    assert (disk.table / LOG / "_last_checkpoint").exists()
+    assert Table.open(disk.table).landed() == table.landed()
+
+
+def test_a_checkpoint_whose_folder_cannot_be_made_says_so__TB_01(
+    disk: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator reads the disk's reason; that there is nothing to clean up is none."""
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
+    land(table, "a", 3)
+    (disk.table / "_msgproto").write_bytes(b"a file in its place")
+    with pytest.raises(TableError, match=r"cannot write a checkpoint of .*_msgproto"):
+        table.maintain()

@@ -1,0 +1,233 @@
+"""A client and a server of ours in one process, an application, a sink that waits."""
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.task import Clock
+from zope.interface import implementer
+
+from tests.tools.lines import FULL_OCTETS, End
+from twisted_msgproto.core.errors import (
+    Refused,
+)
+from twisted_msgproto.net import IMessageSink
+from twisted_msgproto.umq import (
+    Reply,
+    UmqClient,
+    UmqClientFactory,
+    UmqServer,
+    UmqServerFactory,
+    refusal,
+)
+
+
+def masked(message):
+    """A message as a client sends it, with a mask of zeros."""
+    octets = message.encode() if isinstance(message, str) else message
+    size = len(octets)
+    if size < 126:
+        head = bytes([0x80 | size])
+    else:
+        head = b"\xfe" + size.to_bytes(2) if size < 65536 else b"\xff" + size.to_bytes(8)
+    return (b"\x81" if isinstance(message, str) else b"\x82") + head + bytes(4) + octets
+
+
+class Pair:
+    """Both ends.  ``pump()`` moves octets until nothing moves; ``reading`` may be held back."""
+
+    def __init__(
+        self,
+        server=None,
+        client=None,
+        *,
+        clock=None,
+        connect=True,
+        full=FULL_OCTETS,
+        url="ws://server:5048/",
+    ):
+        self.clock = clock or Clock()
+        self.server_factory = server or UmqServerFactory(clock=self.clock)
+        self.client_factory = client or UmqClientFactory(url, clock=self.clock)
+        self.deaf = set()  # ends which do not read, whatever their protocol wants
+        self.ends = {"server": End(5048, full), "client": End(40000, full)}
+        a, b = self.ends.values()
+        a.other, b.other = b, a
+        a.protocol = self.server_factory.buildProtocol(b.address)
+        b.protocol = self.client_factory.buildProtocol(a.address)
+        self.server, self.client = a.protocol.session, b.protocol.session
+        for end in (a, b):
+            end.protocol.makeConnection(end)
+        if connect:
+            self.pump()
+
+    def pump(self, size=None):
+        """Move octets (at most ``size`` a read) until everything that can has arrived."""
+        moved = True
+        while moved:
+            moved = self.step("server", size) | self.step("client", size)
+            for end in self.ends.values():
+                if end.closing and not end.buffer and not end.gone:
+                    moved = True
+                    end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
+                    if not end.other.gone:
+                        end.other.lost(ConnectionDone())
+
+    def step(self, name, size=None):
+        """One read of what ``name`` has to read; whether there was any."""
+        end = self.ends[name]
+        source = end.other
+        if not source.buffer or end.gone or not end.reading or name in self.deaf or end.closing:
+            return False
+        data = bytes(source.buffer[: size or len(source.buffer)])
+        del source.buffer[: len(data)]
+        end.protocol.dataReceived(data)
+        source.drained()
+        return True
+
+    def raw(self, *messages):
+        """Have the client say what our own machine would not."""
+        self.ends["server"].protocol.dataReceived(b"".join(map(masked, messages)))
+        self.pump()
+
+    def advance(self, seconds):
+        """Let time pass, and everything move."""
+        self.clock.advance(seconds)
+        self.pump()
+
+    def close(self):
+        """End it; nothing of it may be left over."""
+        self.deaf.clear()
+        for end in self.ends.values():
+            end.abortConnection()
+        for end in self.ends.values():
+            end.lost(ConnectionDone())
+        assert self.clock.getDelayedCalls() == [], self.clock.getDelayedCalls()
+
+    def cut(self):
+        """The network goes away at both ends."""
+        for end in self.ends.values():
+            end.lost(ConnectionAborted())
+
+
+class Echo(UmqServer):
+    """Answers what it is told to; keeps what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.later = []
+
+    def sessionEstablished(self):
+        self.seen.append("established")
+
+    def sessionLost(self, reason):
+        self.seen.append("lost")
+
+    def attributeChanged(self, name, value):
+        self.seen.append((name, value))
+
+    def callReceived(self, request):
+        word, _, rest = request.payload.partition(" ")
+        known = getattr(self, f"do_{word}", None)
+        return super().callReceived(request) if known is None else known(request, rest)
+
+    def requestReceived(self, message):
+        self.seen.append(message)
+        return message.body
+
+    def do_none(self, request, rest):
+        return None
+
+    def do_later(self, request, rest):
+        self.later.append(Deferred())
+        return self.later[-1]
+
+    async def do_coroutine(self, request, rest):
+        return f"awaited {rest}"
+
+    def do_raise(self, request, rest):
+        raise RuntimeError("a secret")
+
+    def do_refuse(self, request, rest):
+        raise Refused("I'm teapot", 418)
+
+    def do_fail(self, request, rest):
+        return fail(refusal(7, "no route"))
+
+    def do_attach(self, request, rest):
+        return Reply("attached", [b"1", succeed(b"2"), fail(RuntimeError("x"))])
+
+    def do_number(self, request, rest):
+        return 42
+
+    def do_huge(self, request, rest):
+        return "x" * (2 << 20)
+
+    def do_count(self, request, rest):
+        return Reply(repr(request.attachments))
+
+    def do_stream(self, request, rest):
+        self.stream = request.stream
+        return "streaming"
+
+    def streams(self, message):
+        return getattr(message, "payload", "").startswith("stream") or super().streams(message)
+
+    def do_topic(self, request, rest):
+        self.topic = self.openTopic(rest)
+        self.reason = []
+        self.topic.whenClosed().addCallback(self.reason.append)
+        return "accepted"
+
+    def do_badtopic(self, request, rest):
+        self.openTopic(rest)
+
+
+@implementer(IMessageSink)
+class Sink:
+    """Keeps batches; they are safe when the test says so."""
+
+    def __init__(self, at_once=False):
+        self.batches = []
+        self.waiting = []
+        self.at_once = at_once
+
+    def put(self, batch):
+        self.batches.append(batch)
+        safe = Deferred()
+        self.waiting.append(safe)
+        if self.at_once:
+            safe.callback(None)
+        return safe
+
+
+def pair(
+    protocol=Echo,
+    client=None,
+    sink=None,
+    full=65536,
+    methods=None,
+    portal=None,
+    hello="",
+    connect=True,
+    limits=None,
+    client_limits=None,
+    client_methods=None,
+    client_sink=None,
+):
+    clock = Clock()
+    clock.advance(1000)
+    server_factory = UmqServerFactory(
+        sink, clock=clock, limits=limits, methods=methods, portal=portal, wallClock=clock.seconds
+    )
+    server_factory.protocol = protocol
+    client_factory = UmqClientFactory(
+        "ws://server:5048/",
+        client_sink,
+        clock=clock,
+        limits=client_limits,
+        hello=hello,
+        methods=client_methods,
+        wallClock=clock.seconds,
+    )
+    client_factory.protocol = client or UmqClient
+    return Pair(server_factory, client_factory, clock=clock, connect=connect, full=full)

@@ -1,0 +1,421 @@
+"""Methods by name: the JSON codec, the stock server's answers, what the commands call."""
+
+import json
+
+import pytest
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.tools.sinks import SafeSink
+from tests.umq.pairs import Pair, Sink, pair
+from twisted_msgproto.core.errors import PeerError, Refused
+from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.umq import (
+    CallFailed,
+    MethodRegistry,
+    NoSuchMethod,
+    Remote,
+    RemoteError,
+    Reply,
+    Request,
+    Stored,
+    UmqClientFactory,
+    UmqServer,
+    UmqServerFactory,
+    call_method,
+    command,
+    connect,
+)
+from twisted_msgproto.umq.service import StockServerFactory
+
+NO_JSON = [
+    *("", "[", "[NaN]", "[Infinity]", "[-Infinity]", '{"a":1,"a":2}', '["\\ud800"]'),
+    *("[" * 64 + "]" * 64, '{"a":' * 64 + "1" + "}" * 64, "9" * 4001, "1e999", "1] 2", "'a'"),
+]
+JSON = [
+    ('"a",1,null,true,1.5,{"b":[]}', ["a", 1, None, True, 1.5, {"b": []}]),
+    ("[" * 63 + "]" * 63, None),
+    ('"' + "[{" * 100 + '"', ["[{" * 100]),
+    ('"\\"' + "[" * 100 + '\\\\"', ['"' + "[" * 100 + "\\"]),
+    (",".join(["[]"] * 101), [[]] * 101),
+    ('"\\ud83e\\udd80"', ["\U0001f980"]),
+    ("9" * 4000, None),
+]
+
+
+class Wrong(Exception):
+    """An error which peers may know."""
+
+
+class Methods(TestCase):
+    def setUp(self):
+        self.methods = MethodRegistry()
+
+        @self.methods.register
+        def add(a: int, b: int = 1) -> int:
+            """The sum.
+
+            More about it.
+            """
+            return a + b
+
+        @self.methods.register(name="later.add")
+        def later(a, b):
+            return succeed(a + b)
+
+        @self.methods.register
+        async def coroutine(*words):
+            return list(words)
+
+        @self.methods.register(with_request=True)
+        def whoami(request, greeting):
+            """Who calls."""
+            return f"{greeting} {request.session.peer}"
+
+        @self.methods.register
+        def wrong(text):
+            raise Wrong(text)
+
+        @self.methods.register
+        async def bug():
+            raise RuntimeError("a secret")
+
+        @self.methods.register
+        def odd():
+            return object()
+
+        @self.methods.register(with_request=True)
+        def attach(request):
+            return Reply({"got": len(request.attachments)}, [b"a"])
+
+        @self.methods.register(streamed=True, with_request=True)
+        def first(request):
+            return request.stream.next().addCallback(bytes.decode)
+
+        self.methods.error(Wrong, "Example.Wrong")
+        self.both = pair(UmqServer, methods=self.methods)
+        self.remote = Remote(self.both.client)
+        self.addCleanup(self.both.close)
+
+    def result(self, called):
+        self.both.pump()
+        return self.successResultOf(called)
+
+    def failure(self, called, kind=CallFailed):
+        self.both.pump()
+        return self.failureResultOf(called, kind).value
+
+    def test_what_nobody_should_accept_as_json_names_no_method(self):
+        """UM-17; the common JSON limits."""
+        for text in NO_JSON:
+            refused = self.failure(self.both.client.call(f'["coroutine",{text}]'))
+            self.assertEqual(refused.code, 6, text)
+
+    def test_json_is_read_and_answered_in_json(self):
+        """UM-17: brackets within texts do not nest."""
+        for text, value in JSON:
+            answer = self.result(self.both.client.call(f'["coroutine",{text}]')).payload
+            if value is not None:
+                self.assertEqual(json.loads(answer), value)
+        reply = self.result(self.both.client.call('["coroutine", "é", 1]'))
+        self.assertEqual(reply.payload, '["é",1]')
+        self.methods.register(lambda: float("nan"), name="nan")
+        self.assertEqual(self.failure(self.remote.nan()).payload, "internal error")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_a_remote_method_is_a_function_which_returns_a_deferred(self):
+        """The issue: what makes the protocol pleasant."""
+        self.assertEqual(self.result(self.remote.add(1, 2)), 3)
+        self.assertEqual(self.result(self.remote.add(1)), 2)
+        self.assertEqual(self.result(call_method(self.both.client, "later.add", "a", "b")), "ab")
+        self.assertEqual(self.result(self.remote.coroutine("é", None)), ["é", None])
+        self.assertEqual(self.result(self.remote.whoami("hi")), "hi 127.0.0.1:40000")
+        self.assertEqual(self.remote.add.__name__, "add")
+        self.assertRaises(AttributeError, getattr, self.remote, "_private")
+
+    def test_attachments_both_ways(self):
+        """UM-10: with the codec on."""
+        reply = self.result(self.remote.attach(attachments=[b"1", b"2"]))
+        self.assertEqual((reply.payload, reply.attachments), ({"got": 2}, [b"a"]))
+
+    def test_a_method_may_have_its_attachments_one_by_one(self):
+        """UM-19: the call comes before its attachments."""
+        late = Deferred()
+        called = self.remote.first(attachments=[late, Deferred()])
+        self.both.pump()
+        late.callback(b"here")
+        self.assertEqual(self.result(called), "here")
+
+    def test_errors_have_types_when_they_are_for_peers(self):
+        """UM-09: typed errors; anything else stays inside."""
+        error = self.failure(self.remote.wrong("too bad"), RemoteError)
+        self.assertEqual((error.type, error.message), ("Example.Wrong", "too bad"))
+        self.assertEqual(str(error), "Example.Wrong: too bad")
+        self.assertEqual(json.loads(error.payload), {"type": "Example.Wrong", "message": "too bad"})
+        for called in (self.remote.bug(), self.remote.odd()):
+            error = self.failure(called)
+            self.assertEqual((type(error), error.payload), (CallFailed, "internal error"))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError, TypeError)), 2)
+
+    def test_wrong_arguments_are_refused_before_the_call(self):
+        for called in (self.remote.add(), self.remote.add(1, 2, 3)):
+            error = self.failure(called)
+            self.assertEqual(error.code, 3)
+            self.assertIn("add", str(error))
+
+    def test_what_is_no_known_method_goes_to_the_application(self):
+        """UM-09: E 6 where there is none; UM-17: any payload is a payload."""
+        for payload in ('["nobody"]', "[1]", "[]", "[", "plain", '{"a":1}', "[NaN]"):
+            refused = self.failure(self.both.client.call(payload))
+            self.assertEqual((refused.code, str(refused)), (6, "no such method"))
+        request = Request(self.both.server, "1", '["nobody"]')
+        self.assertRaises(Refused, self.methods.answer, request)
+
+    def test_the_registry_documents_itself(self):
+        """The issue, 3: a list of methods with signatures."""
+        described = {entry["name"]: entry for entry in self.result(self.remote.methods())}
+        self.assertEqual(
+            described["add"],
+            {"name": "add", "signature": "add(a: int, b: int = 1) -> int", "summary": "The sum."},
+        )
+        self.assertEqual(described["whoami"]["signature"], "whoami(greeting)")
+        self.assertEqual(list(described), sorted(described))
+
+    def test_names_are_taken_once(self):
+        self.assertRaises(ValueError, self.methods.register, len, name="add")
+
+    def test_an_error_which_is_json_but_not_ours_is_a_plain_one(self):
+        other = pair()
+        for payload in ("[1]", '{"type":1}'):
+
+            def refuse(message, payload=payload):
+                raise Refused(payload)
+
+            other.server.requestReceived = refuse
+            called = call_method(other.client, "x")
+            other.pump()
+            error = self.failureResultOf(called, CallFailed).value
+            self.assertEqual((type(error), error.payload), (CallFailed, payload))
+        other.close()
+
+    def test_a_signature_with_names_known_to_type_checkers_alone(self):
+        def typed(a: "Nowhere") -> None: ...  # noqa: F821
+
+        self.methods.register(typed)
+        self.assertIn("Nowhere", self.methods.methods["typed"].described()["signature"])
+
+
+pytestmark = pytest.mark.usefixtures("short_turns")
+
+
+class Stock(SynchronousTestCase):
+    def pair(self, sink=None, **options):
+        clock = Clock()
+        made = Pair(StockServerFactory(sink, clock=clock, **options), clock=clock)
+        self.addCleanup(made.close)
+        return made
+
+    def called(self, both, payload):
+        answer = both.client.call(payload)
+        both.pump()
+        return answer
+
+    def test_a_call_which_names_no_method_of_the_server_is_answered_as_stored(self):
+        """HO-09, UM-17"""
+        sink = SafeSink()
+        both = self.pair(sink)
+        answer = self.successResultOf(self.called(both, '["orders",1]'))
+        self.assertEqual(answer.payload, '{"stored":true}')
+        self.assertEqual(self.successResultOf(self.called(both, "any text")).payload, "")
+        self.assertEqual(
+            self.successResultOf(self.called(both, '["publish","a","b"]')).payload, "0"
+        )
+        self.assertEqual(len(sink.messages), 3)
+        both = self.pair()
+        answer = self.successResultOf(self.called(both, '["orders",1]'))
+        self.assertEqual(answer.payload, '{"stored":false}')
+
+    def test_a_call_with_too_many_objects_and_arrays_is_text__NB_07(self):
+        """Reading it as JSON would take the time of everybody else."""
+        sink = SafeSink()
+        both = self.pair(sink)
+        for item in ("[]", "{}", '{"a":1}'):
+            calls = [f'["orders",{",".join([item] * count)}]' for count in (100, 100_000)]
+            read, text = [self.successResultOf(self.called(both, call)) for call in calls]
+            self.assertEqual((read.payload, text.payload), ('{"stored":true}', ""))
+            stored = [(m.destination, m.body) for m in sink.messages[-2:]]
+            bodies = [call.encode() for call in calls]
+            self.assertEqual(stored, list(zip(["orders", None], bodies, strict=True)))
+
+    def test_a_topic_whose_name_is_no_text_is_refused__NB_09(self):
+        """NB-09: it is the caller's fault, and so no traceback."""
+        both = self.pair()
+        for name in ("[]", "{}", "1", "null"):
+            for call in (f'["publish",{name},"b"]', f'["subscribe",{name},"1"]'):
+                error = self.failureResultOf(self.called(both, call), CallFailed).value
+                self.assertEqual(error.code, 3, call)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_wrong_ids_and_too_many_topics_are_refused(self):
+        """UM-20"""
+        both = self.pair(limits={"topics": 2})
+        for id, code in (("1", 3), ('"x"', 3), ('"1"', None), ('"2"', None), ('"3"', 8)):
+            answer = self.called(both, f'["subscribe","news",{id}]')
+            if code is None:
+                self.successResultOf(answer)
+            else:
+                self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
+
+    def test_only_what_is_named_is_taken(self):
+        """HO-09, UM-17: --ingest"""
+        sink = SafeSink()
+        both = self.pair(sink, ingest=["orders"])
+        for refused in ('["mispelt",1]', "text", "[1]"):
+            error = self.failureResultOf(self.called(both, refused), CallFailed).value
+            self.assertEqual(error.code, 6)
+        self.assertEqual(sink.messages, [])
+        self.successResultOf(self.called(both, '["orders",1]'))
+        self.assertEqual(
+            self.successResultOf(self.called(both, '["publish","a","b"]')).payload, "0"
+        )
+        self.assertEqual([m.destination for m in sink.messages], ["orders", "publish"])
+
+    def test_our_clients_know_it_for_what_it_is(self):
+        """HO-09"""
+        both = self.pair(SafeSink())
+        asked = call_method(both.client, "mispelt", 1)
+        both.pump()
+        self.assertEqual(self.successResultOf(asked), Stored(True))
+        subscription = both.client.subscribe(lambda id: f'["subscrbe","news","{id}"]')
+        started = subscription.whenStarted()
+        both.pump()
+        error = self.failureResultOf(started, NoSuchMethod).value
+        self.assertIn("stored the call", str(error))
+        self.assertTrue(subscription.ended)
+        good = both.client.subscribe(lambda id: f'["subscribe","news","{id}"]')
+        both.pump()
+        self.successResultOf(good.whenStarted())
+
+
+class Attached(UmqServer):
+    """Keeps what H brought, and answers with an attachment."""
+
+    def authorise(self, hello):
+        self.seen = (hello.payload, hello.attachments)
+
+    def welcome(self, hello):
+        return Reply("hello", [b"of ours"])
+
+
+class HandShake(SynchronousTestCase):
+    """HO-10, UM-06, UM-07: H and W have attachments."""
+
+    def test_both_sides_send_them(self):
+        welcomes = []
+        clock = Clock()
+        server = UmqServerFactory(clock=clock)
+        server.protocol = Attached
+        client = UmqClientFactory(
+            "ws://server:5048/", hello="me", helloAttachments=[b"a", b"b" * 65536], clock=clock
+        )
+        welcomed = {"welcomed": lambda self, welcome: welcomes.append(welcome)}
+        client.protocol = type("Welcomed", (client.protocol,), welcomed)
+        both = Pair(server, client, clock=clock)
+        self.addCleanup(both.close)
+        self.successResultOf(both.client.whenEstablished())
+        self.assertEqual(both.server.seen, ("me", [b"a", b"b" * 65536]))
+        self.assertEqual([(w.payload, w.attachments) for w in welcomes], [("hello", [b"of ours"])])
+
+
+class Progress:
+    def __init__(self):
+        self.sent_count = self.acknowledged_count = 0
+
+    def sent(self, count):
+        self.sent_count += count
+
+    def acknowledged(self, count):
+        self.acknowledged_count += count
+
+
+class Messages:
+    def __init__(self, bodies):
+        self.bodies = list(bodies)
+
+    async def some(self, most):
+        assert most >= 1
+        taken, self.bodies = self.bodies[:most], self.bodies[most:]
+        return taken
+
+
+def start(coroutine):
+    return Deferred.fromCoroutine(coroutine)
+
+
+class Commands(TestCase):
+    @inlineCallbacks
+    def setUp(self):
+        self.factory = StockServerFactory(sink=Sink(at_once=True))
+        endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
+        self.port = yield endpoint.listen(self.factory)
+        self.where = f"127.0.0.1:{self.port.getHost().port}"
+
+    @inlineCallbacks
+    def tearDown(self):
+        yield self.port.stopListening()
+        yield self.factory.drain()
+
+    @inlineCallbacks
+    def test_a_destination_is_a_method(self):
+        progress = Progress()
+        options = SendOptions(endpoint=f"ws://{self.where}/", destination="nothing.known")
+        yield start(command.send(reactor, options, Messages([b"a"]), progress))
+        (batch,) = self.factory.sink.batches
+        self.assertEqual(
+            (batch.body, batch.destination), ([b'["nothing.known","a"]'], ["nothing.known"])
+        )
+        options = SendOptions(endpoint=f"ws://{self.where}/", destination="subscribe")
+        sending = start(command.send(reactor, options, Messages([b"a"] * 3), Progress()))
+        yield self.assertFailure(sending, CallFailed)
+
+    @inlineCallbacks
+    def test_one_method_is_called_with_json_or_text(self):
+        """The issue, 3."""
+        options = SendOptions(endpoint=f"ws://{self.where}/")
+        result = yield start(command.call(reactor, options, "publish", ["news", "text"]))
+        self.assertEqual(result, ("0", True))
+        self.factory.methods.register(lambda: Reply("x", [b"abc"]), name="attach")
+        result = yield start(command.call(reactor, options, "attach", []))
+        self.assertEqual(result, ('{"result":"x","attachments":[3]}', True))
+        self.factory.methods.register(lambda number: number + 1, name="next")
+        result = yield start(command.call(reactor, options, "next", ["41"]))
+        self.assertEqual(result, ("42", True))
+
+    @inlineCallbacks
+    def test_a_method_which_the_server_has_not_was_stored_and_that_is_said(self):
+        """HO-09, UM-17."""
+        options = SendOptions(endpoint=f"ws://{self.where}/")
+        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
+        self.assertEqual(result, ("the server has no such method, it stored the call", False))
+        self.factory.sink = None
+        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
+        self.assertEqual(
+            result,
+            ("the server has no such method, it gave the call to its application", False),
+        )
+
+    @inlineCallbacks
+    def test_a_topic_which_the_server_ends_ends_recv_with_an_error__HO_08(self):
+        options = RecvOptions(endpoint=f"ws://{self.where}/", destination="news")
+        receiving = start(command.recv(reactor, options, lambda message: None))
+        session = yield start(connect(reactor, f"ws://{self.where}/"))
+        while not (yield call_method(session, "publish", "news", "a")):
+            pass
+        for live in list(self.factory.liveConnections):
+            for topic in list(live.topics.values()):
+                topic.close()
+        yield self.assertFailure(receiving, PeerError)
+        session.closeSession()

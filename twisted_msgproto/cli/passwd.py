@@ -1,0 +1,50 @@
+"""Set or remove a user in a file of passwords, which ``--auth passwords:FILE`` reads."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+SUMMARY = "set a user's password in a file, hashed"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="the file, made if need be; its mode is 0600")
+    parser.add_argument("name", metavar="NAME", help="the user")
+    parser.add_argument("--delete", action="store_true", help="remove this user")
+    parser.epilog = (
+        "The password is asked for twice on a terminal; otherwise it is the first line of standard"
+        " input. A server reads the file again at the next log-in: no reload is needed."
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file; ConfigurationError, one line, if it cannot be."""
+    from twisted_msgproto.net.authentication.password_file import write_user
+
+    password = None if arguments.delete else _asked()
+    try:
+        had = write_user(arguments.file, arguments.name, password)
+    except OSError as error:
+        raise ConfigurationError(f"{arguments.file}: {error.strerror}") from None
+    if arguments.delete and not had:
+        raise ConfigurationError(f"{arguments.file} has no user {arguments.name!r}")
+    done = "removed" if arguments.delete else "changed" if had else "added"
+    print(f"{arguments.name}: {done}")
+    return 0
+
+
+def _asked() -> str:
+    if sys.stdin.isatty():
+        password = getpass.getpass("Password: ")
+        if getpass.getpass("Once more: ") != password:
+            raise ConfigurationError("the two passwords are not the same; nothing is changed")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise ConfigurationError("an empty password; nothing is changed")
+    return password

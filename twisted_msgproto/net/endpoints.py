@@ -1,0 +1,409 @@
+"""Server endpoint strings: what they ask a reactor for, and what becomes of that.
+
+An endpoint string does not say what it means: that shows when it listens.  So every question about
+one is asked in the same way: :func:`ask` lets it listen on a reactor that passes what is
+:class:`Wanted` to a function.  :class:`ServedEndpoint` listens, with TLS that can be read again;
+:class:`Held` binds an address and lets go of it; :func:`is_loopback` and :func:`ports_of` look.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+
+from OpenSSL.crypto import Error as CryptoError
+from OpenSSL.SSL import Error as TLSError
+from twisted.application.service import IServiceCollection
+from twisted.internet import endpoints, tcp
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.internet.protocol import ServerFactory
+from twisted.python.failure import Failure
+
+from ..core.errors import ConfigurationError
+from ..core.reasons import cannot_listen
+from .proxied import heeding_proxies
+from .reloading import Change
+from .tls import tls_from_directory, tls_with
+
+BACKLOG: Final = 50
+"""Twisted's own default."""
+
+PORT_MOST: Final = 65535
+
+TLS_KINDS: Final = frozenset(("mtls", "ssl", "tls"))
+
+TCP_KINDS: Final = frozenset(("tcp", "tcp6", *TLS_KINDS))
+
+FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
+
+HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
+"""This is how clients write an endpoint, and so do many who want a server."""
+
+
+class Wanted(NamedTuple):
+    """What an endpoint string asks its reactor for.
+
+    ``kind`` is ``tcp``, ``unix`` or ``adopted``; ``where`` is the port, the path or the descriptor;
+    ``rest`` are the other arguments of the reactor's method, without ``interface``.
+    """
+
+    kind: str
+    where: Any
+    factory: Any
+    rest: tuple[Any, ...]
+    interface: str = ""
+    tls: Any = None
+
+    def listen(self, reactor: Any) -> Any:
+        """Listen on ``reactor``, without TLS; raises CannotListenError."""
+        if self.kind == "tcp":
+            return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
+        if self.kind == "unix":
+            return reactor.listenUNIX(self.where, self.factory, *self.rest)
+        return reactor.adoptStreamPort(self.where, *self.rest, self.factory)
+
+
+class _Asked:
+    """The reactor of one endpoint string: what is wanted goes to ``act``."""
+
+    def __init__(self, act: Callable[[Wanted], Any], reactor: Any) -> None:
+        self._act = act
+        self._reactor = reactor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def listenTCP(
+        self, port: int, factory: Any, backlog: int = BACKLOG, interface: str = ""
+    ) -> Any:
+        return self._act(Wanted("tcp", port, factory, (backlog,), interface))
+
+    def listenSSL(
+        self,
+        port: int,
+        factory: Any,
+        contextFactory: Any,
+        backlog: int = BACKLOG,
+        interface: str = "",
+    ) -> Any:
+        return self._act(Wanted("tcp", port, factory, (backlog,), interface, contextFactory))
+
+    def listenUNIX(
+        self,
+        address: str,
+        factory: Any,
+        backlog: int = BACKLOG,
+        mode: int = 0o666,
+        wantPID: bool = False,
+    ) -> Any:
+        return self._act(Wanted("unix", address, factory, (backlog, mode, wantPID)))
+
+    def adoptStreamPort(self, fileno: int, addressFamily: int, factory: Any) -> Any:
+        return self._act(Wanted("adopted", fileno, factory, (addressFamily,)))
+
+
+def ask(
+    description: str, factory: Any, act: Callable[[Wanted], Any], reactor: Any = None
+) -> Deferred[Any]:
+    """Let ``factory`` listen where ``description`` says, on a reactor that calls ``act(wanted)``.
+
+    All else comes from ``reactor``.  Raises what the string raises.
+    """
+    endpoint = endpoints.serverFromString(_Asked(act, reactor), description)
+    return cast("Deferred[Any]", endpoint.listen(factory))
+
+
+# ── what a string means ─────────────────────────────────────────────────────────────────────────
+
+
+def kind_of(description: str) -> str:
+    """Return the word before the colon, behind ``haproxy:``."""
+    return description.removeprefix("haproxy:").partition(":")[0]
+
+
+def tls_directory(description: str) -> str | None:
+    """Return the directory of ``tls:DIRECTORY:…``; None for other endpoint strings."""
+    match = re.match(r"(?:haproxy:)?tls:((?:[^:\\]|\\.)*)", description)
+    return re.sub(r"\\(.)", r"\1", match[1]) if match else None
+
+
+def is_loopback(description: str) -> bool:
+    """Return whether only this machine can connect; False for a socket of systemd's."""
+    found = _looked_at(description)
+    return bool(found) and all(one.kind == "unix" or _is_loopback(one) for one in found)
+
+
+def _is_loopback(wanted: Wanted) -> bool:
+    try:
+        return wanted.interface == "localhost" or ip_address(wanted.interface).is_loopback
+    except ValueError:
+        return False
+
+
+def ports_of(description: str) -> list[tuple[str, int]]:
+    """Return interface and number of each TCP port that an endpoint string listens on; not 0."""
+    found = _looked_at(description)
+    return [(one.interface, one.where) for one in found if one.kind == "tcp" and one.where]
+
+
+def _looked_at(description: str) -> list[Wanted]:
+    found: list[Wanted] = []
+    if kind_of(description) != "systemd":  # to adopt a descriptor closes it
+        ask(description, ServerFactory(), found.append).addErrback(lambda _: None)
+    return found
+
+
+def check_endpoint(description: str) -> None:
+    """Raise ConfigurationError unless this is a server endpoint string that Twisted can read."""
+    try:
+        endpoints.serverFromString(object(), description)
+        directory = tls_directory(description)
+        if directory is not None and not os.path.isdir(directory):
+            # Twisted would listen, and refuse every hand-shake.  Certificates may follow later.
+            raise ConfigurationError(f"no directory {directory!r}")
+    except Exception as error:
+        reason = file_trouble(error)
+        swapped = HOST_FIRST.fullmatch(description)
+        if swapped is not None:
+            kind, host, port = swapped.groups()
+            reason = f"the port comes first: {kind}:{port}:interface={host}"
+        elif isinstance(error, ValueError | TypeError) and not isinstance(
+            error, ConfigurationError
+        ):
+            reason += f"; it is written like {FORMS}"
+        raise ConfigurationError(f"bad endpoint {description!r}: {reason}") from None
+
+
+def check_directory(description: str) -> None:
+    """Raise ConfigurationError for ``tls:DIRECTORY`` without any certificate that has its key."""
+    from twisted.protocols._sni import PEMObjects
+    from twisted.python.filepath import FilePath
+
+    directory = tls_directory(description)
+    if directory is None:
+        return
+    if not os.path.isdir(directory):
+        raise ConfigurationError(f"there is no directory {directory!r}")
+    if not PEMObjects.fromDirectory(FilePath(directory)).inferDomainMapping():
+        raise ConfigurationError(
+            f"the directory {directory!r} has no file NAME.pem with a certificate and its key"
+        )
+
+
+def file_trouble(error: Exception) -> str:
+    """Return what is wrong with the files of an endpoint string, in words."""
+    if isinstance(error, ConfigurationError):
+        return str(error).removeprefix("mtls: ")
+    if isinstance(error, OSError):
+        return f"cannot read {error.filename}: {error.strerror}"
+    if isinstance(error, TLSError | CryptoError):
+        return "privateKey or certKey is no PEM file with a key and a certificate"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+# ── endpoints that are tried ────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class CanBeTried(Protocol):
+    """A service that can tell whether it could listen."""
+
+    def refusals(self, held: Held) -> Iterator[str]:
+        """Yield a line for each endpoint that ``held`` cannot have."""
+
+
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+class Held:
+    """Addresses that are bound as a start would bind them, until :meth:`close`.
+
+    So an endpoint that is given twice is found.  A socket that another process passes
+    (``systemd:``) is not tried.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[Closable] = []
+        self._files: list[str] = []
+
+    def hold(self, bound: Closable) -> None:
+        """Call ``bound.close()`` at the end."""
+        self._held.append(bound)
+
+    def refusal(self, description: str, factory: Any, *, reused: bool = False) -> str | None:
+        """Return why this endpoint cannot be had; None if it is held now.
+
+        ``reused``: other gateways may listen on its TCP port, so nothing listens on it here, or
+        it would be handed connections of theirs.
+        """
+        failures: list[Failure] = []
+        ask(description, factory, lambda one: self._bind(one, reused)).addErrback(failures.append)
+        if not failures:
+            return None
+        error = failures[0].value
+        return cannot_listen(getattr(error, "socketError", None) or error)
+
+    def _bind(self, wanted: Wanted, reused: bool) -> None:
+        """Bind it; raises CannotListenError."""
+        if wanted.kind == "adopted":
+            return
+        unix = wanted.kind == "unix"
+        of_tcp = socket.AF_INET6 if ":" in wanted.interface else socket.AF_INET
+        bound = socket.socket(socket.AF_UNIX if unix else of_tcp)
+        self.hold(bound)
+        try:
+            if unix:
+                if wanted.rest[-1]:  # wantPID
+                    _remove_stale(wanted.where)
+                bound.bind(wanted.where)
+                self._files.append(wanted.where)
+            else:
+                if not 0 <= wanted.where <= PORT_MOST:
+                    raise OSError(f"a port is at most {PORT_MOST}")
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reused:
+                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                bound.bind((wanted.interface, wanted.where))
+            if unix or not reused:
+                bound.listen(1)
+        except OSError as error:
+            raise CannotListenError(wanted.interface, wanted.where, error) from None
+
+    def close(self) -> None:
+        for bound in self._held:
+            bound.close()
+        for path in self._files:
+            os.unlink(path)
+        self._held, self._files = [], []
+
+
+def _remove_stale(address: str) -> None:
+    """Remove the socket of a process that has ended; OSError if somebody listens on it."""
+    try:
+        if not stat.S_ISSOCK(os.stat(address).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(address)
+        except ConnectionRefusedError:
+            os.unlink(address)
+            return
+    raise OSError("another process listens on it")
+
+
+def refusals(service: object, held: Held) -> Iterator[str]:
+    """Yield a line for each endpoint below ``service`` that cannot be had."""
+    if isinstance(service, CanBeTried):
+        yield from service.refusals(held)
+    if IServiceCollection.providedBy(service):
+        for child in cast(Any, service):
+            yield from refusals(child, held)
+
+
+# ── endpoints that are served ───────────────────────────────────────────────────────────────────
+
+
+class ReusedPort(tcp.Port):
+    """A TCP port that other processes of this user may listen on, too.
+
+    The kernel hands each new connection to one of them.
+    """
+
+    def createInternetSocket(self) -> socket.socket:
+        """Return a socket that shares its port; Twisted calls this before it binds."""
+        made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        return made
+
+
+class _Exchangeable(ServerFactory):
+    """A factory that builds with the newest of several TLS factories; connections stay."""
+
+    noisy = False
+
+    def __init__(self, first: Any) -> None:
+        self._first = first  # its start and end are those of the server's factory
+        self.newest = first
+
+    def logPrefix(self) -> str:
+        return str(self._first.logPrefix())
+
+    def doStart(self) -> None:
+        self._first.doStart()
+        super().doStart()  # type: ignore[no-untyped-call]
+
+    def doStop(self) -> None:
+        self._first.doStop()
+        super().doStop()  # type: ignore[no-untyped-call]
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        return self.newest.buildProtocol(addr)
+
+
+class ServedEndpoint:
+    """An endpoint that listens; its certificates can be read again while it does."""
+
+    def __init__(self, reactor: Any, description: str, *, reused: bool = False) -> None:
+        """``reused``: other processes of this user may listen on its TCP port, too."""
+        self.description = description
+        self._reactor = reactor
+        self._reused = reused
+        self._tls: _Exchangeable | None = None
+        self._factory: Any = None
+
+    def listen(self, factory: Any) -> Deferred[IListeningPort]:
+        """Listen; the Deferred fires with the port, or fails with CannotListenError."""
+        self._factory = factory
+        return ask(self.description, factory, self._serve, self._reactor)
+
+    def _serve(self, wanted: Wanted) -> Any:
+        factory = self._secured(wanted)
+        if factory is not wanted.factory:
+            factory = self._tls = _Exchangeable(factory)
+        if not self._reused or wanted.kind != "tcp":
+            return wanted._replace(factory=factory).listen(self._reactor)
+        (backlog,) = wanted.rest
+        port: Any = ReusedPort(wanted.where, factory, backlog, wanted.interface, self._reactor)
+        port.startListening()
+        return port
+
+    def _secured(self, wanted: Wanted) -> Any:
+        """Return the factory behind TLS as it is to be; itself without TLS."""
+        factory = heeding_proxies(wanted.factory)
+        if wanted.tls is not None:
+            return tls_with(wanted.tls, factory)
+        directory = tls_directory(self.description)
+        if directory is not None:  # Twisted's own TLS of ``tls:DIRECTORY`` is replaced
+            return tls_from_directory(directory, factory.wrappedFactory)
+        return factory
+
+    def reread(self, title: str) -> Iterator[Change]:
+        """Read the certificates and keys again; the change is for connections that begin later.
+
+        Raises ConfigurationError that begins with ``title``.
+        """
+        tls = self._tls
+        if tls is None:
+            return
+        again: list[Any] = []
+        try:
+            check_directory(self.description)
+            ask(self.description, self._factory, lambda one: again.append(self._secured(one)))
+        except Exception as error:
+            why = file_trouble(error)
+            raise ConfigurationError(f"{title}: {self.description}: {why}") from None
+
+        def apply() -> None:
+            (tls.newest,) = again
+
+        yield Change(f"{title}: certificates of {self.description}", apply)

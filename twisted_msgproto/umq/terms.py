@@ -1,0 +1,384 @@
+"""What UMQ's machines are made of, as data: events, limits, states with their tables, counters.
+
+Messages that can have attachments come complete by default: the event is returned when the last
+attachment is there.  :class:`AttachmentsAnnounced` says earlier that one is on its way; whoever
+wants its attachments one by one answers it with the machine's ``stream`` (``UM-19``).
+
+The tables name the peer's frames as :mod:`.wire` has them, and what we do ourselves by the classes
+that end in ``Sent``; so a peer can never make a step that is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import auto
+from typing import Any, Final
+
+from ..core.limits import Limit
+from ..core.machine import State, Table
+from . import wire
+from .wire import (
+    AttachmentError,
+    Call,
+    Callback,
+    CallError,
+    Fatal,
+    Hello,
+    Result,
+    SetAttribute,
+    TopicClose,
+    TopicUpdate,
+    UmqFault,
+    UnsetAttribute,
+    Unsubscribe,
+    Welcome,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class AttachmentFailure:
+    """What stands for an attachment that its sender could not deliver (``UM-04``)."""
+
+    text: str
+
+
+Attachment = bytes | AttachmentFailure
+
+
+@dataclass(slots=True)
+class HelloReceived:
+    """An ``H`` with all its attachments: answer with ``welcome`` or ``fatal`` (``UM-06``)."""
+
+    version: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WelcomeReceived:
+    """A ``W`` with all its attachments: the session is established (``UM-07``)."""
+
+    version: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FatalReceived:
+    """``F``, the peer's last word; ``code`` is None if it spells none (``UM-08``)."""
+
+    code: int | None
+    text: str
+
+
+@dataclass(slots=True)
+class CallReceived:
+    """A ``C``: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
+
+    id: str
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CallbackReceived:
+    """A ``B`` for a callback that is registered; it is answered like a call (``UM-11``)."""
+
+    id: str
+    callback: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ResultReceived:
+    """An ``R``, the answer to the call that was made with ``waiter`` (``UM-10``)."""
+
+    number: int
+    waiter: object
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ErrorReceived:
+    """An ``E``: our call failed at the peer (``UM-09``)."""
+
+    number: int
+    waiter: object
+    payload: str
+
+
+@dataclass(slots=True)
+class CallExpired:
+    """A call of ours without an answer in time (``UM-20``); one that comes later is ignored."""
+
+    number: int
+    waiter: object
+
+
+@dataclass(slots=True)
+class TopicUpdated:
+    """A ``T`` for a topic to which we subscribed (``UM-12``)."""
+
+    topic: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicClosed:
+    """A ``D``: the publisher ended the topic; it is forgotten (``UM-13``)."""
+
+    topic: int
+
+
+@dataclass(slots=True)
+class TopicUnsubscribed:
+    """A ``U`` for a topic that we publish: it is closed, ``D`` is on its way (``UM-14``)."""
+
+    topic: int
+
+
+@dataclass(slots=True)
+class AttributeSet:
+    """An ``S``: the peer's attribute has a value now (``UM-15``)."""
+
+    name: str
+    value: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AttributeUnset:
+    """An ``X``: the peer's attribute is gone (``UM-16``); it may never have been there."""
+
+    name: str
+
+
+Message = (
+    HelloReceived
+    | WelcomeReceived
+    | CallReceived
+    | CallbackReceived
+    | ResultReceived
+    | TopicUpdated
+    | AttributeSet
+)
+
+STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
+
+
+@dataclass(slots=True)
+class AttachmentsAnnounced:
+    """The news that ``message`` will have ``count`` attachments; it comes when they are there.
+
+    Call the machine's ``stream(message)`` now to have it at once, and then one
+    :class:`AttachmentArrived` for each.
+    """
+
+    message: Message
+    count: int
+
+
+@dataclass(slots=True)
+class AttachmentArrived:
+    """An attachment, or its failure, of a message that is streamed (``UM-19``)."""
+
+    message: Message
+    index: int
+    attachment: Attachment
+
+
+@dataclass(slots=True)
+class CallsSafe:
+    """Calls that the sink has made safe: they may be answered now."""
+
+    calls: Sequence[CallReceived | CallbackReceived]
+
+
+@dataclass(slots=True)
+class KeptTooMuch:
+    """The refusal of the peer's ``what`` (a call, an attribute, a log-in): the process keeps too
+    much, and this session more than its share.
+    """
+
+    what: str
+
+
+Event = (
+    Message
+    | CallsSafe
+    | FatalReceived
+    | ErrorReceived
+    | CallExpired
+    | TopicClosed
+    | TopicUnsubscribed
+    | AttributeUnset
+    | AttachmentsAnnounced
+    | AttachmentArrived
+    | KeptTooMuch
+    | UmqFault
+)
+"""Everything a machine tells; a FatalReceived or a UmqFault is the last event of all."""
+
+
+LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("hello-seconds", 10.0, "s", "from the upgrade to H, and from H to W (UM-20)", 0.001),
+    Limit("attachment-octets", 16 << 20, "octets", "one attachment (UM-19)", 1),
+    Limit("attachments-octets", 64 << 20, "octets", "attachments that wait (UM-19)", 1),
+    Limit("attachment-seconds", 60.0, "s", "the next attachment's arrival (UM-19)", 0.001),
+    Limit("announcements", 1024, "messages", "with attachments to come (UM-19)", 1),
+    Limit("waiting-messages", 1024, "messages", "behind such attachments (UM-19)", 1),
+    Limit("calls", 1024, "calls", "of the peer, not answered yet (UM-20)", 1),
+    Limit("calls-octets", 64 << 20, "octets", "such calls, with attachments (UM-20)", 1),
+    Limit("own-calls", 4096, "calls", "of ours, not answered yet (UM-20)", 1),
+    Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
+    Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
+    Limit("subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
+    Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
+    Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
+)
+
+HELLO_CHARACTERS: Final = 1 << 16
+
+HELLO_ATTACHMENTS: Final = 4
+
+HELLO_ATTACHMENT_OCTETS: Final = 1 << 16
+
+FILL_SECONDS: Final = 45.0
+"""An attachment of ours that is not filled by then is sent as - (``UM-04``)."""
+
+CLOSING_SECONDS: Final = 60.0
+"""Late updates of a topic that we left are dropped silently for this long (``UM-14``)."""
+
+CLOSING_TOPICS: Final = 1024
+
+
+# ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
+
+
+class HelloSent:
+    """Our ``H``."""
+
+
+class HelloCompleted:
+    """The last attachment of the peer's ``H``."""
+
+
+class WelcomeSent:
+    """Our ``W``."""
+
+
+class CommandSent:
+    """A command of ours in the open session."""
+
+
+class FatalSent:
+    """Our ``F``."""
+
+
+class Faulted:
+    """A fault of the peer, and our ``F``."""
+
+
+class ConnectionLost:
+    """The end of the connection."""
+
+
+class ClientState(State):
+    """The states of a client."""
+
+    START = auto()
+    AWAITING_WELCOME = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class ServerState(State):
+    """The states of a server."""
+
+    AWAITING_HELLO = auto()
+    RECEIVING_HELLO = auto()  # H's attachments are on their way
+    AUTHORISING = auto()  # the application decides between W and F
+    OPEN = auto()
+    CLOSED = auto()
+
+
+_SESSION: Final = (
+    Call,
+    Callback,
+    Result,
+    CallError,
+    TopicUpdate,
+    TopicClose,
+    Unsubscribe,
+    SetAttribute,
+    UnsetAttribute,
+    AttachmentError,
+    wire.Attachment,
+    CommandSent,
+)
+
+
+def _ends(closed: Any) -> dict[type, Any]:
+    return {Fatal: closed, FatalSent: closed, Faulted: closed, ConnectionLost: closed}
+
+
+CLIENT: Final[Table[ClientState]] = {
+    ClientState.START: {
+        HelloSent: ClientState.AWAITING_WELCOME,
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.AWAITING_WELCOME: {
+        Welcome: ClientState.OPEN,
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.OPEN: {
+        **{event: ClientState.OPEN for event in _SESSION},
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.CLOSED: {},
+}
+"""Frames are the peer's (``UM-06`` … ``UM-08``); what we send ends in ``Sent``."""
+
+SERVER: Final[Table[ServerState]] = {
+    ServerState.AWAITING_HELLO: {
+        Hello: ServerState.RECEIVING_HELLO,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.RECEIVING_HELLO: {
+        wire.Attachment: ServerState.RECEIVING_HELLO,
+        AttachmentError: ServerState.RECEIVING_HELLO,
+        HelloCompleted: ServerState.AUTHORISING,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.AUTHORISING: {
+        WelcomeSent: ServerState.OPEN,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.OPEN: {
+        **{event: ServerState.OPEN for event in _SESSION},
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.CLOSED: {},
+}
+"""Before our ``W`` the peer may send ``H``, its attachments and ``F``, no more (``UM-07``)."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a machine has seen, as plain integers."""
+
+    calls: int = 0
+    calls_refused: int = 0
+    results: int = 0
+    errors: int = 0
+    unknown_answers: int = 0
+    updates: int = 0
+    late_updates: int = 0
+    unknown_topics: int = 0
+    attachments: int = 0
+    attachments_failed: int = 0

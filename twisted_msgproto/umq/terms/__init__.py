@@ -1,1 +1,0 @@
-"""What UMQ's machines are made of, as data: events, states and tables, limits, counters."""
