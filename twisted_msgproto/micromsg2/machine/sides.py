@@ -483,7 +483,7 @@ class Session(Sending):
 
     def _stop_reading(self) -> None:
         self.decoder.end()
-        self._partial = False
+        self._partial = self._ack_wanted = False
         self._inbox.forget()
         self._forget_unread()
 
