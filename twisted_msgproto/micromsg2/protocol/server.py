@@ -157,7 +157,9 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         gets its messages from the log, so their envelopes are stored with them.
         """
         broker, event = self.factory.broker, arrived.event
-        if broker is None or broker.queues.keys().isdisjoint(event.destinations):
+        if broker is None or not broker.queues:  # most servers have none
+            return
+        if broker.queues.keys().isdisjoint(event.destinations):
             return
         arrived.envelopes = broker.envelopes.make(
             broker.queues, event.destinations, event.texts, event.notes
