@@ -30,8 +30,7 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
-from ..core.jsonlog import json_line
-from ..core.log_output import LogOutput, missing_line
+from ..core.logs import LogOutput, json_line, missing_line
 from ..queue.below import queues_at
 from ..queue.lineage import Landed
 from ..table import starting

@@ -193,7 +193,7 @@ class MtlClient(ClientLink):
         return list(self.machine.profiles)
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
-        """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
+        """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
         if over := self._over():
             return over
         authorized = self._request(self.machine.authorize, credentials)
