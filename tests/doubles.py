@@ -5,14 +5,16 @@ from __future__ import annotations
 import ssl
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
+from twisted_msgproto.core import broker
 from twisted_msgproto.core.connection import Connection, WorkLost
+from twisted_msgproto.core.limits import Limits
 
 
 def due(machine: Connection[Any, Any, Any], now: float) -> tuple[list[Any], float | None]:
@@ -120,3 +122,69 @@ def octets_of(build: Callable[[], object]) -> int:
         tracemalloc.stop()
     assert built is not None
     return after - before
+
+
+class Queues:
+    """A broker in memory: what can be delivered is delivered at once, and time stands still."""
+
+    durable = False
+
+    def __init__(self, limits: Limits) -> None:
+        self.machine = broker.Broker(limits)
+        self._place = 0
+        self._within = False
+
+    def declare(self, name: broker.QueueName, *, kept: bool = False) -> None:
+        self.machine.declare(name, 0.0, kept=kept)
+
+    def reclaim(self, spaces: str) -> bool:
+        return self.machine.reclaim(spaces, 0.0)
+
+    def publish(self, rows: Sequence[tuple[broker.QueueName, bytes, bytes]]) -> None:
+        for name, envelope, body in rows:
+            self._place += 1
+            octets = broker.weight(envelope, body)
+            letter = broker.Letter(self._place, octets, envelope, body, 0.0)
+            self._do(self.machine.publish, name, [letter], 0.0)
+
+    def when_accepted(
+        self, names: Iterable[broker.QueueName], accepted: Callable[[], None]
+    ) -> None:
+        for name in names:
+            self.machine.when_room(name, accepted)
+
+    def subscribe(self, consumer: Any, name: broker.QueueName) -> None:
+        self.machine.subscribe(consumer, name, 0.0)
+
+    def unsubscribe(self, consumer: Any, name: broker.QueueName) -> bool:
+        return self.machine.unsubscribe(consumer, name, 0.0)
+
+    def settle(self, consumer: Any, places: Sequence[int]) -> None:
+        self._do(self.machine.settle, consumer, places)
+
+    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
+        self._do(self.machine.reject, consumer, places, requeue=requeue)
+
+    def ready(self, consumer: Any) -> None:
+        self._do(self.machine.ready, consumer)
+
+    def gone(self, consumer: Any, *, orderly: bool = False) -> None:
+        self._do(self.machine.gone, consumer, 0.0, orderly=orderly)
+
+    def snapshot(self) -> Mapping[str, int]:
+        return self.machine.snapshot()
+
+    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Call the machine, and then let it deliver all that can be delivered.
+
+        A consumer that was called may call back; the outermost call continues with that.
+        """
+        within, self._within = self._within, True
+        try:
+            call(*arguments, **named)
+            while self.machine.unfinished and not within:
+                self.machine.go_on()
+        finally:
+            self._within = within
+        if not within:
+            self.machine.take_events()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.micromsg2 import streams
-from tests.mtl.broker import OPEN, control_peer, data_peer
+from tests.mtl.broker import OPEN, control_peer, data_peer, with_queues
 from tests.sabc import sides
 from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
@@ -26,10 +26,10 @@ from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
 from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire import encode_address
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
-from twisted_msgproto.mtl.machine import Arrival, Channel, ClientFlow
-from twisted_msgproto.mtl.machine import Client as MtlClient
-from twisted_msgproto.mtl.machine import Server as MtlServer
+from twisted_msgproto.mtl import Client as MtlClient
+from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile
+from twisted_msgproto.mtl import Server as MtlServer
+from twisted_msgproto.mtl.machine import Arrival, Channel
 from twisted_msgproto.mtl.wire import control, data
 from twisted_msgproto.sabc import Client as SabcClient
 from twisted_msgproto.sabc import Server as SabcServer
@@ -103,7 +103,7 @@ def umq(verb: Callable[[Any], object]) -> Verb:
 
 def mtl_server() -> MtlServer:
     return MtlServer(
-        [QueueProfile(), IngestProfile()],
+        [with_queues(QueueProfile()), IngestProfile()],
         random=lambda count: bytes(count),  # every lease has one token, which may be shown
         session_names=lambda: "session",
         mechanisms=["PLAIN"],

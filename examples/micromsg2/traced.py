@@ -84,7 +84,7 @@ class TracedServer(MicroMsg2Server):
 
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
         """``x-trace-count``: answered with a frame of the extension."""
-        trace = self.machine.extension("x-trace")
+        trace = self.extension("x-trace")
         assert isinstance(trace, Trace)
         self.sendExtension("x-trace", b"count:%d" % trace.seen)
 
@@ -95,7 +95,6 @@ class TracedClient(MicroMsg2Client):
     def connectionMade(self) -> None:
         """A place for the answer."""
         self.count: Deferred[str] = Deferred()
-        super().connectionMade()
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """The server's count."""

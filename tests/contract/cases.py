@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from OpenSSL.SSL import Error as TLSError
-from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred, succeed
 from twisted.internet.error import ConnectionRefusedError as NobodyListens
 
@@ -53,7 +52,6 @@ from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
     UmqClientService,
-    UmqRealm,
     UmqServer,
     UmqServerFactory,
 )
@@ -421,7 +419,7 @@ class Umq(Case):
         return None if protocol is None else protocol.session
 
     def portal(self, checkers: Sequence[Any]) -> Any:
-        return Portal(UmqRealm(), list(checkers))
+        return portal_over(checkers)
 
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.call(body.decode())  # type: ignore[no-any-return]
@@ -448,7 +446,7 @@ class MtlPeer(Peer):
 
     @property
     def octets_written(self) -> int:
-        return sum(socket.sent_octets for socket in self.client._sockets.made)
+        return sum(socket.sent_octets for socket in self.client.link._sockets.made)
 
     def cut(self) -> None:
         self.client.abort()

@@ -16,14 +16,13 @@ from tests.micromsg2.streams import message
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
-from twisted_msgproto.micromsg2.machine import MessagesReceived
-from twisted_msgproto.micromsg2.protocol.connection import READ_OCTETS
+from twisted_msgproto.micromsg2.protocol.session import READ_OCTETS
 from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq import Hub, MethodRegistry
-from twisted_msgproto.umq.application.methods import call_method
+from twisted_msgproto.umq.application import call_method
 
 BY_SEND = {
     "lumberjack": ("publish", ""),
@@ -295,21 +294,6 @@ class WhoMayWhat:
         assert [message.body for message in heard] == [b"to all"]
 
     @only("micromsg2")
-    def test_numbers_that_repeat_refuse_no_other_message(self: Any) -> None:
-        """Without acks the numbers mean nothing (MM-13), so a row is refused and not a number."""
-        world = self.ruled(("publish", "b"))
-        peer = self.joined(world)
-        machine = peer.server.machine
-        event = MessagesReceived(
-            [5, 5, 5], ["a", "b", "c"], [{}, {}, {}], [b"a", b"b", b"c"], [b""] * 3, [{}] * 3, 3
-        )
-        machine._window.receive(3)
-        event.place = machine._window.slice()
-        peer.server._authorise(event)
-        assert (event.destinations, event.bodies) == (["a", "c"], [b"a", b"c"])
-        assert event.octets == 2
-
-    @only("micromsg2")
     def test_a_refused_subscription_or_consumer_gets_nothing(self: Any) -> None:
         world = self.ruled(("subscribe", "topic/secret"), ("consume", "jobs"))
         heard: list[Any] = []
@@ -347,14 +331,14 @@ class WhoMayWhat:
                 world.pump()
         world.pump()
         assert world.factory.counters["not_allowed"] == count
-        assert len(peer.server._permissions._answers) <= ANSWERS_MAX
+        assert len(peer.server.link._permissions._answers) <= ANSWERS_MAX
         assert len(refusals(world)) == 5  # of this address, within a minute
 
     @only("micromsg2")
     def test_a_storm_of_refused_names_is_no_long_turn(self: Any) -> None:
         """NB-07: a read is small, and few lines are logged."""
         world = self.ruled(authoriser=Rules.of([{"allow": "*", "name": "orders"}]))
-        server = world.join().server
+        server = world.join().server.link
         assert server.readOctets == 128 << 10
         count = 2000
         storm = b"".join(message(number, b"x", f"n{number}") for number in range(1, count))
@@ -461,7 +445,6 @@ class WhoMayWhat:
         peer.client.unsetAttribute("place")
         world.pump()
         assert not peer.server.attributes
-        assert peer.server.machine._attributes_octets == 0
 
     @only("umq")
     def test_a_callback_is_for_whom_it_was_given_to(self: Any) -> None:

@@ -27,23 +27,25 @@ def commands(session: Any, begin: int, count: int) -> None:
 
 def ambiguous(session: Any, begin: int, count: int) -> None:
     """Messages with two ids; each is refused with an ERROR."""
-    session._write(b"".join(both_ids(session, number) for number in range(begin, begin + count)))
+    numbers = range(begin, begin + count)
+    session.link.wire.write(b"".join(both_ids(session, number) for number in numbers))
 
 
 def ambiguous_frames(session: Any, begin: int, count: int) -> None:
-    session._write([both_ids(session, number)[:-2] for number in range(begin, begin + count)])
+    numbers = range(begin, begin + count)
+    session.link.wire.write([both_ids(session, number)[:-2] for number in numbers])
 
 
 def both_ids(session: Any, number: int) -> bytes:
-    length = "content-length::0\r\n" if session.machine.lengths else ""
-    lines = f"{session.machine._prefix}msg-id::{number}\r\nref-msg-id::3\r\n{length}\r\n"
+    length = "content-length::0\r\n" if session.link.machine.lengths else ""
+    lines = f"{session.link.machine._prefix}msg-id::{number}\r\nref-msg-id::3\r\n{length}\r\n"
     return lines.encode() + b"\0\r\n"
 
 
 def updates(session: Any, begin: int, count: int) -> None:
     """Updates of topics to which nobody has subscribed; each is answered with ``U``."""
     topics = range(begin + 4000, begin + 4000 + count)
-    session._write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
+    session.link.wire.write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
 
 
 NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
@@ -56,7 +58,7 @@ NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
 
 class Deaf:
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
     @only(*BOTH_WAYS)
     def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
@@ -67,7 +69,7 @@ class Deaf:
         peer.line.server.deaf = True
         most = 0
         for number in range(400):
-            NONSENSE[self.case.name](peer.server, number * 2000, 2000)
+            NONSENSE[self.case.name](peer.server.link, number * 2000, 2000)
             world.wait(0.05, 0.05)
             if peer.line.client.gone:
                 break
@@ -123,13 +125,13 @@ class Small:
         peer = world.join()
         peer.line.server.deaf = True
         for number in range(3000):
-            NONSENSE[self.case.name](peer.server, number * 3, 3)
+            NONSENSE[self.case.name](peer.server.link, number * 3, 3)
             world.pump()
-        pieces = len(peer.client.wire.output._queue or ())
+        pieces = len(peer.client.link.wire.output._queue or ())
         self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_OCTETS)
 
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
 
 over_all(globals(), Deaf, Small)

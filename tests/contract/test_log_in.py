@@ -180,7 +180,7 @@ class Authorising:
             lambda server: server.transport.loseConnection(),
             lambda server: server.transport.abortConnection(),
             lambda server: server.factory.drain(),
-            lambda server: server.drain(),
+            lambda server: server.close(),
         ):
 
             def authorise(server: Any, request: Any, end: Any = end) -> str:
@@ -320,8 +320,8 @@ class Naming:
             world.join(hooks={"message": hook})
         sessions = list(world.factory.liveConnections)
         for session in sessions:
-            session.clientId = "me"
-        sessions[2].clientId = "you"
+            session.link.clientId = "me"
+        sessions[2].link.clientId = "you"
         pushed = PUSHED[self.case.name](world.factory, "me")
         world.wait(1)
         self.successResultOf(pushed)

@@ -27,7 +27,7 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl.protocol.flows import MtlReader, MtlWriter
+from twisted_msgproto.mtl import MtlReader, MtlWriter
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.clients.reconnect import ReconnectingService
 from twisted_msgproto.net.session import Session, SessionLink

@@ -274,6 +274,7 @@ LOCAL = {
     "unregisterProducer": "IConsumer",
     "write": "IConsumer: what becomes of it is logged",
     "decoded": "reads a body",
+    "extension": "gives what was agreed",
     "openTopic": "the answer to a subscription, inside a method",
     "serveAfter": "has the peer wait, inside a method",
     "registerCallback": "gives an id, and sends nothing",

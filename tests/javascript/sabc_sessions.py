@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc import Client, SabcServerFactory, Server
-from twisted_msgproto.sabc.terms import events as told
+from twisted_msgproto.sabc import terms as told
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 

@@ -181,7 +181,7 @@ class Remote:
 
     @property
     def closed(self) -> bool:
-        return bool(self.transport.disconnecting or self.server.machine.fault)
+        return bool(self.transport.disconnecting or self.server.link.machine.fault)
 
 
 class Peers(Case):
@@ -255,7 +255,6 @@ class Noting(MicroMsg2Server):
     def connectionMade(self) -> None:
         self.seen: list[Any] = []
         self.answers: dict[bytes, Any] = {}
-        super().connectionMade()
 
     def sessionEstablished(self) -> None:
         self.seen.append("established")

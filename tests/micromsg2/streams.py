@@ -297,7 +297,7 @@ def batches(events: Iterable[Any]) -> list[Any]:
 def safe(session: Session, events: Iterable[Any], now: float = 0.0) -> None:
     """Say that everything in ``events`` is safe."""
     for batch in batches(events):
-        session.made_safe(batch.place, now)
+        session.made_safe(batch.position, now)
 
 
 def at(session: Session, received: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from tests.doubles import due, unanswered
@@ -12,16 +15,20 @@ from tests.micromsg2.streams import (
     ack,
     acks_written,
     at,
+    batches,
     bodies,
     broken,
     client_with,
     cuts,
+    decode,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
     fault,
     flatten,
+    handshake,
+    limits,
     message,
     messages,
     pair,
@@ -36,6 +43,9 @@ from tests.micromsg2.streams import (
     written,
 )
 from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.micromsg2 import Server
+
+COUNTED = "ack:MessagesPerAck="
 
 # ── repeats (MM-13) ─────────────────────────────────────────────────────────────────────────────
 
@@ -54,7 +64,7 @@ def test_a_repeat_is_not_delivered_and_is_answered_if_an_ack_covers_it() -> None
 
 def test_a_repeat_which_is_not_acknowledged_yet_gets_nothing() -> None:
     """MM-13: its ack follows once it is safe"""
-    server = server_with(BATCH + "3")
+    server = server_with(COUNTED + "3")
     events = receive(server, messages(1, 2))
     assert receive(server, messages(1, 2)) == []
     assert server.outputs() == b""
@@ -87,7 +97,7 @@ def test_only_what_came_can_be_a_repeat() -> None:
 
 def test_n_safe_messages_are_acknowledged_at_once() -> None:
     """MM-19: not when they arrive, only when they are safe"""
-    server = server_with(BATCH + "4")
+    server = server_with(COUNTED + "4")
     events = receive(server, messages(1, 3))
     last = receive(server, message(4))
     assert server.outputs() == b""
@@ -97,6 +107,122 @@ def test_n_safe_messages_are_acknowledged_at_once() -> None:
     assert acks_written(server) == [4]
     assert server.unacknowledged == 0
     assert server.counters.acks == 1
+
+
+def test_with_batch_ack_one_ack_covers_all_that_became_safe__MM_19() -> None:
+    """MM-19, RD-22: with the next outputs, behind the ERRORs of what it covers."""
+    server = server_with(BATCH + "100")
+    first, second, third = (receive(server, messages(number, 2)) for number in (1, 3, 5))
+    safe(server, second)  # nothing of the unbroken run
+    assert server.outputs() == b""
+    server.refuse(2, "not today")
+    safe(server, first)
+    server.refuse(4)
+    assert due(server, 0.0)[1] is None
+    assert written(server) == [
+        *(Error("refused: 2: not today"), Error("refused: 4")),
+        ExtensionFrame(1, b"\0\4"),
+    ]
+    assert server.outputs() == b""
+    safe(server, third)
+    assert acks_written(server) == [6]
+    assert server.counters.acks == 2
+
+
+def test_the_ack_of_a_read_that_is_cut_waits_for_the_rest_but_not_for_ever__MM_19() -> None:
+    """More of the window is on its way: a sender in bulk gets one ack for all of it."""
+    server, octets = server_with(BATCH + "100"), messages(1, 3)
+    safe(server, receive(server, octets[:-1], 2.0), 2.0)
+    assert server.outputs() == b""
+    assert due(server, 2.0)[1] == 2.5
+    rest = receive(server, octets[-1:], 2.1)
+    safe(server, rest, 2.1)
+    assert acks_written(server) == [3]
+    safe(server, receive(server, messages(4, 2)[:-1], 3.0), 3.0)
+    assert server.outputs() == b""
+    server.advance(3.5)
+    assert acks_written(server) == [4]
+    full = server_with(BATCH + "2")
+    safe(full, receive(full, messages(1, 3)[:-1]))
+    assert acks_written(full) == [2]
+
+
+@pytest.mark.parametrize("count", [10, 100, 1000])
+@pytest.mark.parametrize("toward", ["server", "client"])
+def test_a_thousand_messages_in_bulk_need_an_ack_for_each_window__MM_19(
+    count: int, toward: str
+) -> None:
+    client, server = pair(proposal(f"{BATCH}{count}"), None, limits(), limits())
+    sender, receiver = (client, server) if toward == "server" else (server, client)
+    for _ in range(0, 1000, count):
+        sender.send_run(encode_address("a"), [b"x" * 100] * count)
+        octets = sender.outputs()
+        for start in range(0, len(octets), 16_001):
+            safe(receiver, receive(receiver, octets[start : start + 16_001]))
+            receive(sender, receiver.outputs())
+    assert (sender.counters.acknowledged, sender.in_flight) == (1000, 0)
+    assert receiver.counters.acks <= 1.2 * 1000 / count
+
+
+def referred(extension: str) -> Server:
+    """A server in a session with a client that says just this, as the reference does."""
+    server = Server()
+    for _ in range(2):
+        receive(server, handshake(extension))
+    server.outputs()
+    return server
+
+
+class Reference:
+    """A client as the reference implementation is: whatever is not acknowledged is sent again on an
+    ack of a part, and an ack of what is not in flight drops all of it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.flying, self.sent = count, list[int](), 0
+        self.dropped, self.again = 0, 0
+
+    def fill(self) -> bytes:
+        new = range(self.sent + 1, self.sent + 1 + self.count - len(self.flying))
+        self.flying += new
+        self.sent += len(new)
+        return b"".join(map(message, new))
+
+    def hear(self, octets: bytes) -> bytes:
+        said = b""
+        for frame in decode(octets):
+            assert isinstance(frame, ExtensionFrame), frame
+            number = int.from_bytes(frame.payload, "big")
+            if number not in self.flying:
+                self.dropped += len(self.flying)
+                self.flying.clear()
+            self.flying = [one for one in self.flying if one > number]
+            self.again += len(self.flying)
+            said += b"".join(map(message, self.flying))
+        return said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_reference_loses_nothing_and_sends_nothing_twice__MM_19__RD_22(seed: int) -> None:
+    """MM-19, RD-22: however the disk makes its messages safe."""
+    rng = random.Random(seed)
+    reference = Reference(rng.choice([1, 3, 10]))
+    server = referred(f"{COUNTED}{reference.count},AckExpireTime=700")
+    came, open_, now = list[bytes](), list[Any](), 0.0
+    while reference.sent < 200:
+        events = receive(server, reference.fill(), now)
+        came += bodies(events)
+        open_ += batches(events)
+        for batch in rng.sample(open_, rng.randint(0, len(open_))):
+            open_.remove(batch)
+            server.made_safe(batch.position, now)
+            events = receive(server, reference.hear(server.outputs()), now)
+            assert not bodies(events)
+    assert (reference.dropped, reference.again, server.counters.repeats) == (0, 0, 0)
+    assert len(came) == reference.sent
+    safe(server, receive(server, message(reference.sent + 1), now), now)
+    if reference.count > 1 and not open_:
+        assert due(server, now)[1] in (None, now + 0.7)
 
 
 def test_slices_may_become_safe_in_any_order() -> None:
@@ -110,23 +236,27 @@ def test_slices_may_become_safe_in_any_order() -> None:
     assert acks_written(server) == [3]
 
 
-def test_fewer_messages_are_acknowledged_after_the_idle_time() -> None:
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("", 0.5), (",AckExpireTime=200", 0.2), (",AckExpireTime=soon", 0.5)]
+)
+def test_with_ack_fewer_are_acknowledged_after_the_peers_time(said: str, seconds: float) -> None:
     """MM-19: a sender with fewer messages must learn it too"""
-    server = server_with(BATCH + "10")
+    server = referred(COUNTED + "10" + said)
     events = receive(server, messages(1, 3))
     assert due(server, 0.0)[1] is None
     safe(server, events, 2.0)
-    assert due(server, 2.0)[1] == 2.5
-    safe(server, receive(server, message(4)), 2.2)
-    assert due(server, 2.4)[1] == 2.5
+    end = 2.0 + seconds
+    assert due(server, 2.0)[1] == end
+    safe(server, receive(server, message(4)), 2.1)
+    assert due(server, 2.1)[1] == end
     assert server.outputs() == b""
-    assert due(server, 2.5)[1] is None
+    assert due(server, end)[1] is None
     assert acks_written(server) == [4]
 
 
 def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
     """MM-19"""
-    server = server_with(BATCH + "2")
+    server = server_with(COUNTED + "2")
     safe(server, receive(server, message(1)), 0.0)
     safe(server, receive(server, message(2)), 0.1)
     assert acks_written(server) == [2]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail
+from zope.interface import implementer
 
 from tests.micromsg2.cases import Case, Noting
 from tests.micromsg2.streams import (
+    BATCH,
     Error,
     ExtensionFrame,
     ack,
@@ -25,6 +27,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Server,
     Proposal,
 )
+from twisted_msgproto.net import DurableSink, IAuthoriser
 
 
 class Ingest(Case):
@@ -74,11 +77,27 @@ class Ingest(Case):
         server, transport = self.connect(factory, "batch-ack:max-count=2")
         server.dataReceived(messages(1, 5, b"x" * 30))
         self.assertEqual(transport.producerState, "paused")
-        self.assertEqual(server.machine.counters.over_window, 3)
+        self.assertEqual(factory.counters["over_window"], 3)
         self.sink.safe()
         self.assertEqual(transport.producerState, "producing")
         self.lose(server)
         self.assertEqual(factory.counters["over_window"], 3)
+
+    def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
+        """All three messages have the same number; one may not be published."""
+
+        @implementer(IAuthoriser)
+        class Ruled:
+            def allows(self, access: Any) -> bool:
+                return bool(access.name != "b")
+
+        server, _ = self.connect(self.server_factory(authoriser=Ruled()), "")
+        server.dataReceived(b"".join(message(5, name.encode(), name) for name in "abc"))
+        self.assertEqual(
+            [(m.destination, m.body) for m in self.sink.messages], [("a", b"a"), ("c", b"c")]
+        )
+        self.sink.safe()
+        self.lose(server)
 
     def test_a_protocol_error_is_told_counted_logged_and_closed(self) -> None:
         """MM-33: flushed before the close"""
@@ -101,6 +120,47 @@ class Vendor(Extension):
     name = "x-vendor"
     has_frames = True
     commands = frozenset({"x-go"})
+
+    def test_ten_awaited_sends_take_ten_syncs_and_no_time__MM_19__RD_22(self) -> None:
+        """MM-19, RD-22: each took half a second."""
+        client, one = self.client(extensions=BATCH + "100")
+        server, two = self.connect(self.server_factory(), BATCH + "100")
+        for number in range(10):
+            sent = client.send("jobs", b"%d" % number)
+            server.dataReceived(one.value())
+            one.clear()
+            self.sink.safe()
+            client.dataReceived(two.value())
+            two.clear()
+            self.successResultOf(sent)
+        self.assertEqual((len(self.sink.batches), self.clock.seconds()), (10, 0.0))
+        self.lose(client, server)
+
+    def test_one_group_of_the_disk_is_one_ack_for_each_connection__MM_19__RD_22(self) -> None:
+        class Writer:
+            batches: ClassVar[list[list[Any]]] = [[]]
+
+            def submit(self, batch: Any, callback: Any) -> None:
+                self.batches[-1].append(callback)
+
+        class Reactor:
+            calls: ClassVar[list[Any]] = []
+
+            def callFromThread(self, call: Any) -> None:
+                self.calls.append(call)
+
+        writer, reactor = Writer(), Reactor()
+        factory = self.server_factory(sink=DurableSink.over(writer, reactor))
+        (one, first), (two, second) = (self.connect(factory, BATCH + "100") for _ in range(2))
+        for number in range(1, 4):
+            one.dataReceived(message(number))
+            two.dataReceived(message(number))
+        for callback in writer.batches[0]:
+            callback(None, None)
+        (fire,) = reactor.calls
+        fire()
+        self.assertEqual((first.value(), second.value()), (ack(3), ack(3)))
+        self.lose(one, two)
 
 
 class Hooks(Case):
@@ -167,7 +227,7 @@ class Hooks(Case):
 
     def test_an_ack_waits_for_the_hook_and_for_the_sink(self) -> None:
         """MM-19: and the sink gets the batches in order, whichever hook is done first"""
-        server, transport = self.connect(self.server_factory(Noting), "batch-ack:max-count=2")
+        server, transport = self.connect(self.server_factory(Noting), "ack:max-count=2")
         first: Deferred[None] = Deferred()
         second: Deferred[None] = Deferred()
         server.answers |= {b"1": first, b"2": second}
@@ -209,7 +269,7 @@ class Hooks(Case):
                 above = super().batchReceived
                 return self.gates[-1].addCallback(lambda _: above(batch))
 
-        server, transport = self.connect(self.server_factory(Late), "batch-ack:max-count=2")
+        server, transport = self.connect(self.server_factory(Late), "ack:max-count=2")
         server.dataReceived(message(1, b"1"))
         server.dataReceived(message(2, b"2"))
         for gate in server.gates:

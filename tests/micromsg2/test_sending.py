@@ -46,7 +46,7 @@ class ClientLife(Case):
         client.dataReceived(handshake("", "batch-ack:max-count=50;pub-sub"))
         self.assertIs(self.successResultOf(waiting), client)
         self.assertIs(self.successResultOf(client.whenEstablished()), client)
-        self.assertEqual(client.machine.room, 50)
+        self.assertEqual(client.snapshot()["count"], 50)
         self.lose(client)
         self.failureResultOf(client.whenEstablished(), ConnectionClosed)
 
@@ -234,7 +234,7 @@ class Sending(Case):
         self.successResultOf(sent[0])
         self.assertEqual(len(self.frames(transport)), 5)
         client.dataReceived(ack(5))
-        self.assertEqual(client.machine.in_flight, 0)
+        self.assertEqual(client.snapshot()["in_flight"], 0)
         self.lose(client)
 
     def test_the_reason_of_the_end_is_what_the_peer_said(self) -> None:
@@ -251,11 +251,12 @@ class Sending(Case):
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
 
     def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
-        client, transport = self.client(extensions="ack")
-        flying, waiting, last = (client.send("q", b"%d" % n) for n in range(3))
+        client, transport = self.client(extensions="ack", limits={"unsent_messages": 1})
+        flying, waiting = (client.send("q", b"%d" % n) for n in range(2))
         for deferred in (flying, waiting):
             deferred.addErrback(lambda failure: None)
             deferred.cancel()
+        last = client.send("q", b"2")  # there is room again
         client.dataReceived(ack(1))
         self.assertEqual(self.bodies(transport), [b"0", b"2"])
         client.dataReceived(ack(2))

@@ -13,6 +13,7 @@ from tests.micromsg2.streams import (
     BATCH,
     Error,
     ExtensionFrame,
+    Session,
     ack,
     acks_written,
     at,
@@ -38,9 +39,6 @@ from tests.micromsg2.streams import (
 )
 from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.micromsg2.machine import (
-    Session,
-)
 
 # ── numbers (MM-12, MM-13) ──────────────────────────────────────────────────────────────────────
 
@@ -268,7 +266,7 @@ def test_what_is_sent_without_a_time_is_sent_at_that_of_the_last_call__MM_32(
 ) -> None:
     client = client_with(BATCH + "9", ack_wait=5, idle_ack=100)
     (event,) = receive(client, message(1))
-    call(client, event.place)
+    call(client, event.position)
     if client.established:
         client.send("a", b"")
         assert due(client, 50.0)[1] == 55.0
@@ -299,8 +297,8 @@ def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19()
     for place, refused in ((0, "2"), (99, "1")):
         server = server_with(BATCH + "9")
         (event,) = receive(server, message(1) + message(2))
-        server.blame(event.place + place, 2)
-        server.not_safe(event.place, 0.0)
+        server.blame(event.position + place, 2)
+        server.not_safe(event.position, 0.0)
         assert any(refused in text for text in said(server)), place
 
 
@@ -308,13 +306,13 @@ def test_what_is_safe_cannot_fail_any_more__MM_19() -> None:
     """And nothing is remembered of it (NB-02)."""
     server = server_with(BATCH + "9")
     (event,) = receive(server, message(1))
-    server.made_safe(event.place, 0.0)
-    with pytest.raises(ValueError, match="no event had the place"):
-        server.not_safe(event.place, 0.0)
+    server.made_safe(event.position, 0.0)
+    with pytest.raises(ValueError, match="no event had the position"):
+        server.not_safe(event.position, 0.0)
 
 
 def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33() -> None:
-    session = server_with("json;pub-sub;" + BATCH + "3")
+    session = server_with("json;pub-sub;ack:MessagesPerAck=3")
     places: list[int] = []
 
     def figures() -> dict[str, Any]:
@@ -323,7 +321,7 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
 
     def read(octets: bytes, now: float) -> None:
         events = receive(session, octets, now)
-        places.extend(batch.place for batch in batches(events))
+        places.extend(batch.position for batch in batches(events))
 
     changed = Figures(figures)
     half = message(3, b"3")

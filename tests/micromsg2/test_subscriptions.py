@@ -178,6 +178,10 @@ class Iteration(Subscribed):
         end.cancel()
         self.failureResultOf(end, CancelledError)
         self.arrive(client, 1, b"a", b"b", name="q")
+        sent = client.send("elsewhere", b"x")
+        client.dataReceived(ack(1))
+        self.successResultOf(sent)
+        self.assertFalse(transport.disconnecting)  # nobody has closed it
         subscription.unsubscribe()
         transport.clear()
         self.arrive(client, 3, b"c", name="q")  # was on its way

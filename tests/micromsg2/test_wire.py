@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.micromsg2.streams import (
     Error,
     Part,
+    Session,
     client_with,
     cuts,
     decode,
@@ -30,9 +31,6 @@ from tests.micromsg2.streams import (
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.micromsg2 import Filter, Server
-from twisted_msgproto.micromsg2.machine import (
-    Session,
-)
 
 
 def read(chunks: Sequence[bytes], session: Session | None = None) -> list[object]:
@@ -466,7 +464,10 @@ def test_keys_are_written_strictly(key: str) -> None:
         (b"json;;dotnet;", [("json", {}), ("dotnet", {})]),
         (b"batch-ack:max-count=10;json", [("batch-ack", {"max-count": "10"}), ("json", {})]),
         (b"batch-ack:max-count:100;", [("batch-ack", {"max-count": "100"})]),
-        (b"ack:MessagesPerAck=10,,AckExpireTime=5%30,", [("ack", {"messagesperack": "10"})]),
+        (
+            b"ack:MessagesPerAck=10,,AckExpireTime=5%30,",
+            [("ack", {"messagesperack": "10", "ackexpiretime": "50"})],
+        ),
         (b"json:", [("json", {})]),
     ],
 )

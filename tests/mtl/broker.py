@@ -8,22 +8,31 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from tests.doubles import Queues
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile
-from twisted_msgproto.mtl.machine import peers, sessions
-from twisted_msgproto.mtl.terms import events, limits
+from twisted_msgproto.mtl import (
+    IngestProfile,
+    Profile,
+    QueueProfile,
+    Server,
+    TestProfile,
+    application,
+    machine,
+    terms,
+)
+from twisted_msgproto.mtl.machine import flows
 from twisted_msgproto.mtl.wire import data
 
 # The words of MTL's machines, for all tests of them.
-Arrival, Channel = sessions.Arrival, sessions.Channel
-Peer, connection_name = peers.Peer, peers.connection_name
+Arrival, Channel = machine.Arrival, machine.Channel
+Peer, connection_name = flows.Peer, flows.connection_name
 Confirm, Content, Dismiss = data.Confirm, data.Content, data.Dismiss
 Lease, Ping, Pong = data.Lease, data.Ping, data.Pong
 Reject, Response, Summon = data.Reject, data.Response, data.Summon
 DataCommand = data.DataCommand
 
-CLIENT_LIMITS = Limits.of(limits.CLIENT_LIMITS)
-SERVER_LIMITS = Limits.of(limits.SERVER_LIMITS)
+CLIENT_LIMITS = Limits.of(terms.CLIENT_LIMITS)
+SERVER_LIMITS = Limits.of(terms.SERVER_LIMITS)
 
 OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}
 FULL, NONE = "full", "none"
@@ -35,6 +44,13 @@ def control_peer(number: int) -> bytes:
 
 def data_peer(number: int) -> bytes:
     return connection_name(b"\0D" + number.to_bytes(3, "big"), 1_000_000 + number)
+
+
+def with_queues(profile: Profile, limits: Limits = SERVER_LIMITS) -> Profile:
+    """The profile, which has queues now if it wants any."""
+    if isinstance(profile, QueueProfile):
+        profile.serve(Queues(application.broker_limits(limits)))
+    return profile
 
 
 class Broker:
@@ -53,7 +69,8 @@ class Broker:
     ) -> None:
         self.limits = SERVER_LIMITS.replace(limits or {})
         if profiles is None:
-            profiles = [TestProfile(), QueueProfile(self.limits), IngestProfile()]
+            profiles = [TestProfile(), QueueProfile(), IngestProfile()]
+        profiles = [with_queues(profile, self.limits) for profile in profiles]
         names = itertools.count(1)
         self.server = Server(
             profiles,
@@ -65,22 +82,22 @@ class Broker:
             **options,
         )
         self.now = 1000.0
-        self.events: list[events.ServerEvent] = []
+        self.events: list[machine.ServerEvent] = []
         self.sent: dict[bytes, list[list[bytes]]] = {}
         self.known: dict[bytes, Peer] = {}
         self._peers = itertools.count(1)
 
-    def collect(self, found: Sequence[events.ServerEvent] = ()) -> list[events.ServerEvent]:
+    def collect(self, found: Sequence[machine.ServerEvent] = ()) -> list[machine.ServerEvent]:
         self.events += found
         for messages in self.server.outputs():
             for peer, *frames in messages:
                 self.sent.setdefault(peer, []).append(frames)
         return list(found)
 
-    def receive(self, channel: Channel, *messages: list[bytes]) -> list[events.ServerEvent]:
+    def receive(self, channel: Channel, *messages: list[bytes]) -> list[machine.ServerEvent]:
         return self.collect(self.server.receive(Arrival(channel, messages, self.known), self.now))
 
-    def leave(self, *peers: bytes) -> list[events.ServerEvent]:
+    def leave(self, *peers: bytes) -> list[machine.ServerEvent]:
         """These connections end, and there was nothing more to read of them."""
         for peer in peers:
             self.server.leaving(peer)

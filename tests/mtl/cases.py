@@ -11,7 +11,8 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto import testing
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, zeromq
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl.zeromq import sockets
 
 reactor: Any = installed
 
@@ -57,9 +58,9 @@ class Recorded:
         self.reads: list[list[list[list[bytes]]]] = []
         self.paused = 0
 
-    def __call__(self, clock: Any) -> zeromq.Sockets:
-        sockets = zeromq.Sockets(clock)
-        make = sockets.router
+    def __call__(self, clock: Any) -> sockets.Sockets:
+        real = sockets.Sockets(clock)
+        make = real.router
 
         def router(received: Any, bounds: Any, **options: Any) -> Any:
             reads: list[list[list[bytes]]] = []
@@ -80,8 +81,8 @@ class Recorded:
             self.reads.append(reads)
             return made
 
-        sockets.router = router  # type: ignore[method-assign]
-        return sockets
+        real.router = router  # type: ignore[method-assign]
+        return real
 
 
 def later(seconds: float) -> Deferred[None]:

@@ -174,7 +174,7 @@ class Authentication(MtlCase):
             client = self.client(factory.addresses[0])
             cycle = Guess(user, guess)
             await client.open("host")
-            self.assertEqual(client.machine.mechanisms, ["RIDDLE"])
+            self.assertEqual(client.link.machine.mechanisms, ["RIDDLE"])
             asked = client.authorize(lambda names, cycle=cycle: cycle)  # type: ignore[misc]
             if good:
                 self.assertEqual(len(await asked), 3)
@@ -189,7 +189,7 @@ class Authentication(MtlCase):
         client = self.client(factory.addresses[0].replace("0.0.0.0", "127.0.0.1"))
         await client.open("host")
         await client.close()
-        return list(client.machine.mechanisms)
+        return list(client.link.machine.mechanisms)
 
     @run
     async def test_plain_is_for_protected_transports_unless_forced__MT_08(self) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.doubles import unanswered
-from twisted_msgproto.mtl import Client
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import Client, terms
 from twisted_msgproto.mtl.wire import control
 
 READY = {"profiles": ["test", "queue"]}
@@ -84,15 +83,15 @@ def test_the_verbs_send_what_a_plain_req_sends() -> None:
         ("Open", {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"})
     ]
     (answer,) = asked.reply(201, **READY)
-    assert answer == events.Answered(1, control.Reply(201, {"status": "Ready", **READY}))
+    assert answer == terms.Answered(1, control.Reply(201, {"status": "Ready", **READY}))
     assert (client.profiles, client.state.name) == (["test", "queue"], "READY")
     assert client.profile("queue", 0.0) == 2
     assert asked.sent == [("Profile", {"profile": "queue"})]
-    assert [type(event) for event in asked.reply(200)] == [events.Answered]
+    assert [type(event) for event in asked.reply(200)] == [terms.Answered]
     assert client.state.name == "PROFILED"
     assert client.writer(["a"], "full", 0.0) == 3
     assert asked.sent == [("Writer", {"resources": ["a"], "confirm": "full"})]
-    assert asked.reply(202, port=5050, lease=TOKEN) == [events.LeaseGranted(3, 5050, TOKEN)]
+    assert asked.reply(202, port=5050, lease=TOKEN) == [terms.LeaseGranted(3, 5050, TOKEN)]
     assert client.reader([], "none", 0.0) == 4
     assert asked.sent == [("Reader", {"resources": [], "confirm": "none"})]
     assert client.snapshot() == {"state": "PROFILED", "waiting": 1, "leases": 1, "tries": 0}
@@ -139,10 +138,10 @@ def test_a_cycle_which_fails(credentials: Any, code: int, body: dict[str, Any], 
     asked.reply(401, mechanisms=["X"])
     number = asked.client.authorize(credentials, 0.0)
     (refused,) = asked.reply(code, **body)
-    assert isinstance(refused, events.RequestRefused)
+    assert isinstance(refused, terms.RequestRefused)
     assert (refused.number, refused.code) == (number, found)
     asked.client.authorize(cycle, 0.0)
-    assert [type(event) for event in asked.reply(201)] == [events.Answered]
+    assert [type(event) for event in asked.reply(201)] == [terms.Answered]
 
 
 def broken(mechanisms: Sequence[str]) -> Any:
@@ -162,7 +161,7 @@ def test_a_cycle_which_cannot_begin(offered: str, credentials: Any, reason: str)
     asked.client.open("host", 0.0)
     asked.reply(401, mechanisms=[offered])
     number = asked.client.authorize(credentials, 0.0)
-    assert asked.wait(0) == [events.RequestRefused(number, 401, reason)]
+    assert asked.wait(0) == [terms.RequestRefused(number, 401, reason)]
 
 
 # ── 401 at any time ─────────────────────────────────────────────────────────────────────────────
@@ -204,8 +203,8 @@ def test_on_401_the_client_begins_anew_and_repeats_the_request_once() -> None:
         names += asked.names
     assert names == [name for name, _, _ in steps]
     assert told == [
-        events.LeaseGranted(lease, 6, "1" * 40),
-        events.LeaseGranted(number, 6, "2" * 40),
+        terms.LeaseGranted(lease, 6, "1" * 40),
+        terms.LeaseGranted(number, 6, "2" * 40),
     ]
 
 
@@ -226,7 +225,7 @@ def test_beginning_anew_in_vain_fails_the_request(state: str, codes: tuple[int, 
         asked.ready()
     number = asked.client.writer(["b"], "full", 0.0)
     told = [event for code in codes for event in asked.reply(code, mechanisms=["X"])]
-    assert told == [events.RequestRefused(number, 401, "not authorized")]
+    assert told == [terms.RequestRefused(number, 401, "not authorized")]
     later = asked.client.open("host", 0.0)
     assert asked.names[-1] == "Open"
     assert [event.number for event in asked.reply(201)] == [later]
@@ -236,9 +235,9 @@ def test_402_to_another_request_is_a_refusal_and_the_next_one_is_asked__MT_01__M
     asked = Asked()
     numbers = [asked.client.open("host", 0.0), asked.client.profile("test", 0.0)]
     assert asked.names == ["Open"]
-    assert asked.reply(402, challenge="") == [events.RequestRefused(numbers[0], 402, "Challenged")]
+    assert asked.reply(402, challenge="") == [terms.RequestRefused(numbers[0], 402, "Challenged")]
     assert asked.names == ["Profile"]
-    refused = events.RequestRefused(numbers[1], 400, "none such")
+    refused = terms.RequestRefused(numbers[1], 400, "none such")
     assert asked.reply(400, reason="none such") == [refused]
     assert asked.names == []
 
@@ -261,9 +260,9 @@ def test_a_lease_which_cannot_be_renewed_is_lost_alone__MT_07() -> None:
     ):  # fmt: skip
         told += asked.reply(code, **body)
     assert told == [
-        events.RequestRefused(first, 404, "gone"),
-        events.LeaseGranted(second, 1, TOKEN),
-        events.LeaseGranted(number, 1, TOKEN),
+        terms.RequestRefused(first, 404, "gone"),
+        terms.LeaseGranted(second, 1, TOKEN),
+        terms.LeaseGranted(number, 1, TOKEN),
     ]
 
 
@@ -272,14 +271,14 @@ def test_a_flow_may_ask_for_its_lease_again__MT_28() -> None:
     first, second = asked.ready("a", "b")
     asked.client.renew(first, 0.0)
     assert asked.names == ["Reader"]
-    assert asked.reply(202, port=1, lease=TOKEN) == [events.LeaseGranted(first, 1, TOKEN)]
+    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(first, 1, TOKEN)]
     asked.client.renew(first, 0.0)
     asked.reply(401)
     for code in (201, 200):
         asked.reply(code)
     # The other one first; its own is the request in hand.
-    assert asked.reply(202, port=1, lease=TOKEN) == [events.LeaseGranted(second, 1, TOKEN)]
-    assert asked.reply(202, port=1, lease=TOKEN) == [events.LeaseGranted(first, 1, TOKEN)]
+    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(second, 1, TOKEN)]
+    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(first, 1, TOKEN)]
     asked.client.release(first)
     asked.client.release(first)
     asked.names.clear()
@@ -296,7 +295,7 @@ def test_a_lease_without_port_or_token_is_no_lease__MT_11(body: dict[str, Any]) 
     asked = Asked()
     asked.ready()
     number = asked.client.reader(["a"], "full", 0.0)
-    refused = events.RequestRefused(number, 202, "a lease without a port or a token")
+    refused = terms.RequestRefused(number, 202, "a lease without a port or a token")
     assert asked.reply(202, **body) == [refused]
 
 
@@ -309,14 +308,14 @@ def test_three_sockets_of_two_and_a_half_seconds_each__MT_28() -> None:
     assert asked.client.deadline == 2.5
     assert asked.wait(2.4) == []
     for _ in range(2):  # what was not sent on the old one is not sent on the new one
-        assert asked.wait(2.5) == [events.SocketDropped()]
+        assert asked.wait(2.5) == [terms.SocketDropped()]
     assert asked.names == ["Open"]
-    assert asked.wait(2.5) == [events.SocketDropped(), events.RequestTimedOut(number)]
+    assert asked.wait(2.5) == [terms.SocketDropped(), terms.RequestTimedOut(number)]
     assert asked.names == []
     assert asked.client.counters["sockets_dropped"] == 3
     assert asked.client.deadline is None
     asked.client.open("host", asked.now)
-    assert asked.wait(2.5) == [events.SocketDropped()]
+    assert asked.wait(2.5) == [terms.SocketDropped()]
 
 
 def test_the_reply_to_authorize_may_take_longer() -> None:
@@ -327,9 +326,9 @@ def test_the_reply_to_authorize_may_take_longer() -> None:
     asked.client.authorize(cycle, asked.now)
     assert asked.names[-1] == "Authorize"
     assert asked.wait(11.9) == []
-    assert asked.wait(0.1) == [events.SocketDropped()]
+    assert asked.wait(0.1) == [terms.SocketDropped()]
     assert asked.names[-1] == "Open"
-    assert asked.wait(2.5) == [events.SocketDropped()]
+    assert asked.wait(2.5) == [terms.SocketDropped()]
 
 
 def test_on_a_new_socket_the_session_is_opened_before_the_request_is_repeated() -> None:
@@ -338,12 +337,12 @@ def test_on_a_new_socket_the_session_is_opened_before_the_request_is_repeated() 
     (lease,) = asked.ready("a")
     number = asked.client.writer(["b"], "full", 0.0)
     assert asked.names == ["Writer"]
-    assert asked.wait(2.5) == [events.SocketDropped()]
+    assert asked.wait(2.5) == [terms.SocketDropped()]
     assert asked.client.state.name == "CLOSED"
     told = asked.reply(201, **READY) + asked.reply(200)
     told += asked.reply(202, port=1, lease=TOKEN) + asked.reply(202, port=2, lease=TOKEN)
     assert asked.names == ["Open", "Profile", "Reader", "Writer"]
-    assert told == [events.LeaseGranted(lease, 1, TOKEN), events.LeaseGranted(number, 2, TOKEN)]
+    assert told == [terms.LeaseGranted(lease, 1, TOKEN), terms.LeaseGranted(number, 2, TOKEN)]
 
 
 def test_sockets_are_counted_for_the_request_whatever_is_answered_between() -> None:
@@ -352,10 +351,10 @@ def test_sockets_are_counted_for_the_request_whatever_is_answered_between() -> N
     asked.ready()
     number = asked.client.writer(["b"], "full", 0.0)
     for _ in range(2):
-        assert asked.wait(2.5) == [events.SocketDropped()]
+        assert asked.wait(2.5) == [terms.SocketDropped()]
         asked.reply(201, **READY)
         asked.reply(200)
-    assert asked.wait(2.5) == [events.SocketDropped(), events.RequestTimedOut(number)]
+    assert asked.wait(2.5) == [terms.SocketDropped(), terms.RequestTimedOut(number)]
 
 
 @pytest.mark.parametrize("kind", ["authorize", "profile"])
@@ -370,7 +369,7 @@ def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs__MT_28(kind: 
         codes = (401, 201, 200)
         names = ["Open", "Authorize", "Profile"]
     asked.names.clear()
-    assert asked.wait(12 if kind == "authorize" else 2.5) == [events.SocketDropped()]
+    assert asked.wait(12 if kind == "authorize" else 2.5) == [terms.SocketDropped()]
     told, sent = [], asked.names
     for code in codes:
         told += asked.reply(code, mechanisms=["X"])
@@ -385,7 +384,7 @@ def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran__MT_28
     number = asked.client.writer(["b"], "full", 0.0)
     after = asked.client.profile("test", 0.0)
     told = asked.wait(2.5) + asked.wait(2.5) + asked.wait(2.5)
-    assert told[-1] == events.RequestTimedOut(number)
+    assert told[-1] == terms.RequestTimedOut(number)
     asked.names.clear()
     assert [event.number for event in asked.reply(200)] == [after]
 
@@ -435,7 +434,7 @@ def test_a_profile_which_is_agreed_to_in_any_state_is_kept() -> None:
     """MT-09: the server knows better than the client what has been opened."""
     asked = Asked()
     asked.client.profile("queue", 0.0)
-    assert [type(event) for event in asked.reply(200)] == [events.Answered]
+    assert [type(event) for event in asked.reply(200)] == [terms.Answered]
     assert asked.client.state.name == "CLOSED"
 
 
@@ -445,8 +444,8 @@ def test_who_is_turned_away_is_refused_what_it_asked_for_and_nothing_else__MT_24
     number = asked.client.open("host", asked.now)
     refused = asked.client.turned_away("too many connections", asked.now)
     assert refused == [
-        events.SocketDropped(),
-        events.RequestRefused(number, 401, "too many connections"),
+        terms.SocketDropped(),
+        terms.RequestRefused(number, 401, "too many connections"),
     ]
     assert (asked.names, asked.client.deadline) == ([], None)
 
@@ -469,14 +468,14 @@ def test_who_was_turned_away_does_all_anew_on_the_next_socket_and_once__MT_24() 
     asked.client.writer(["b"], "full", 0.0)
     asked.client.writer(["c"], "full", 0.0)
     told = asked.client.turned_away("too many connections", asked.now)
-    assert [type(event) for event in told] == [events.RequestRefused, events.SocketDropped]
+    assert [type(event) for event in told] == [terms.RequestRefused, terms.SocketDropped]
     done = []
     for code, body in ((201, READY), (200, {}), (202, LEASED), (202, LEASED)):
         (name,) = asked.names
         done.append(name)
         told += asked.reply(code, **body)
     assert done == ["Open", "Profile", "Reader", "Writer"]
-    assert sum(isinstance(event, events.SocketDropped) for event in told) == 1
+    assert sum(isinstance(event, terms.SocketDropped) for event in told) == 1
     asked.client.profile("test", 0.0)
     assert asked.names == ["Profile"]
     assert asked.reply(200) != []

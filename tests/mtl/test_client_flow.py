@@ -21,8 +21,7 @@ from tests.mtl.broker import (
     Summon,
 )
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.mtl import ClientFlow
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import ClientFlow, terms
 from twisted_msgproto.mtl.wire import data, fields
 
 EMPTY = fields.EMPTY
@@ -60,7 +59,7 @@ class Flowing:
         self.flow.renew(token, self.now)
         (lease,) = self.sent
         assert isinstance(lease, Lease)
-        assert self.get(Response(lease.sequence, 200))[0] == events.FlowOpened()
+        assert self.get(Response(lease.sequence, 200))[0] == terms.FlowOpened()
         return lease.sequence
 
     def stands(self) -> Flowing:
@@ -127,18 +126,18 @@ def test_the_lease_comes_first_and_the_rest_waits_for_it__MT_14() -> None:
     flowing.flow.renew("lease", 0.0)
     flowing.write(2)
     assert flowing.sent == [Lease(1, "lease")]
-    assert flowing.get(Response(1, 200)) == [events.FlowOpened()]
+    assert flowing.get(Response(1, 200)) == [terms.FlowOpened()]
     assert [(c.sequence, c.body) for c in flowing.sent] == [(2, b"1"), (3, b"2")]  # type: ignore[union-attr]
 
 
 def test_a_lease_which_is_refused_or_not_answered_loses_the_flow__MT_14__MT_28() -> None:
     flowing = Flowing(True)
     flowing.flow.renew("lease", 0.0)
-    assert flowing.get(Response(1, 403)) == [events.FlowSuspended("the lease was refused")]
+    assert flowing.get(Response(1, 403)) == [terms.FlowSuspended("the lease was refused")]
     assert flowing.flow.state.name == "LOST"
     flowing.flow.renew("lease", 0.0)
     assert flowing.wait(7.4) == []
-    assert flowing.wait(0.2) == [events.FlowSuspended("the lease was not answered")]
+    assert flowing.wait(0.2) == [terms.FlowSuspended("the lease was not answered")]
     assert (flowing.flow.advance(99.0), flowing.flow.deadline) == ([], None)
 
 
@@ -153,9 +152,9 @@ def test_commands_are_pipelined_and_answered_in_any_order() -> None:
     assert flowing.sent == [Summon(2, "a"), Summon(3, "b"), Dismiss(4, "b")]
     told = flowing.get(Response(4, 400), Response(2, 200), Response(3, 404))
     assert told == [
-        events.Responded(numbers[2], 400),
-        events.Responded(numbers[0], 200),
-        events.Responded(numbers[1], 404),
+        terms.Responded(numbers[2], 400),
+        terms.Responded(numbers[0], 200),
+        terms.Responded(numbers[1], 404),
     ]
     assert flowing.flow.snapshot()["summoned"] == ["a"]
     flowing.flow.dismiss("a", 0.0)
@@ -170,21 +169,21 @@ def test_commands_and_contents_draw_from_one_counter() -> None:
     first, second = flowing.write(1, 2)
     probe = Response(2, 404)
     assert [c.sequence for c in flowing.sent] == [2, 3]  # type: ignore[union-attr]
-    assert flowing.get(probe) == [events.ContentsRefused([first], 404)]
+    assert flowing.get(probe) == [terms.ContentsRefused([first], 404)]
     assert flowing.get(probe) == []
-    assert flowing.get(Response(3, 400)) == [events.ContentsRefused([second], 400)]
+    assert flowing.get(Response(3, 400)) == [terms.ContentsRefused([second], 400)]
 
 
 def test_a_command_which_is_forbidden_is_asked_again_after_renewal__MT_28() -> None:
     flowing = reader()
     number = flowing.flow.summon("a", 0.0)
     flowing.sent.clear()
-    assert flowing.get(Response(2, 403)) == [events.FlowSuspended("a command was forbidden")]
+    assert flowing.get(Response(2, 403)) == [terms.FlowSuspended("a command was forbidden")]
     flowing.flow.renew("new", 0.0)
     assert flowing.sent == [Lease(3, "new")]
-    assert flowing.get(Response(3, 200)) == [events.FlowOpened()]
+    assert flowing.get(Response(3, 200)) == [terms.FlowOpened()]
     assert flowing.sent == [Summon(4, "a")]
-    assert flowing.get(Response(4, 200)) == [events.Responded(number, 200)]
+    assert flowing.get(Response(4, 200)) == [terms.Responded(number, 200)]
 
 
 def test_a_command_which_is_not_answered_loses_the_flow_and_is_asked_again__MT_28() -> None:
@@ -193,10 +192,10 @@ def test_a_command_which_is_not_answered_loses_the_flow_and_is_asked_again__MT_2
     for _ in range(3):
         flowing.wait(2.4)
         flowing.get(Pong())
-    assert flowing.wait(0.4) == [events.FlowSuspended("a command was not answered")]
+    assert flowing.wait(0.4) == [terms.FlowSuspended("a command was not answered")]
     flowing.open("new")
     (summon,) = flowing.sent
-    assert flowing.get(Response(summon.sequence, 200)) == [events.Responded(number, 200)]  # type: ignore[union-attr]
+    assert flowing.get(Response(summon.sequence, 200)) == [terms.Responded(number, 200)]  # type: ignore[union-attr]
 
 
 def test_a_renewed_reader_summons_again_what_it_had_summoned() -> None:
@@ -207,14 +206,14 @@ def test_a_renewed_reader_summons_again_what_it_had_summoned() -> None:
     flowing.get(Response(2, 200), Response(3, 200))
     pending = flowing.flow.summon("c", 0.0)
     flowing.sent.clear()
-    assert flowing.flow.suspend("the session ended") == [events.FlowSuspended("the session ended")]
+    assert flowing.flow.suspend("the session ended") == [terms.FlowSuspended("the session ended")]
     assert flowing.flow.suspend("again") == []
     flowing.open("new")
     assert [(type(c), c.resource) for c in flowing.sent] == [  # type: ignore[union-attr]
         (Summon, "a"), (Summon, "b"), (Summon, "c"),
     ]  # fmt: skip
     assert flowing.get(Response(6, 400), Response(7, 200), Response(8, 200)) == [
-        events.Responded(pending, 200)
+        terms.Responded(pending, 200)
     ]
     assert flowing.flow.snapshot()["summoned"] == ["b", "c"]
 
@@ -229,7 +228,7 @@ def test_only_a_dismiss_that_was_granted_ends_what_was_summoned(
         flowing.flow.summon(resource, 0.0)
     flowing.get(Response(2, 200), Response(3, 200))
     number = flowing.flow.dismiss("a", 0.0)
-    assert flowing.get(Response(4, code)) == [events.Responded(number, code)]
+    assert flowing.get(Response(4, code)) == [terms.Responded(number, code)]
     assert flowing.flow.snapshot()["summoned"] == summoned
 
 
@@ -270,7 +269,7 @@ def test_contents_of_one_read_are_one_event__MT_18() -> None:
         Content(1, "a", body=b"x"), Content(5, "b", table, b"y"), Ping(), Content(5, "a"),
         Content(4, "a"),
     )  # fmt: skip
-    assert told == [events.ContentsReceived([1, 5], ["a", "b"], [EMPTY, table], [b"x", b"y"])]
+    assert told == [terms.ContentsReceived([1, 5], ["a", "b"], [EMPTY, table], [b"x", b"y"])]
     assert flowing.flow.counters["dropped:content"] == 2
     assert flowing.sent == [Pong()]
 
@@ -283,7 +282,7 @@ def test_events_stand_in_the_order_in_which_their_commands_came__MT_18() -> None
     first, answered, second = flowing.get(
         Content(1, "a"), Response(summon.sequence, 200), Content(2, "b"), Content(3, "b")
     )
-    assert answered == events.Responded(number, 200)
+    assert answered == terms.Responded(number, 200)
     assert (first.sequences, second.sequences) == ([1], [2, 3])
 
 
@@ -317,7 +316,7 @@ def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
     assert (flowing.flow.room, flowing.flow.unsettled) == (-4, 7)
     with pytest.raises(LimitExceeded):
         flowing.write(9)
-    assert flowing.get(Confirm(3, True)) == [events.ContentsConfirmed(numbers[:2])]
+    assert flowing.get(Confirm(3, True)) == [terms.ContentsConfirmed(numbers[:2])]
     assert [c.body for c in flowing.sent] == [b"4", b"5"]  # type: ignore[union-attr]
     assert flowing.write(8) == [numbers[-1] + 1]
 
@@ -327,20 +326,20 @@ def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> No
     one, two, three, four, five, six = flowing.write(*range(1, 7))  # sequences 2 … 7
     flowing.sent.clear()
     steps: list[tuple[DataCommand, list[Any]]] = [
-        (Confirm(3), [events.ContentsConfirmed([two])]),
+        (Confirm(3), [terms.ContentsConfirmed([two])]),
         (Confirm(3), []),
-        (Reject(4), [events.ContentsRefused([three], None)]),
+        (Reject(4), [terms.ContentsRefused([three], None)]),
         (
             Confirm(4, True),
-            [events.ContentsConfirmed([one])],
+            [terms.ContentsConfirmed([one])],
         ),  # settled itself, what is before it counts
         (Confirm(4, True), []),
         (Confirm(99, True), []),
         (Reject(99, True), []),
         (Confirm(0, True), []),
         (Confirm(1, True), []),  # the lease's
-        (Reject(6, True, True), [events.ContentsRefused([four, five], None)]),
-        (Confirm(7, True), [events.ContentsConfirmed([six])]),
+        (Reject(6, True, True), [terms.ContentsRefused([four, five], None)]),
+        (Confirm(7, True), [terms.ContentsConfirmed([six])]),
     ]
     for command, told in steps:
         assert flowing.get(command) == told
@@ -348,7 +347,7 @@ def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> No
     flowing.sent.clear()
     both = flowing.write(7, 8)
     seven, eight = (content.sequence for content in flowing.sent)  # type: ignore[union-attr]
-    assert flowing.get(Confirm(seven), Confirm(eight)) == [events.ContentsConfirmed(both)]
+    assert flowing.get(Confirm(seven), Confirm(eight)) == [terms.ContentsConfirmed(both)]
 
 
 def test_a_writer_asks_after_a_reject_whether_its_flow_stands() -> None:
@@ -357,11 +356,11 @@ def test_a_writer_asks_after_a_reject_whether_its_flow_stands() -> None:
     numbers = flowing.write(1, 2, 3)  # sequences 2 … 4
     flowing.sent.clear()
     assert flowing.get(Reject(2), Reject(3)) == [
-        events.ContentsRefused([numbers[0]], None), events.ContentsRefused([numbers[1]], None),
+        terms.ContentsRefused([numbers[0]], None), terms.ContentsRefused([numbers[1]], None),
     ]  # fmt: skip
     assert flowing.sent == [Summon(5, "")]
     assert flowing.get(Response(5, 400)) == []
-    assert flowing.get(Response(4, 403)) == [events.FlowSuspended("content was forbidden")]
+    assert flowing.get(Response(4, 403)) == [terms.FlowSuspended("content was forbidden")]
 
 
 @pytest.mark.parametrize(
@@ -377,10 +376,10 @@ def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end:
     """MT-14, MT-19, MT-30: what follows the rejected content would stand behind a gap."""
     flowing = writer(window=3)
     numbers = flowing.write(1, 2, 3, 4)  # sequences 2 … 4, and one which waits
-    assert flowing.get(Reject(3, True)) == [events.ContentsRefused(numbers[:2], None)]
+    assert flowing.get(Reject(3, True)) == [terms.ContentsRefused(numbers[:2], None)]
     flowing.sent.clear()
     (broken,) = end(flowing)
-    assert isinstance(broken, events.FlowBroken)
+    assert isinstance(broken, terms.FlowBroken)
     assert flowing.flow.state.name == "LOST"
     assert flowing.flow.close() == numbers[2:]
 
@@ -391,13 +390,13 @@ def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> N
     numbers = flowing.write(1, 2, 3)
     flowing.get(Confirm(2))
     flowing.sent.clear()
-    assert flowing.get(Response(3, 403)) == [events.FlowSuspended("content was forbidden")]
+    assert flowing.get(Response(3, 403)) == [terms.FlowSuspended("content was forbidden")]
     assert flowing.write(4) == [numbers[-1] + 1]
     flowing.flow.renew("new", 0.0)
     flowing.sent.clear()
     flowing.get(Response(5, 200))
     assert [(c.sequence, c.body) for c in flowing.sent] == [(6, b"2"), (7, b"3")]  # type: ignore[union-attr]
-    assert flowing.get(Confirm(7, True)) == [events.ContentsConfirmed(numbers[1:])]
+    assert flowing.get(Confirm(7, True)) == [terms.ContentsConfirmed(numbers[1:])]
     assert flowing.get(Response(8, 200)) == []
 
 
@@ -409,7 +408,7 @@ def test_unconfirmed_writers_have_no_window__MT_19() -> None:
     assert flowing.flow.unsettled == 0
     first, last = (sent[place].sequence for place in (0, -1))  # type: ignore[union-attr]
     assert flowing.get(Response(first, 400)) == []  # so old a content is nobody's
-    assert flowing.get(Response(last, 400)) == [events.ContentsRefused([numbers[-1]], 400)]
+    assert flowing.get(Response(last, 400)) == [terms.ContentsRefused([numbers[-1]], 400)]
 
 
 def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known() -> None:
@@ -417,13 +416,13 @@ def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known(
     flowing = writer(confirm=False)
     (number,) = flowing.write(1)
     flowing.sent.clear()
-    assert flowing.get(Response(2, 403)) == [events.ContentsRefused([number], 403)]
+    assert flowing.get(Response(2, 403)) == [terms.ContentsRefused([number], 403)]
     assert flowing.sent == [Summon(3, "")]
     assert flowing.get(Response(3, 400)) == []
     assert flowing.flow.state.name == "OPEN"
     flowing.write(2)
     flowing.get(Response(4, 403))
-    assert flowing.get(Response(5, 403)) == [events.FlowSuspended("a command was forbidden")]
+    assert flowing.get(Response(5, 403)) == [terms.FlowSuspended("a command was forbidden")]
     flowing.open("new")
     assert flowing.sent == []
 
@@ -438,7 +437,7 @@ def test_a_silent_flow_pings_and_a_silent_server_loses_it__MT_21() -> None:
     flowing.wait(0.2)
     assert flowing.sent == [Ping()]
     assert flowing.wait(9.8) == []
-    assert flowing.wait(0.2) == [events.FlowSuspended("the server is silent")]
+    assert flowing.wait(0.2) == [terms.FlowSuspended("the server is silent")]
     assert flowing.flow.snapshot()["state"] == "LOST"
 
 
@@ -450,7 +449,7 @@ def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
     flowing.wait(1.1)
     assert flowing.sent == [Summon(2, "")]
     flowing.now += 1
-    assert flowing.get(Response(2, 403)) == [events.FlowSuspended("a command was forbidden")]
+    assert flowing.get(Response(2, 403)) == [terms.FlowSuspended("a command was forbidden")]
     flowing.open("new")
     flowing.wait(10)
     flowing.get(Pong())
@@ -459,7 +458,7 @@ def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
     for _ in range(4):
         flowing.get(Pong())
         told = flowing.wait(2)
-    assert told == [events.FlowSuspended("a command was not answered")]
+    assert told == [terms.FlowSuspended("a command was not answered")]
 
 
 def test_too_many_open_questions_are_not_added_to__MT_29() -> None:
@@ -595,7 +594,7 @@ def confirm_one(flowing: Flowing) -> None:
     one, _ = flowing.write(1, 2), flowing.flow.suspend("lost")
     flowing.open("new")
     sequence = next(c.sequence for c in flowing.sent if isinstance(c, Content))
-    assert flowing.get(Confirm(sequence)) == [events.ContentsConfirmed(one[:1])]
+    assert flowing.get(Confirm(sequence)) == [terms.ContentsConfirmed(one[:1])]
 
 
 def confirm_all_before(flowing: Flowing) -> None:
@@ -605,7 +604,7 @@ def confirm_all_before(flowing: Flowing) -> None:
     flowing.open("new")
     sequences = [c.sequence for c in flowing.sent if isinstance(c, Content)]
     flowing.get(Confirm(sequences[2]))
-    assert flowing.get(Confirm(sequences[2], True)) == [events.ContentsConfirmed([1, 2])]
+    assert flowing.get(Confirm(sequences[2], True)) == [terms.ContentsConfirmed([1, 2])]
 
 
 def have_a_command_answered(flowing: Flowing) -> None:
@@ -639,7 +638,7 @@ def test_after_a_success_as_many_leases_as_ever_may_come_to_nothing__MT_28(
     flowing.open()
     success(flowing)
     renewed = 0
-    while isinstance(flowing.flow.suspend("lost")[0], events.FlowSuspended):
+    while isinstance(flowing.flow.suspend("lost")[0], terms.FlowSuspended):
         flowing.open("new")
         renewed += 1
     assert renewed == 3
@@ -647,7 +646,7 @@ def test_after_a_success_as_many_leases_as_ever_may_come_to_nothing__MT_28(
 
 def test_a_flow_that_never_stood_is_given_up_after_as_many_leases__MT_28() -> None:
     flowing = Flowing(False, renewals=2)
-    for expected in (events.FlowSuspended, events.FlowGivenUp):
+    for expected in (terms.FlowSuspended, terms.FlowGivenUp):
         flowing.flow.renew("lease", flowing.now)
         assert [type(event) for event in flowing.flow.suspend("lost")] == [expected]
 
@@ -670,7 +669,7 @@ def test_a_writer_that_is_given_up_hears_that_a_content_may_be_too_large__MT_28(
         flowing.write(1)
     else:
         flowing.flow.summon("a", 0.0)
-    while not isinstance((event := flowing.flow.suspend("lost")[0]), events.FlowGivenUp):
+    while not isinstance((event := flowing.flow.suspend("lost")[0]), terms.FlowGivenUp):
         flowing.open("new")
     assert ("may be above the server's limits" in event.reason) is unsettled
 
@@ -681,7 +680,7 @@ def test_a_flow_that_was_not_read_has_all_its_time_again__MT_21() -> None:
     assert flowing.wait(100.0) == []
     flowing.flow.resumed(flowing.now)
     assert flowing.wait(5.9) == []
-    assert flowing.wait(0.2) == [events.FlowSuspended("the server is silent")]
+    assert flowing.wait(0.2) == [terms.FlowSuspended("the server is silent")]
 
 
 @pytest.mark.parametrize("leasing", [False, True])
@@ -699,7 +698,7 @@ def test_an_answer_that_was_not_read_has_all_its_time_again__MT_21(leasing: bool
     assert flowing.flow.state.name != "LOST"
     flowing.get(Pong())
     (event,) = flowing.wait(0.6)
-    assert isinstance(event, events.FlowSuspended)
+    assert isinstance(event, terms.FlowSuspended)
 
 
 def test_what_was_settled_is_told_in_the_order_of_the_wire__MT_20() -> None:
@@ -708,9 +707,9 @@ def test_what_was_settled_is_told_in_the_order_of_the_wire__MT_20() -> None:
     sequences = [command.sequence for command in flowing.sent]
     told = flowing.get(Confirm(sequences[0]), Reject(sequences[1]), Confirm(sequences[2]))
     assert [type(event) for event in told] == [
-        events.ContentsConfirmed,
-        events.ContentsRefused,
-        events.ContentsConfirmed,
+        terms.ContentsConfirmed,
+        terms.ContentsRefused,
+        terms.ContentsConfirmed,
     ]
     assert [event.numbers for event in told[::2]] == [[one], [three]]
 
@@ -723,7 +722,7 @@ def test_each_command_has_its_own_time_for_an_answer__MT_18() -> None:
     first = next(one for one in flowing.sent if isinstance(one, Summon))
     flowing.get(Response(first.sequence, 200))
     assert flowing.wait(9) == []
-    assert [type(event) for event in flowing.wait(1.5)] == [events.FlowSuspended]
+    assert [type(event) for event in flowing.wait(1.5)] == [terms.FlowSuspended]
 
 
 def test_after_a_probe_out_of_turn_the_next_one_has_all_its_time__MT_21() -> None:
@@ -745,8 +744,8 @@ def test_after_a_probe_out_of_turn_the_next_one_has_all_its_time__MT_21() -> Non
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_flow_of_which_something_is_answered_is_not_given_up(answered: bool) -> None:
     """MT-28: only leases in a row without any answer are in vain."""
-    in_vain = [events.FlowSuspended, events.FlowSuspended, events.FlowGivenUp]
-    ends = [events.FlowSuspended] * 5 if answered else in_vain
+    in_vain = [terms.FlowSuspended, terms.FlowSuspended, terms.FlowGivenUp]
+    ends = [terms.FlowSuspended] * 5 if answered else in_vain
     flowing = reader(renewals=2)
     flowing.flow.summon("a", 0.0)
     flowing.get(Response(2, 200))

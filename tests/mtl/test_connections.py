@@ -34,18 +34,17 @@ from tests.mtl.broker import (
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.mtl import zeromq
+from twisted_msgproto.mtl import machine, zeromq
 from twisted_msgproto.mtl.protocol import server
-from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.zeromq import descriptors, door
+from twisted_msgproto.mtl.zeromq import connections
 from twisted_msgproto.net import peers
 
 LEASE = {"resources": ["a"], "confirm": "full"}
 
 
 def reasons(broker: Broker) -> list[str]:
-    return [event.reason for event in broker.events if isinstance(event, events.SessionEnded)]
+    return [event.reason for event in broker.events if isinstance(event, machine.SessionEnded)]
 
 
 # ── the machine ─────────────────────────────────────────────────────────────────────────────────
@@ -454,18 +453,18 @@ def test_the_system_says_how_long_a_connection_is_silent() -> None:
         with near, far:
             near.sendall(b"x")
             assert far.recv(1) == b"x"
-            before = descriptors.silent_seconds(far.fileno())
+            before = connections.silent_seconds(far.fileno())
             assert before is not None
             deadline = time.monotonic() + 60
-            while (longest := descriptors.silent_seconds(far.fileno()) or 0.0) < before + 0.05:
+            while (longest := connections.silent_seconds(far.fileno()) or 0.0) < before + 0.05:
                 assert time.monotonic() < deadline
             # Again, as long as this process itself comes too late to see that it is short.
-            while (descriptors.silent_seconds(far.fileno()) or 0.0) >= longest:
+            while (connections.silent_seconds(far.fileno()) or 0.0) >= longest:
                 near.sendall(b"x")
                 assert far.recv(1) == b"x"
                 assert time.monotonic() < deadline
         with socket.socket(socket.AF_UNIX) as other:
-            assert descriptors.silent_seconds(other.fileno()) is None
+            assert connections.silent_seconds(other.fileno()) is None
 
 
 def accepted(descriptor: int, endpoint: str) -> list[bytes]:
@@ -478,30 +477,30 @@ def disconnected(descriptor: int) -> list[bytes]:
 
 def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
     """Listeners are asked one after the other, and descriptors are used again at once."""
-    doors = door.Door(9, 1, pytest.fail)
+    admission = connections.ConnectionAdmission(9, 1, pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:
             one = far.fileno()
-            doors.happened([accepted(one, endpoint)], "data")
-            doors.happened([accepted(one, endpoint)], "control")
-            doors.happened([disconnected(one)], "data")
-            assert list(doors.connections) == [one]
+            admission.happened([accepted(one, endpoint)], "data")
+            admission.happened([accepted(one, endpoint)], "control")
+            admission.happened([disconnected(one)], "data")
+            assert list(admission.connections) == [one]
             elsewhere = "tcp://127.0.0.1:1"
-            doors.happened([accepted(one, elsewhere), disconnected(one)], "data")
-            doors.happened([accepted(one, elsewhere)], "data")
-            assert list(doors.connections) == [one]
-            doors.happened([disconnected(one)], "control")
-            assert not doors.connections
-            doors.happened([accepted(one, endpoint), disconnected(one)], "control")
-            assert not doors.connections
+            admission.happened([accepted(one, elsewhere), disconnected(one)], "data")
+            admission.happened([accepted(one, elsewhere)], "data")
+            assert list(admission.connections) == [one]
+            admission.happened([disconnected(one)], "control")
+            assert not admission.connections
+            admission.happened([accepted(one, endpoint), disconnected(one)], "control")
+            assert not admission.connections
 
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
     """MT-29: a descriptor may be another one's by the time the server hears of it."""
     turned_away: list[str] = []
-    doors = door.Door(0, 0, turned_away.append)
+    admission = connections.ConnectionAdmission(0, 0, turned_away.append)
     path = "\0" + tmp_path.name if abstract else str(tmp_path / "socket")
     endpoint = f"ipc://{path}".replace("\0", "@")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as near:
@@ -512,13 +511,13 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
         reading, writing = os.pipe()
         gone = os.dup(reading)
         os.close(gone)
-        doors.happened([accepted(far.fileno(), endpoint + "x")])
-        doors.happened([accepted(far.fileno(), "tcp://127.0.0.1:1")])
-        doors.happened([accepted(reading, endpoint), accepted(gone, endpoint)])
-        assert (doors.connections, turned_away) == ({}, [])
+        admission.happened([accepted(far.fileno(), endpoint + "x")])
+        admission.happened([accepted(far.fileno(), "tcp://127.0.0.1:1")])
+        admission.happened([accepted(reading, endpoint), accepted(gone, endpoint)])
+        assert (admission.connections, turned_away) == ({}, [])
         near.sendall(b"x")
         assert far.recv(1) == b"x"
-        doors.happened([accepted(far.fileno(), endpoint)])
+        admission.happened([accepted(far.fileno(), endpoint)])
         assert turned_away == ["connections"]
         assert near.recv(1) == b""
         for descriptor in (reading, writing):

@@ -24,7 +24,7 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, MtlReader
-from twisted_msgproto.mtl.protocol import renewing
+from twisted_msgproto.mtl.protocol import flows
 
 
 def twice(answer: Any) -> Any:
@@ -42,7 +42,7 @@ class Twice(FalseCase):
         self.assertEqual(self.successResultOf(asked[0]), ["queue", "ingest"])
         self.assertIsNone(self.successResultOf(asked[1]))
         self.assertTrue(self.successResultOf(asked[2]).stands)
-        self.assertEqual(client.machine.counters["dropped:another-answer"], 2)
+        self.assertEqual(client.link.machine.counters["dropped:another-answer"], 2)
 
     def test_a_lease_which_comes_twice_is_renewed_where_it_is_of_no_use(self) -> None:
         """MT-11: a lease is good for one data connection."""
@@ -118,7 +118,7 @@ class Away(FalseCase):
         client = self.ready()
         reader = self.got(client.reader(["a"]))
         back = self.away()
-        while client.machine.counters["sockets_dropped"] < 3:
+        while client.link.machine.counters["sockets_dropped"] < 3:
             self.wait(0.25)
         back()  # nothing is asked for a second now
         lease = self.server.answers["Writer"]
@@ -285,7 +285,7 @@ class Closing(FalseCase):
         leased.cancel()
         self.failureResultOf(leased, CancelledError)
         self.pump()
-        self.assertEqual((client.flows, client.machine.snapshot()["leases"]), ({}, 0))
+        self.assertEqual((client.flows, client.link.machine.snapshot()["leases"]), ({}, 0))
 
     def test_an_end_waits_for_what_a_flow_without_confirm_has_to_send_but_not_for_ever(
         self,
@@ -294,7 +294,7 @@ class Closing(FalseCase):
         client = self.ready(limits={"drain": 2.0})
         writer = self.got(client.writer(["a"], "none"))
         self.got(writer.send("a", b"x"))
-        writer.wire.socket.unread = 1
+        writer.link.wire.socket.unread = 1
         closed = client.close()
         self.wait(1)
         self.assertNoResult(closed)
@@ -318,12 +318,12 @@ class Hurried(FalseCase):
         before = self.server.leases
         self.server.send([b"\5", b"x"])
         self.pump()
-        self.assertEqual(self.server.leases - before, renewing.RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, flows.RENEWALS_AT_ONCE)
         self.wait(600)
-        self.assertLess(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 30)
+        self.assertLess(self.server.leases - before, flows.RENEWALS_AT_ONCE + 30)
         self.assertTrue(reader.stands)
         del self.server.obey  # type: ignore[method-assign]
-        self.wait(renewing.RENEWAL_SECONDS_MOST)
+        self.wait(flows.RENEWAL_SECONDS_MOST)
         asked = self.server.leases
         self.got(reader.summon("a"))
         self.wait(10)
@@ -345,12 +345,12 @@ class Hurried(FalseCase):
 
         self.server.obey = obey  # type: ignore[method-assign]
         before = self.server.leases
-        for _ in range(2 * renewing.RENEWALS_AT_ONCE):
+        for _ in range(2 * flows.RENEWALS_AT_ONCE):
             sent = [writer.send("a", b"x"), writer.send("a", b"y")]
             self.pump()
             self.successResultOf(sent[0])
             self.successResultOf(sent[1])
-        self.assertGreater(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 1)
+        self.assertGreater(self.server.leases - before, flows.RENEWALS_AT_ONCE + 1)
 
     def test_a_server_that_brings_something_under_each_lease_is_asked_again_at_once__NB_07(
         self,
@@ -362,11 +362,11 @@ class Hurried(FalseCase):
         ]
         self.got(reader.summon("a"))
         before = self.server.leases
-        for number in range(2 * renewing.RENEWALS_AT_ONCE):
+        for number in range(2 * flows.RENEWALS_AT_ONCE):
             self.server.send(content(1, b"%d" % number), [b"\5", b"x"])
             came = ensureDeferred(reader.__anext__())
             self.assertEqual(self.got(came).body, b"%d" % number)
-        self.assertEqual(self.server.leases - before, 2 * renewing.RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, 2 * flows.RENEWALS_AT_ONCE)
 
     def test_a_flow_that_is_closed_while_it_waits_for_a_lease_asks_for_none__NB_07(self) -> None:
         client = self.ready()
@@ -387,16 +387,16 @@ class Deaf(FalseCase):
         """They waited for ever, as many as it wanted; it was heard, so nobody missed anything."""
         client = self.ready(limits={"waiting": 10, "window": 5})
         writer = self.got(client.writer(["a"]))
-        socket = writer.wire.socket
+        socket = writer.link.wire.socket
         socket.unread = 30
         self.server.send(command(8, 0))
         self.pump()
-        self.assertIs(writer.wire.socket, socket)
+        self.assertIs(writer.link.wire.socket, socket)
         socket.unread = 31
         leases = self.server.leases
         self.server.send(command(8, 0))
         self.pump()
-        self.assertIsNot(writer.wire.socket, socket)
+        self.assertIsNot(writer.link.wire.socket, socket)
         self.assertTrue(socket.closed)
         self.assertEqual(self.server.leases, leases + 1)
         self.assertTrue(writer.stands)
@@ -463,7 +463,7 @@ class Reading(FalseCase):
         reader, got = self.reader(limits={"backlog": 10}), list[bytes]()
         for number in range(1, 40):
             self.arrive(number)
-        self.assertEqual(len(reader.wire.socket.inbox), 29)  # the others were read
+        self.assertEqual(len(reader.link.wire.socket.inbox), 29)  # the others were read
         leases = self.server.leases
         self.wait(200)
         self.assertEqual(self.server.leases, leases)
@@ -479,7 +479,7 @@ class Reading(FalseCase):
         for number in range(1, 11):
             self.server.send(content(number, b"%d" % number * 30_000))
             self.pump()
-        self.assertEqual(len(reader.wire.socket.inbox), 6)
+        self.assertEqual(len(reader.link.wire.socket.inbox), 6)
         self.taking(reader, got)
         self.pump()
         self.assertEqual(len(got), 10)

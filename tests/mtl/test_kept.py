@@ -28,8 +28,7 @@ from tests.mtl.broker import (
 )
 from tests.tools.figures import Figures
 from tests.tools.memory_zeromq import Network
-from twisted_msgproto.mtl import MtlClient, MtlServerFactory
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import MtlClient, MtlServerFactory, machine
 from twisted_msgproto.net import OctetBudget
 
 
@@ -183,7 +182,7 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
     """NB-02, MT-11: who keeps more than its share is refused by name; nobody else is."""
     broker, budget = bounded()
     hog = fill(broker)
-    assert broker.events[-1] == events.KeptTooMuch("lease")
+    assert broker.events[-1] == machine.KeptTooMuch("lease")
     assert LIMIT // 2 < budget.kept.octets <= LIMIT
     reader = broker.reader()
     writer = broker.flow("Writer")
@@ -227,7 +226,7 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     budget.kept.bound(1)
     answers = broker.command(more, *summons[9:])
     assert answers == [Response(each.sequence, 400) for each in summons[9:]]
-    assert broker.events[-1] == events.KeptTooMuch("resource")
+    assert broker.events[-1] == machine.KeptTooMuch("resource")
     assert broker.command(good, Dismiss(3, "b"), Summon(4, "b")) == [
         Response(3, 200),
         Response(4, 200),

@@ -11,6 +11,7 @@ from tests.mtl.broker import (
     FULL,
     NONE,
     OPEN,
+    Arrival,
     Broker,
     Channel,
     Peer,
@@ -19,7 +20,7 @@ from tests.mtl.broker import (
     control_peer,
     data_peer,
 )
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import machine
 from twisted_msgproto.mtl.wire import data
 
 PEER = control_peer(99)
@@ -51,7 +52,7 @@ def authorize(broker: Broker, mechanism: str = "X") -> Any:
     body = json.dumps({"mechanism": mechanism, "response": "AAA="}).encode()
     assert broker.ask_raw(PEER, b"", b"Connection.Authorize", body) == []
     event = broker.events[-1]
-    assert isinstance(event, events.AuthenticationRequested)
+    assert isinstance(event, machine.AuthenticationRequested)
     assert (event.mechanism, event.response) == (mechanism, b"\0\0")
     return event.session
 
@@ -179,9 +180,10 @@ def test_names_of_mechanisms_are_read_in_any_case_and_resources_count_once__MT_0
     body = b'{"mechanism": "x", "response": ""}'
     assert said(broker, b"cOnNeCtIoN.aUtHoRiZe", body) == ""
     asked = broker.events[-1]
-    assert isinstance(asked, events.AuthenticationRequested)
+    assert isinstance(asked, machine.AuthenticationRequested)
     assert (asked.mechanism, asked.response) == ("X", b"")
     broker = Broker()
+    assert broker.lease(broker.session(host="h" * 255), "Writer", ["x" * 255])
     writer = broker.flow("Writer", ["a", "a"])
     broker.command(writer, data.Content(2, ""))
     assert broker.events[-1].resources == ["a"]  # type: ignore[union-attr]
@@ -236,8 +238,8 @@ def test_a_session_without_authentication_from_open_to_lease() -> None:
     assert body["port"] == 5050
     assert len(body["lease"]) == 40
     assert [type(event) for event in broker.events] == [
-        events.SessionOpened,
-        events.SessionEstablished,
+        machine.SessionOpened,
+        machine.SessionEstablished,
     ]
 
 
@@ -272,7 +274,7 @@ def test_what_begins_anew_ends_the_flows_and_leases_of_before(end: str) -> None:
     assert broker.server.snapshot()["writers"] == 0
     assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
     assert broker.command(flow, data.Lease(6, unused)) == [data.Response(6, 403)]
-    reopened = [event.reason for event in broker.events if isinstance(event, events.SessionEnded)]
+    reopened = [event.reason for event in broker.events if isinstance(event, machine.SessionEnded)]
     assert reopened == (["reopened"] if end == "Open" else [])
     broker.wait(29)  # it has all its time to authenticate, again
     assert state_of(broker) == {"Authorize": "CHALLENGED", "Profile": "PROFILED"}.get(
@@ -301,7 +303,7 @@ def test_a_cycle_of_two_challenges__MT_07__MT_08() -> None:
     broker.collect(broker.server.authorize(session, "me", broker.now))
     assert [frames[1] for frames in broker.to(PEER)] == [b"201"]
     assert session.user == "me"
-    firsts = [e.first for e in broker.events if isinstance(e, events.AuthenticationRequested)]
+    firsts = [e.first for e in broker.events if isinstance(e, machine.AuthenticationRequested)]
     assert firsts == [True, False, False]
 
 
@@ -427,7 +429,7 @@ def test_sessions_and_leases_are_bounded__MT_29() -> None:
     first, _ = broker.session(), broker.session()
     code, body = broker.ask(PEER, "Open", OPEN)
     assert (code, body["reason"]) == (403, "too many sessions")
-    assert [e.limit for e in broker.events if isinstance(e, events.SessionRefused)] == ["sessions"]
+    assert [e.limit for e in broker.events if isinstance(e, machine.SessionRefused)] == ["sessions"]
     broker.connect(broker.lease(first, "Reader"))
     for _ in range(63):
         broker.lease(first, "Reader")
@@ -495,7 +497,7 @@ def test_an_idle_session_ends_and_traffic_keeps_it__MT_30() -> None:
         broker.command(flow, data.Ping())
     assert broker.ask(idle, "Reader", LEASE)[0] == 401
     assert broker.ask(busy, "Reader", LEASE)[0] == 202
-    assert [e.reason for e in broker.events if isinstance(e, events.SessionEnded)] == ["idle"]
+    assert [e.reason for e in broker.events if isinstance(e, machine.SessionEnded)] == ["idle"]
 
 
 def test_a_peer_which_cannot_be_reached_is_gone__MT_24__MT_30() -> None:
@@ -508,7 +510,7 @@ def test_a_peer_which_cannot_be_reached_is_gone__MT_24__MT_30() -> None:
     assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
     broker.collect(broker.server.peer_lost(peer, broker.now))
     broker.collect(broker.server.peer_lost(peer, broker.now))
-    assert [e.reason for e in broker.events if isinstance(e, events.SessionEnded)] == ["lost"]
+    assert [e.reason for e in broker.events if isinstance(e, machine.SessionEnded)] == ["lost"]
 
 
 # ── one socket for both flows ───────────────────────────────────────────────────────────────────
@@ -618,6 +620,10 @@ def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
     broker.safe(broker.events[-1])
     assert broker.server.finished
     broker.command(writer, *contents(2))
+    waiting = Arrival(
+        Channel.SHARED, [[writer, *data.encode(data.Ping())], [PEER, b"", b"x", b"{}"]]
+    )
+    broker.server.receive(waiting, broker.now)
     broker.server.lost(broker.now)
     states.append(broker.server.state)
     assert states == ["open", "draining", "closed"]

@@ -27,7 +27,7 @@ from tests.mtl.broker import (
     data_peer,
     write,
 )
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import machine
 from twisted_msgproto.mtl.wire import data, fields
 
 UNLEASED, READING, WRITING, BROKEN = STATES = ["unleased", "reading", "writing", "broken"]
@@ -97,7 +97,7 @@ def test_ill_formed_commands_are_dropped_and_change_nothing__MT_13() -> None:
         assert broker.to(peer) == []
     assert sum(broker.dropped.values()) == 23
     assert broker.command(writer, *contents(5)) == []
-    assert isinstance(broker.events[-1], events.ContentReceived)
+    assert isinstance(broker.events[-1], machine.ContentReceived)
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,6 @@ from twisted_msgproto.mtl import (
     TestProfile,
     machine,
 )
-from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data, fields
 
 
@@ -57,7 +56,7 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -
         assert bodies(got) == [b"1", b"2"]
         assert got[0].properties == b"\0\0\0\3\1kV"  # type: ignore[union-attr]
     assert broker.got(elsewhere) == []
-    assert not any(isinstance(event, events.ContentReceived) for event in broker.events)
+    assert not any(isinstance(event, machine.ContentReceived) for event in broker.events)
     broker.command(elsewhere, Dismiss(9, "resource"))
     broker.command(readers[0], Dismiss(9, "resource"))
     broker.server.blocked(readers[1])
@@ -387,7 +386,7 @@ def settled(got: Sequence[DataCommand], sent: dict[int, bytes]) -> dict[int, typ
 
 def store(broker: Broker) -> set[bytes]:
     """The sink has all that it was given."""
-    told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+    told = [event for event in broker.events if isinstance(event, machine.ContentReceived)]
     for event in told:
         broker.safe(event)
     broker.events.clear()

@@ -14,7 +14,6 @@ from tests.mtl.broker import (
     CLIENT_LIMITS,
     FULL,
     NONE,
-    SERVER_LIMITS,
     Broker,
     Channel,
     Confirm,
@@ -28,8 +27,7 @@ from tests.mtl.broker import (
     bodies,
     contents,
 )
-from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl import ClientFlow, IngestProfile, machine
 from twisted_msgproto.mtl.wire import data, fields
 
 
@@ -152,7 +150,7 @@ def test_invalid_content_is_rejected_or_answered(
         broker.command(writer, Content(10, "a"))
         got = broker.command(writer, content)
         assert got == [answer or Response(content.sequence, code)]
-        told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+        told = [event for event in broker.events if isinstance(event, machine.ContentReceived)]
         assert [event.sequences for event in told] == [[10]]
 
 
@@ -244,7 +242,7 @@ def test_what_cannot_be_read_is_rejected_before_a_later_confirm(name: str, toget
         for message in stream:
             broker.receive(Channel.DATA, [writer, *message])
     for event in list(broker.events):
-        if isinstance(event, events.ContentReceived):
+        if isinstance(event, machine.ContentReceived):
             broker.safe(event)
     assert settled_first(broker, writer, [2, 3, 4]) == {2: True, 3: False, 4: True}
     assert sum(broker.dropped.values()) == 1
@@ -259,7 +257,7 @@ def test_without_a_sequence_the_flow_ends_and_nothing_later_is_confirmed(octets:
     broker.receive(Channel.DATA, [writer, frames(3)[0][:octets], b""])
     broker.receive(Channel.DATA, [writer, *frames(4)])
     for event in list(broker.events):
-        if isinstance(event, events.ContentReceived):
+        if isinstance(event, machine.ContentReceived):
             broker.safe(event)
     got = broker.got(writer)
     assert not any(isinstance(command, Confirm) for command in got)
@@ -272,7 +270,7 @@ def test_an_unconfirmed_flow_drops_what_it_cannot_read__MT_13() -> None:
     broker.receive(Channel.DATA, [writer, b"\5", b""], [writer, *frames(2)])
     assert broker.got(writer) == []
     assert [
-        event.bodies for event in broker.events if isinstance(event, events.ContentReceived)
+        event.bodies for event in broker.events if isinstance(event, machine.ContentReceived)
     ] == [[b"2"]]
 
 
@@ -292,7 +290,7 @@ def test_what_a_profile_loses_is_rejected_first() -> None:
     for number in range(2, 8):
         broker.command(writer, *contents(number))
     for event in list(broker.events):
-        if isinstance(event, events.ContentReceived):
+        if isinstance(event, machine.ContentReceived):
             broker.safe(event)
     found = settled_first(broker, writer, list(range(2, 8)))
     assert found == {2: True, 3: False, 4: True, 5: False, 6: True, 7: True}
@@ -310,13 +308,12 @@ def test_the_first_sequence_may_be_0__MT_18__MT_19() -> None:
 
 def test_what_is_for_one_queue_too_many_is_rejected_before_the_sink_has_it__BK_05() -> None:
     """BK-05, HO-22, MT-27"""
-    limits = SERVER_LIMITS.replace({"queues": 1})
-    broker = Broker([QueueProfile(limits), TestProfile()])
+    broker = Broker(limits={"queues": 1})
     first = broker.flow("Writer", ["a"])
     second = broker.flow("Writer", ["b"])
     broker.command(first, *contents(2, resource="a"))
     assert broker.command(second, *contents(2, resource="b")) == [data.Reject(2)]
-    (event,) = (event for event in broker.events if isinstance(event, events.ContentReceived))
+    (event,) = (event for event in broker.events if isinstance(event, machine.ContentReceived))
     broker.safe(event)
     assert settled_first(broker, first, [2]) == {2: True}
 
@@ -342,12 +339,12 @@ def test_what_is_settled_by_a_confirm_first_is_stored(
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest")
     stored: set[int] = set()
-    told: list[events.ContentReceived] = []
+    told: list[machine.ContentReceived] = []
     confirmed: dict[int, bool] = {}
     for message in messages:
         broker.receive(Channel.DATA, [writer, *message])
     for event in broker.events:
-        if isinstance(event, events.ContentReceived):
+        if isinstance(event, machine.ContentReceived):
             told.append(event)
     for event, good in zip(told, safe, strict=False):
         if good:

@@ -14,7 +14,6 @@ from twisted.python import usage
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.mtl import command, service, zeromq
-from twisted_msgproto.mtl.zeromq import curve as keys
 
 
 def options(*words: str) -> service.Options:
@@ -99,21 +98,21 @@ def test_keys_are_read_from_files(tmp_path: Path) -> None:
     assert curve.secret == pairs[0][1]
     assert curve.authorized == {pairs[1][0]: "robot one", pairs[2][0]: pairs[2][0].decode()}
     zmq.auth.create_certificates(tmp_path, "made")
-    public = keys.read_key(str(tmp_path / "made.key_secret"))
-    assert keys.public_key(keys.read_secret_key(str(tmp_path / "made.key_secret"))) == public
-    assert keys.read_key(str(tmp_path / "made.key")) == public
+    public = zeromq.read_key(str(tmp_path / "made.key_secret"))
+    assert zeromq.public_key(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public
+    assert zeromq.read_key(str(tmp_path / "made.key")) == public
 
 
 @pytest.mark.parametrize("text", [b"", b"short", b"\xff" * 40, b"#" * 39, b"a" * 39 + b" "])
 def test_what_is_no_key_is_said_in_one_line__MT_31(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(text)
-    for read in (keys.read_secret_key, keys.read_key, keys.read_authorized_keys):
+    for read in (zeromq.read_secret_key, zeromq.read_key, zeromq.read_authorized_keys):
         with pytest.raises(ConfigurationError) as caught:
             read(str(file))
         assert str(file) in str(caught.value)
     with pytest.raises(ConfigurationError, match="No such file"):
-        keys.read_key(str(tmp_path / "none"))
+        zeromq.read_key(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ class Hooks(MtlCase):
         await writer.send("a", b"3")
         await until(lambda: len(got) == 3)
         self.assertEqual(got, [b"1", b"2", b"3"])
-        reader.fail(ConnectionClosed("test"))
+        reader.link.fail(ConnectionClosed("test"))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 4)
         await writer.send("a", b"4")
         await factory.drain()
@@ -302,7 +302,7 @@ class Addresses(MtlCase):
                 MtlClient(address)
         client = self.client("ipc:///tmp/x")
         with self.assertRaises(ConfigurationError):
-            client.wire.socket.connect("tcp://not a host:5")
+            client.link.wire.socket.connect("tcp://not a host:5")
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -555,12 +555,12 @@ class Slices(MtlCase):
             opened = client.open("host")
             await until(lambda: server.poll(0))
             peer, *_ = server.recv_multipart()
-            turns = self.counting(client.wire.socket)
+            turns = self.counting(client.link.wire.socket)
             server.send_multipart([peer, *[b"x"] * 50_000])
             server.send_multipart([peer, b"", b"201", b'{"profiles": ["late"]}'])
             self.assertEqual(await opened, ["late"])
             self.assertLess(max(turns), 20_000)
-            self.assertEqual(client.machine.counters["dropped:frames"], 1)
+            self.assertEqual(client.link.machine.counters["dropped:frames"], 1)
 
     @run
     async def test_what_is_costly_to_parse_is_read_in_smaller_turns(self) -> None:
@@ -573,7 +573,7 @@ class Slices(MtlCase):
         flow = await client.writer(["a"])
         table = fields.encode_table({str(number): None for number in range(127)})
         name = data.encode_name("a")
-        flow.wire.write(
+        flow.link.wire.write(
             [data.encode_content(number, name, table, b"") for number in range(10, 2010)]
         )
         await until(lambda: factory.counters["contents"] == 2000)

@@ -88,7 +88,7 @@ class Survival(MtlCase):
             await writer.sendMany("a", [b"%d" % n for n in range(20)])
             server.signal(signal.SIGSTOP)
             sent = writer.sendMany("a", [b"%d" % n for n in range(20, 40)])
-            await until(lambda: writer.machine.state.name == "LOST")
+            await until(lambda: writer.link.machine.state.name == "LOST")
             self.assertNoResult(sent)
             server.signal(signal.SIGCONT)
             await sent

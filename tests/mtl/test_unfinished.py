@@ -13,7 +13,8 @@ from twisted.internet.task import Clock
 
 from tests.mtl.endless import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
-from twisted_msgproto.mtl.zeromq import bounded, unfinished, unread
+from twisted_msgproto.mtl import zeromq
+from twisted_msgproto.mtl.zeromq import unfinished
 from twisted_msgproto.net import OctetBudget
 
 FRAME = 100_000
@@ -37,7 +38,7 @@ class World:
         self.made_room: list[tuple[str, int]] = []
         self.unfinished = unfinished.Unfinished(
             every or unfinished.EveryUnfinished(self.clock),
-            bounded.Bounds(FRAME, MESSAGES),
+            zeromq.Bounds(FRAME, MESSAGES),
             lambda host, octets: self.told.append((host, octets)),
             self._read_soon,
             self._octets,
@@ -438,7 +439,7 @@ def test_the_system_says_what_came__NB_02() -> None:
 
 
 MIB = 1 << 20
-STEP, CHECK_SECONDS = unread.STEP_OCTETS, unread.CHECK_SECONDS
+STEP, CHECK_SECONDS = unfinished.STEP_OCTETS, unfinished.CHECK_SECONDS
 LATE_SECONDS = 5
 
 
@@ -450,10 +451,10 @@ class Given:
         self.budget = OctetBudget()
         self.ledger = self.budget.held
         self.ledger.bound(limit)
-        self.backlogs: dict[bytes, bounded.Backlog] = {}
+        self.backlogs: dict[bytes, unfinished.Backlog] = {}
         self.acknowledged: dict[int, int] = {}
         self.cut: list[bytes] = []
-        self.every = unread.EveryUnread(
+        self.every = unfinished.SendBacklogs(
             self.clock, self.budget, self.backlogs, self._cut, self._octets
         )
         self._number = 100
@@ -462,17 +463,17 @@ class Given:
         acknowledged = self.acknowledged.get(descriptor)
         return None if acknowledged is None else unfinished.Octets(0, acknowledged, 0)
 
-    def _cut(self, peer: unread.Unread, octets: int) -> None:
+    def _cut(self, peer: unfinished.SendBacklog, octets: int) -> None:
         self.cut.append(peer.name)
         self.every.forget(peer)
 
-    def join(self, name: bytes, told: bool = True) -> unread.Unread:
+    def join(self, name: bytes, told: bool = True) -> unfinished.SendBacklog:
         self._number += 1
         if told:
             self.acknowledged[self._number] = 5000  # the hand-shake
-        return unread.Unread(self.every, name, self._number)
+        return unfinished.SendBacklog(self.every, name, self._number)
 
-    def give(self, peer: unread.Unread, octets: int, piece: int = MIB) -> bool:
+    def give(self, peer: unfinished.SendBacklog, octets: int, piece: int = MIB) -> bool:
         """Give libzmq so much for this peer, in pieces, as a ROUTER does; False: it was full."""
         for _ in range(0, octets, piece):
             if peer.passed >= peer.check_at and not peer.has_room():
@@ -480,7 +481,7 @@ class Given:
             peer.passed += piece
         return peer.has_room()
 
-    def read(self, peer: unread.Unread, octets: int) -> None:
+    def read(self, peer: unfinished.SendBacklog, octets: int) -> None:
         self.acknowledged[peer.descriptor] += octets
 
     def wait(self, seconds: float) -> None:
@@ -543,7 +544,7 @@ def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given
     assert not given.give(first, 100 * MIB)
     assert first.passed == 32 * MIB
     assert not given.give(second, 100 * MIB)
-    assert second.passed == unread.PASSED_OCTETS
+    assert second.passed == unfinished.PASSED_OCTETS
     given.read(second, MIB)
     assert given.give(second, MIB // 2, MIB // 2)
     assert not given.give(second, MIB)
@@ -555,8 +556,8 @@ def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given
 def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
     """NB-02: with what its messages weigh beside their octets."""
     peer = given.join(b"a")
-    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
-    small = STEP // unread.MESSAGE_OCTETS
+    backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
+    small = STEP // unfinished.MESSAGE_OCTETS
     for number in range(1, 3 * small + 1):
         backlog.messages.append([b"a", b"", b""])
         given.every.waits(peer, backlog)
@@ -569,7 +570,7 @@ def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
 def test_who_reads_is_not_given_up_for_what_waits__NB_02(given: Given) -> None:
     """NB-02, MT-24: what waits outside libzmq is behind what the peer reads."""
     peer = given.join(b"a")
-    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
+    backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
     given.give(peer, 10 * MIB)
     given.wait(5)
     assert backlog.since == 0.0
@@ -593,7 +594,7 @@ def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) 
     peer = given.join(b"a", told=False)
     assert given.give(peer, 100 * MIB)
     assert given.ledger.held == 0
-    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
+    backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
     backlog.octets = MIB
     given.every.waits(peer, backlog)
     assert given.ledger.held == MIB

@@ -192,10 +192,10 @@ def test_send_only_messages_are_in_work_until_the_sink_or_a_rule_has_answered__S
     server.drain(NOW)
     assert not server.closed
     if how == "forbid":
-        server.forbid(event.place, "no")
+        server.forbid(event.position, "no")
         assert codes(server)[:2] == ["403", "403"]
     else:
-        getattr(server, how)(event.place, NOW)
+        getattr(server, how)(event.position, NOW)
     assert server.closed
 
 
@@ -267,28 +267,28 @@ def test_what_was_given_up_is_forgotten_although_another_message_is_coming__SA_2
     assert (server.counters.requests, server.whole) == (0, True)
 
 
-def places(events: list[Any]) -> list[int]:
-    return [event.place for event in events]
+def positions(events: list[Any]) -> list[int]:
+    return [event.position for event in events]
 
 
 def test_what_a_peer_may_not_send_is_refused_with_403_and_the_session_goes_on() -> None:
     server = open_server()
-    (request,) = places(server.receive(msg(b"a", msg_id="1"), NOW))
-    (quiet,) = places(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
-    (answered,) = places(server.receive(msg(b"c", msg_id="3"), NOW))
+    (request,) = positions(server.receive(msg(b"a", msg_id="1"), NOW))
+    (quiet,) = positions(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
+    (answered,) = positions(server.receive(msg(b"c", msg_id="3"), NOW))
     server.answer("3", b"C")
     server.outputs()
-    for place in (request, quiet, answered):
-        server.forbid(place, "not here")
+    for position in (request, quiet, answered):
+        server.forbid(position, "not here")
     assert errors(server) == [("403", "1", b"not here"), ("403", "2", b"not here")]
     assert state_of(server) == "OPEN"
-    with pytest.raises(ValueError, match="no event had the place"):
+    with pytest.raises(ValueError, match="no event had the position"):
         server.forbid(request, "again")
 
 
 def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
     server = open_server()
-    first, second = places(server.receive(msg(b"a", msg_id="1"), NOW)) + places(
+    first, second = positions(server.receive(msg(b"a", msg_id="1"), NOW)) + positions(
         server.receive(msg(b"b", msg_id="2"), NOW)
     )
     server.lost(0.0)

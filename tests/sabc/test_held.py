@@ -48,8 +48,8 @@ def deal(server: Any, octets: Iterable[Any]) -> None:
     """Read, and answer all that is asked at once."""
     for some in octets:
         for event in server.receive(some, NOW):
-            if hasattr(event, "place"):
-                server.made_safe(event.place, NOW)
+            if hasattr(event, "position"):
+                server.made_safe(event.position, NOW)
                 if event.kind == "request":
                     server.acknowledge(event.ids)
         server.outputs()

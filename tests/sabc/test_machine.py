@@ -497,14 +497,14 @@ def test_a_server_drains_of_its_own_accord() -> None:
 def test_what_never_will_be_safe_fails_its_requests_and_ends_the_session() -> None:
     # SA-16
     server = open_server()
-    first, second = (server.receive(msg(b"x", msg_id=id), NOW)[0].place for id in ("1", "2"))
+    first, second = (server.receive(msg(b"x", msg_id=id), NOW)[0].position for id in ("1", "2"))
     server.made_safe(first, NOW)
     server.not_safe(second, NOW)
     assert errors(server) == [("503", "2", b"not stored")]
     assert server.finished
-    with pytest.raises(ValueError, match="no event had the place"):
+    with pytest.raises(ValueError, match="no event had the position"):
         server.made_safe(first, NOW)
-    with pytest.raises(ValueError, match="no event had the place"):
+    with pytest.raises(ValueError, match="no event had the position"):
         server.not_safe(second, NOW)
 
 
@@ -514,7 +514,7 @@ def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
     (event,) = server.receive(msg(b"x", msg_id="1") + msg(b"x", msg_id="2"), NOW)
     server.acknowledge(["1"])
     server.outputs()
-    server.not_safe(event.place, NOW)
+    server.not_safe(event.position, NOW)
     assert errors(server) == [("503", "2", b"not stored")]
 
 
@@ -545,7 +545,7 @@ def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
         octets = msg(b"a", msg_id="1") + msg(b"b", msg_id="2", send_only="yes")
         for event in server.receive(octets + sides.DISCONNECT, NOW):
             if names([event]) == ["MessagesReceived"]:
-                told = server.made_safe(event.place, NOW)
+                told = server.made_safe(event.position, NOW)
                 assert names(told) == ([] if event.kind in unhooked else ["MessagesSafe"])
                 assert all(safe.messages is event for safe in told)
         answered = [dict(r.headers).get("ref-msg-id") for r in sent(server)]

@@ -18,7 +18,7 @@ from tests.sim.clock import End, ProcessClock
 from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.core.gathered import Gathered
+from twisted_msgproto.core.frame_buffer import FrameBuffer
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
@@ -269,7 +269,7 @@ def no_idle_ack() -> AbstractContextManager[object]:
 
 
 def shared_buffer() -> AbstractContextManager[object]:
-    shared: dict[str, Gathered] = {}
+    shared: dict[str, FrameBuffer] = {}
     init = lumberjack_wire.Decoder.__init__
 
     def sharing(self: Any, *arguments: Any) -> None:

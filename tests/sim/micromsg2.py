@@ -29,7 +29,7 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.micromsg2.application import Broker
-from twisted_msgproto.micromsg2.machine import receiving, session
+from twisted_msgproto.micromsg2.machine import Session, receiving
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -40,7 +40,7 @@ from twisted_msgproto.micromsg2.wire import (
     encode_handshake,
     encode_message,
 )
-from twisted_msgproto.net.broker.keeping import Keeping, KeptBroker
+from twisted_msgproto.net.broker.persistence import BrokerPersistence, KeptBroker
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import format as segments
 
@@ -52,26 +52,25 @@ STARTS = (0, 0, 65_520, 65_533, 65_535)
 """So many messages went before the first of a connection, in each direction."""
 
 
-def begun(machine: Any, before: int) -> Any:
-    """A machine which has sent and received, and settled, ``before`` messages."""
+def begun(machine: Any, before: int) -> None:
+    """Let a machine have sent and received, and settled, ``before`` messages."""
     machine._last_sent = machine._inbox._last = machine._inbox._sliced = before
     window = machine._inbox.window
     window.received = window.safe = window.acknowledged = window.marked = before
-    return machine
 
 
 class Server(MicroMsg2Server):
     """Our server; its factory says where numbers begin."""
 
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.before)  # type: ignore[attr-defined]
 
 
 class Sender(MicroMsg2Client):
     """Our client; its factory's owner says what to send."""
 
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.owner.before)  # type: ignore[attr-defined]
 
     def sessionEstablished(self) -> None:
         self.factory.owner.established(self)  # type: ignore[attr-defined]
@@ -146,12 +145,12 @@ class OurClient:
             self._live.close()
 
     def check(self) -> None:
-        if self._live is not None and self._live.machine.in_flight > self.window:
-            raise Violation(f"{self._live.machine.in_flight} in flight, window {self.window}")
+        if self._live is not None and self._live.link.machine.in_flight > self.window:
+            raise Violation(f"{self._live.link.machine.in_flight} in flight, window {self.window}")
         counters = self.factory.counters
         if counters["faults"] > counters["fault:ack-timeout"] + counters["fault:refused-by-peer"]:
             raise Violation(f"the client reports faults: {counters}")
-        if self._live is not None and self._live.machine.counters.stray_acks:
+        if self._live is not None and self._live.link.machine.counters.stray_acks:
             raise Violation("an ack for what is not in flight")
 
     @property
@@ -275,8 +274,8 @@ class ForeignClient:
 
 
 class Taking(MicroMsg2Client):
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.owner.before)  # type: ignore[attr-defined]
 
     def sessionEstablished(self) -> None:
         self.subscribe("orders")
@@ -433,18 +432,18 @@ class MicroMsg2:
 
 def ack_off_by_one() -> AbstractContextManager[object]:
     """The server acknowledges the message after the last safe one."""
-    write = session.Session._write_ack
+    write = Session._write_ack
 
     def ahead(self: Any) -> None:
         self._window.safe += 1
         write(self)
         self._window.safe -= 1
 
-    return mock.patch.object(session.Session, "_write_ack", ahead)
+    return mock.patch.object(Session, "_write_ack", ahead)
 
 
 def ack_what_arrived() -> AbstractContextManager[object]:
-    receive = session.Session.receive
+    receive = Session.receive
 
     def early(self: Any, octets: bytes, now: float) -> Any:
         events = receive(self, octets, now)
@@ -454,13 +453,13 @@ def ack_what_arrived() -> AbstractContextManager[object]:
             self._window.safe = safe
         return events
 
-    return mock.patch.object(session.Session, "receive", early)
+    return mock.patch.object(Session, "receive", early)
 
 
 def no_idle_ack() -> AbstractContextManager[object]:
     """What does not fill a window is never acknowledged."""
     never = {"ack": lambda self, now, events: None}
-    return mock.patch.dict(session.Session.timely, never)
+    return mock.patch.dict(Session.timely, never)
 
 
 def repeats_delivered() -> AbstractContextManager[object]:
@@ -510,7 +509,7 @@ def compared_by_size() -> AbstractContextManager[object]:
 
 def published_before_stored() -> AbstractContextManager[object]:
     """Consumers get what is not safe yet."""
-    put, publish, guessed = DurableSink.put, Keeping._publish, 0
+    put, publish, guessed = DurableSink.put, BrokerPersistence._publish, 0
 
     def early(self: Any, batch: Any) -> Any:
         nonlocal guessed
@@ -524,7 +523,7 @@ def published_before_stored() -> AbstractContextManager[object]:
     def patched() -> Iterator[None]:
         with (
             mock.patch.object(DurableSink, "put", early),
-            mock.patch.object(Keeping, "stored", lambda self, batch, first: None),
+            mock.patch.object(BrokerPersistence, "stored", lambda self, batch, first: None),
         ):
             yield
 

@@ -18,10 +18,8 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.machine import Server
-from twisted_msgproto.mtl.machine.client_flow import ClientFlow
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
+from twisted_msgproto.mtl import ClientFlow, MtlClient, MtlServer, MtlServerFactory, Server
+from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 from twisted_msgproto.mtl.wire.data import Reject
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
@@ -317,7 +315,7 @@ class WritingClient:
 
     def check(self) -> None:
         for flow in self._of().flows.values():
-            in_flight = flow.machine.snapshot()["in_flight"]
+            in_flight = flow.link.machine.snapshot()["in_flight"]
             if in_flight > self.window:  # type: ignore[operator]
                 raise Violation(f"{in_flight} in flight, window {self.window}")
 

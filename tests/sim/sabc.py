@@ -13,8 +13,8 @@ from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServerFactory
 from twisted_msgproto.sabc.machine.sides import Side
-from twisted_msgproto.sabc.protocol.comeback import SabcClientService
-from twisted_msgproto.sabc.protocol.session import SabcSession
+from twisted_msgproto.sabc.protocol.reconnect import SabcClientService
+from twisted_msgproto.sabc.protocol.session import SabcLink, SabcSession
 
 PATIENCE = {"response-seconds": 100_000.0, "connect-seconds": 1000.0}
 """A request ends with its answer or its connection here: one repeated in a session is out of order.
@@ -144,9 +144,7 @@ def answer_before_safe() -> AbstractContextManager[object]:
 
 
 def not_stored_is_answered() -> AbstractContextManager[object]:
-    return mock.patch.object(
-        SabcSession, "_notSafe", lambda self, place, failure: self._safe(place)
-    )
+    return mock.patch.object(SabcLink, "_notSafe", lambda self, place, failure: self._safe(place))
 
 
 def parts_of_others() -> AbstractContextManager[object]:

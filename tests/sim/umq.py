@@ -13,7 +13,8 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.umq import UmqClient, UmqClientFactory, UmqClientService, UmqServerFactory
-from twisted_msgproto.umq.protocol.session import UmqSession
+from twisted_msgproto.umq.protocol.calls import Calls
+from twisted_msgproto.umq.protocol.session import UmqLink
 
 # autobahn formats a page of debug text for each connection, whether anybody logs it or not: a tenth
 # of a world's time.
@@ -144,25 +145,25 @@ class Umq:
 
 def answer_before_safe() -> AbstractContextManager[object]:
     """A call is answered when it has come, not when it is on disk."""
-    return mock.patch.object(UmqSession, "needsSafety", lambda self, message: False)
+    return mock.patch.object(Calls, "waits", lambda self, event: False)
 
 
 def not_stored_is_accepted() -> AbstractContextManager[object]:
-    def accepting(self: UmqSession, calls: Any, failure: Failure) -> None:
+    def accepting(self: UmqLink, calls: Any, failure: Failure) -> None:
         self._safe(calls)
 
-    return mock.patch.object(UmqSession, "_notSafe", accepting)
+    return mock.patch.object(UmqLink, "_notSafe", accepting)
 
 
 def goes_on_after_not_stored() -> AbstractContextManager[object]:
     """After a call which was not stored the session goes on: it has a gap."""
 
-    def going_on(self: UmqSession, calls: Any, failure: Failure) -> None:
+    def going_on(self: UmqLink, calls: Any, failure: Failure) -> None:
         for call in calls:
             self.machine.error(call.id, "8 not stored")
         self._settle()
 
-    return mock.patch.object(UmqSession, "_notSafe", going_on)
+    return mock.patch.object(UmqLink, "_notSafe", going_on)
 
 
 def attachments_of_the_newest() -> AbstractContextManager[object]:

@@ -442,11 +442,12 @@ def check_accounts(
     if ledger.held != sum(entered.values()):
         wrong(f"the ledger says {ledger.held} octets, its accounts {sum(entered.values())}")
     for connection in connections:
-        octets = entered.pop(connection, 0)
-        if not getattr(connection, "_ended", True):
-            held = connection.machine.held + connection.wire.held
+        link = getattr(connection, "link", None)  # MTL's sessions share one
+        octets = entered.pop(link, 0)
+        if link is not None and not link._ended:
+            held = link.machine.held + link.wire.held
             if octets != (held if held > ledger.uncounted else 0):
-                wrong(f"{connection.session} holds {held} octets, the ledger says {octets}")
+                wrong(f"{link.session} holds {held} octets, the ledger says {octets}")
     for holder, octets in entered.items():
         if not isinstance(holder, Output) or holder.octets != octets:
             wrong(f"the ledger says {octets} octets of {holder}, which is gone")

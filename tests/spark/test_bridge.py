@@ -23,7 +23,7 @@ from tests.tools.s3 import Store
 from tests.tools.tables import RUN, TABLE_SCHEMA
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import read_statuses
+from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.log import Table
 

@@ -94,7 +94,7 @@ class MicroMsg2(Pairing):
         for event in events:
             match event:
                 case terms.MessagesReceived():
-                    reports.append(Arrived(event.place, list(event.bodies)))
+                    reports.append(Arrived(event.position, list(event.bodies)))
                 case terms.MessagesAcknowledged():
                     reports.append(Settled(self._released(side, event.sequences)))
                 case WorkLost():

@@ -19,11 +19,9 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl import Client, ClientFlow, Profile, Server
+from twisted_msgproto.mtl import Client, ClientFlow, Profile, Server, terms
 from twisted_msgproto.mtl import machine as machines
-from twisted_msgproto.mtl.machine import peers
-from twisted_msgproto.mtl.terms import events as told
-from twisted_msgproto.mtl.terms import limits as limited
+from twisted_msgproto.mtl.machine import flows
 
 CONTROL, DATA = machines.Channel.CONTROL, machines.Channel.DATA
 
@@ -72,7 +70,7 @@ class Mtl(Pairing):
         super().__init__(options, now, carried)
         serials, tokens, names = count(1), count(1), count(1)
         self._serials = serials
-        self.client = Both(Limits.of(limited.CLIENT_LIMITS).replace({"window": options["window"]}))
+        self.client = Both(Limits.of(terms.CLIENT_LIMITS).replace({"window": options["window"]}))
         self.server = Server(
             [Ingest()],
             random=lambda octets: next(tokens).to_bytes(octets, "big"),
@@ -87,7 +85,7 @@ class Mtl(Pairing):
 
     def _name(self) -> bytes:
         serial = next(self._serials)
-        return peers.connection_name(b"\0" + serial.to_bytes(4, "big"), serial)
+        return flows.connection_name(b"\0" + serial.to_bytes(4, "big"), serial)
 
     def _change(self, channel: machines.Channel) -> None:
         """The client has another connection; the server hears of the end of the one before."""
@@ -137,24 +135,24 @@ class Mtl(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case told.ContentReceived():
+                case machines.ContentReceived():
                     reports.append(Arrived(event.place, event.bodies, event.flow))
-                case told.ContentsConfirmed():
+                case terms.ContentsConfirmed():
                     reports.append(Settled(self._released(event.numbers)))
-                case told.ContentsRefused():
+                case terms.ContentsRefused():
                     reports.append(Refused(self._released(event.numbers)))
-                case told.LeaseGranted():
+                case terms.LeaseGranted():
                     if event.number == self.lease:
                         self._change(DATA)
                         self.client.flow.renew(event.token, now)
-                case told.SocketDropped():
+                case terms.SocketDropped():
                     self._change(CONTROL)
-                case told.FlowSuspended():
+                case terms.FlowSuspended():
                     self.client.control.renew(self.lease, now)
-                case told.FlowBroken() | told.FlowGivenUp():
+                case terms.FlowBroken() | terms.FlowGivenUp():
                     reports += self._give_up(now)
                     self.lease = self.client.control.writer(("events",), "full", now)
-                case told.RequestRefused() | told.RequestTimedOut():
+                case terms.RequestRefused() | terms.RequestTimedOut():
                     self._ask(now)
                 case WorkLost():
                     must(side is Side.CLIENT, side, "lost", event)

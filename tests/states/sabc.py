@@ -22,9 +22,20 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc import Client, Server
-from twisted_msgproto.sabc.terms import events as told
-from twisted_msgproto.sabc.terms import limits as limited
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms import (
+    SEND_ONLY,
+    SESSION_LIMITS,
+    ConnectReceived,
+    FrameDiscarded,
+    FrameRefused,
+    MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
+    RequestFailed,
+    RequestsTimedOut,
+    ResponsesReceived,
+)
 
 SESSIONS = count(1)
 
@@ -45,10 +56,10 @@ class Sabc(Pairing):
 
     def __init__(self, options: Mapping[str, Any], now: float, carried: list[Any]) -> None:
         super().__init__(options, now, carried)
-        limits = Limits.of(limited.SESSION_LIMITS).replace(
+        limits = Limits.of(SESSION_LIMITS).replace(
             {"outstanding-requests": options["requests"], "part-octets": options["part-octets"]}
         )
-        unhooked = () if options["hooked"] else ("request", told.SEND_ONLY)
+        unhooked = () if options["hooked"] else ("request", SEND_ONLY)
         self.machines = {
             Side.CLIENT: Client(limits, lenient=options["lenient"], unhooked=unhooked),
             Side.SERVER: Server(limits, lenient=options["lenient"], unhooked=unhooked),
@@ -81,21 +92,21 @@ class Sabc(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case told.ConnectReceived():
+                case ConnectReceived():
                     seconds = self.options["expires"]
                     expires = None if seconds is None else now + seconds
                     self.machines[side].accept(f"S{next(SESSIONS)}", expires=expires)
-                case told.MessagesReceived():
+                case MessagesReceived():
                     must(event.truncated is None, side, "cut a message:", event)
-                    reports.append(Arrived(event.place, list(event.bodies)))
-                case told.MessagesSafe():
+                    reports.append(Arrived(event.position, list(event.bodies)))
+                case MessagesSafe():
                     self._answer(side, event.messages)
-                case told.ResponsesReceived():
+                case ResponsesReceived():
                     self._compare(event)
                     reports.append(Settled([_octets(waiter) for waiter in event.waiters]))
-                case told.RequestFailed():
+                case RequestFailed():
                     reports.append(Refused([_octets(event.waiter)]))
-                case told.RequestsTimedOut():
+                case RequestsTimedOut():
                     self.expired = True
                     reports.append(Unsure([_octets(waiter) for waiter in event.waiters]))
                 case WorkLost():
@@ -103,20 +114,20 @@ class Sabc(Pairing):
                     reports.append(Unsure(bodies, everything=True))
                 case Fault():
                     reports.append(Faulted(event.reason))
-                case told.MessageAbandoned():
+                case MessageAbandoned():
                     reports.append(Skipped())
-                case told.FrameRefused():
+                case FrameRefused():
                     # A sender that has given up counts no longer what its peer has still to answer.
                     draining = self.machines[Side.SERVER].state.name == "DRAINING"
                     must(draining or (event.code == 429 and self.expired), side, "refuses:", event)
                     reports.append(Skipped())
-                case told.FrameDiscarded():
+                case FrameDiscarded():
                     must(False, side, "discards:", event)
         return reports
 
-    def _answer(self, side: Side, messages: told.MessagesReceived) -> None:
+    def _answer(self, side: Side, messages: MessagesReceived) -> None:
         machine, ids = self.machines[side], messages.ids
-        if messages.kind == told.SEND_ONLY:
+        if messages.kind == SEND_ONLY:
             machine.settle(len(ids))
         elif self.options["answers"] == "empty":
             machine.acknowledge(ids)
@@ -127,7 +138,7 @@ class Sabc(Pairing):
             for id in ids:
                 machine.answer(id, bodies[id])
 
-    def _compare(self, event: told.ResponsesReceived) -> None:
+    def _compare(self, event: ResponsesReceived) -> None:
         """An answer is that to its own request."""
         if self.options["hooked"] and self.options["answers"] != "empty":
             must(event.bodies == event.waiters, "answers to other requests:", event)

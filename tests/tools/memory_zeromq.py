@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
+from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 
 
 class Network:
@@ -119,7 +119,7 @@ class Dealer(Socket):
 
 
 class Sockets:
-    """What :class:`twisted_msgproto.mtl.zeromq.Sockets` is to a server and to a client."""
+    """What :class:`twisted_msgproto.mtl.zeromq.sockets.Sockets` is to a server and to a client."""
 
     def __init__(self, network: Network, host: str) -> None:
         self._network = network
@@ -132,7 +132,7 @@ class Sockets:
         self.made.append(Router(self._network, received, lost, leaving, left))
         return self.made[-1]  # type: ignore[no-any-return]
 
-    def admit(self, door: Any, curve: Any, keys: Any) -> None:
+    def admit(self, admission: Any, curve: Any, keys: Any) -> None:
         """Whoever comes may connect."""
 
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Dealer:

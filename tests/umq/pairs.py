@@ -11,6 +11,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.umq import (
+    MethodRegistry,
     Reply,
     UmqClient,
     UmqClientFactory,
@@ -82,6 +83,11 @@ class Pair:
         end.protocol.dataReceived(data)
         source.drained()
         return True
+
+    def mute(self):
+        """Upgrade, and have the client not read that: it says nothing by itself."""
+        self.deaf.add("client")
+        self.pump()
 
     def raw(self, *messages):
         """Have the client say what our own machine would not."""
@@ -165,13 +171,6 @@ class Echo(UmqServer):
     def do_count(self, request, rest):
         return Reply(repr(request.attachments))
 
-    def do_stream(self, request, rest):
-        self.stream = request.stream
-        return "streaming"
-
-    def streams(self, message):
-        return getattr(message, "payload", "").startswith("stream") or super().streams(message)
-
     def do_topic(self, request, rest):
         self.topic = self.openTopic(rest)
         self.reason = []
@@ -180,6 +179,18 @@ class Echo(UmqServer):
 
     def do_badtopic(self, request, rest):
         self.openTopic(rest)
+
+
+def streaming():
+    """A method that has its attachments one by one; the session keeps them as ``stream``."""
+    methods = MethodRegistry()
+
+    @methods.register(streamed=True, with_request=True)
+    def stream(request):
+        request.session.stream = request.stream
+        return "streaming"
+
+    return methods
 
 
 @implementer(IMessageSink)

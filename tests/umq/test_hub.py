@@ -170,6 +170,21 @@ class Turns(TestCase):
 
         self.publishes(sink, safe)
 
+    def test_what_is_safe_later_waits_for_the_update_as_well__NB_07(self):
+        """NB-07, UM-17: two reads, and so two batches; both are stored before the first is done."""
+        readers, sink = self.client(), Sink()
+        publisher = self.client(sink)
+        got = self.subscribe(readers, "news", 6)
+        answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
+        self.assertEqual(len(sink.waiting), 2)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        self.finish(readers, publisher)
+        self.turn(publisher)
+        self.finish(readers, publisher)
+        self.assertEqual([self.successResultOf(one) for one in answers], [6, 6])
+        self.assertEqual(got, [["a", "b"]] * 6)
+
     def test_a_subscriber_that_goes_in_the_middle_is_not_counted(self):
         readers, leaving, publisher = self.client(), self.client(), self.client()
         self.subscribe(readers, "news", 4)
@@ -259,7 +274,7 @@ class Turns(TestCase):
 
         class Telling(UmqServer):
             def attributeChanged(self, name, value):
-                self.closed = self.machine.closed, len(self.topics)
+                self.closed = self.link.machine.closed, len(self.link.topics.published)
                 sent.append(hub.publish("news", name))
 
         first, last = self.client(), self.client()

@@ -19,8 +19,6 @@ from twisted_msgproto.umq import (
     CallFailed,
     Hub,
     MethodRegistry,
-    UmqClient,
-    UmqClientFactory,
     UmqServer,
     UmqServerFactory,
     call_method,
@@ -177,15 +175,15 @@ class Sessions(TestCase):
             limits={"process-kept-octets": LIMIT}, budget=self.budget, clock=self.clock
         )
         factory.protocol = Slow
-        silent = type("Silent", (UmqClient,), {"transportSecured": lambda self: None})
-        clients = UmqClientFactory("ws://server/", clock=self.clock)
-        clients.protocol = silent
-        crowd = [Pair(factory, clients, clock=self.clock) for _ in range(4)]
+        crowd = [Pair(factory, clock=self.clock, connect=False) for _ in range(4)]
         for both in crowd:
+            both.mute()
             both.raw("A2:H1:" + WIDE, b"x" * 20_000, b"y")
-        gone = [both.ends["server"].gone for both in crowd]
-        self.assertEqual(gone, [False, True, True, True])
-        good = Pair(factory, clients, clock=self.clock)
+        self.assertEqual(factory.counters["turned_away:process-kept-octets"], 3)
+        states = [one["state"] for one in factory.sessions()]
+        self.assertEqual(states, ["AUTHORISING", "CLOSED", "CLOSED", "CLOSED"])
+        good = Pair(factory, clock=self.clock, connect=False)
+        good.mute()
         good.raw("H1:user:password")
         self.assertEqual(len(decisions), 2)
         for decision in decisions:
@@ -313,7 +311,7 @@ class Sessions(TestCase):
     def test_what_came_behind_a_call_that_is_held_is_kept(self):
         """NB-02: up to a whole read, for as long as the application holds it."""
         both, done, answers = self.held()
-        self.assertEqual(both.server.machine.calls_serving, 1)
+        self.assertEqual(both.server.link.machine.calls_serving, 1)
         self.assertLess(self.room(), LIMIT - 20_000)
         good = self.pair()
         self.assertEqual(self.successResultOf(self.call(good, "length", "abc")), 3)
@@ -327,13 +325,13 @@ class Sessions(TestCase):
     def test_a_call_that_waits_for_its_answer_is_owed_one(self):
         """NB-08: so a newcomer does not take the place of who waits for it in silence."""
         both = self.pair()
-        self.assertFalse(both.server.owes)
+        self.assertFalse(both.server.link.owes)
         waiting = self.call(both, "wait", "x")
-        self.assertTrue(both.server.owes)
+        self.assertTrue(both.server.link.owes)
         self.late[0].callback("done")
         both.pump()
         self.assertEqual(self.successResultOf(waiting), "done")
-        self.assertFalse(both.server.owes)
+        self.assertFalse(both.server.link.owes)
 
     def test_a_subscriber_that_does_not_read_is_dropped_when_all_keep_too_much(self):
         """NB-02, UM-21: updates that wait in topics count; who reads gets all of them."""
@@ -347,7 +345,7 @@ class Sessions(TestCase):
                     lambda update, both=both: got[both].append(update.payload),
                 )
                 both.pump()
-        topics = list(deaf.server.topics.values())
+        topics = list(deaf.server.link.topics.published.values())
         deaf.deaf.add("client")
         for _ in range(20):
             for name in ("a", "b"):

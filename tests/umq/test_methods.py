@@ -415,7 +415,7 @@ class Commands(TestCase):
         while not (yield call_method(session, "publish", "news", "a")):
             pass
         for live in list(self.factory.liveConnections):
-            for topic in list(live.topics.values()):
+            for topic in list(live.link.topics.published.values()):
                 topic.close()
         yield self.assertFailure(receiving, PeerError)
         session.closeSession()

@@ -1,13 +1,20 @@
 """A session's beginning and end on Twisted: authorisation, faults, coming back."""
 
-from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
-from twisted.cred.portal import Portal
+from types import SimpleNamespace
+
+from twisted.cred.checkers import (
+    ANONYMOUS,
+    AllowAnonymousAccess,
+    InMemoryUsernamePasswordDatabaseDontUse,
+)
+from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
+from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, pair
+from tests.umq.pairs import Echo, Pair, pair, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     ProtocolViolation,
@@ -18,9 +25,17 @@ from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
     UmqClientService,
-    UmqRealm,
     UmqServerFactory,
 )
+
+
+@implementer(IRealm)
+class Realm:
+    """Whoever is accepted has the name that the checker returned."""
+
+    def requestAvatar(self, avatarId, mind, *interfaces):
+        name = None if avatarId is ANONYMOUS else avatarId.decode()
+        return interfaces[0], SimpleNamespace(name=name), lambda: None
 
 
 class HandShake(TestCase):
@@ -30,7 +45,7 @@ class HandShake(TestCase):
     def test_a_portal_decides_and_names_the_client(self):
         """UM-06: twisted.cred; the identity is the client id of everything that follows."""
         checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"se:cret")
-        portal = Portal(UmqRealm(), [checker])
+        portal = Portal(Realm(), [checker])
         both = pair(portal=portal, hello="alice:se:cret")
         self.successResultOf(self.established(both))
         both.client.call("x")
@@ -51,22 +66,22 @@ class HandShake(TestCase):
         """UM-06."""
         out = []
 
-        class Realm(UmqRealm):
+        class Leaving(Realm):
             def requestAvatar(self, *arguments):
                 interface, avatar, _ = super().requestAvatar(*arguments)
-                return interface, avatar, lambda: out.append(avatar) or 1 / 0
+                return interface, avatar, lambda: out.append(avatar.name) or 1 / 0
 
         checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
-        both = pair(portal=Portal(Realm(), [checker]), hello="alice:secret")
+        both = pair(portal=Portal(Leaving(), [checker]), hello="alice:secret")
         self.successResultOf(self.established(both))
-        self.assertEqual((both.server.avatar, out), ("alice", []))
+        self.assertEqual((both.server.avatar.name, out), ("alice", []))
         both.close()
         self.assertEqual(out, ["alice"])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_anonymous_clients_have_no_name(self):
         """UM-06."""
-        both = pair(portal=Portal(UmqRealm(), [AllowAnonymousAccess()]))
+        both = pair(portal=Portal(Realm(), [AllowAnonymousAccess()]))
         self.successResultOf(self.established(both))
         self.assertIsNone(both.server.clientId)
         both.close()
@@ -130,9 +145,11 @@ class HandShake(TestCase):
         globalLogPublisher.addObserver(lines.append)
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
 
-        silent = type("Silent", (UmqClient,), {"transportSecured": lambda self: None})
-        both = pair(client=silent)
+        both = pair(connect=False)
+        both.mute()
         both.raw("h1:alice:secret")
+        both.deaf.clear()
+        both.pump()
         self.failureResultOf(self.established(both), SessionRefused)
         told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
         self.assertIn("closed with F 3: ", told[0])
@@ -224,12 +241,12 @@ class HandShake(TestCase):
 class Faults(TestCase):
     def test_a_fault_fails_everything_on_both_sides_and_closes(self):
         """UM-08, UM-18, UM-19: F with its code, close 1002, and all that was pending fails."""
-        both = pair()
+        both = pair(methods=streaming())
         ours = both.client.call("later")
         theirs = both.server.call("x", [Deferred()])
         topic = both.client.subscribe(lambda id: f"topic {id}")
         both.pump()
-        stream = both.client.call("stream", [Deferred()])
+        stream = both.client.call('["stream"]', [Deferred()])
         both.pump()
         waiting = both.server.stream.next()
         self.successResultOf(stream)

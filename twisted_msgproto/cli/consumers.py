@@ -131,7 +131,7 @@ def look_for_bridge(where: str, name: str, meaning: str) -> None:
     """
     bridges: set[object] = set()
     if not where.startswith(ELSEWHERE):
-        from twisted_msgproto.queue.bridges import read_statuses
+        from twisted_msgproto.queue.consumers import read_statuses
 
         bridges = {status.get("consumer") for status in read_statuses(where)}
     if name in bridges or BRIDGE.fullmatch(name):

@@ -184,7 +184,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
 
 
 def unheld_queues(queue: Path) -> Iterator[Finding]:
-    from twisted_msgproto.queue.below import unheld
+    from twisted_msgproto.queue.queue_directories import unheld
 
     for place in unheld(queue):
         remedy = f"start its gateway, or run msgproto queue mend {place}: then all of it lands"

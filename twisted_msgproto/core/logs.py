@@ -7,6 +7,7 @@ such as ``protocol``, ``peer``, ``session``, ``client_id`` and ``event``.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -95,6 +96,7 @@ class LogOutput:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
+                atexit.register(self.close)
             self._changed.notify_all()
 
     def flush(self) -> None:

@@ -10,10 +10,10 @@ from .protocol import (
     MessageRefused,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
+    MicroMsg2ClientService,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
 )
-from .protocol.comeback import MicroMsg2ClientService
 from .wire import Filter, Offer
 
 __all__ = [

@@ -102,7 +102,7 @@ class SubscriptionRefused(Exception):
         self.code = code
 
 
-class KeptTooMuch(SubscriptionRefused):
+class MemoryLimitExceeded(SubscriptionRefused):
     """All sessions together keep too much, and this one more than its share."""
 
     def __init__(self, destination: str) -> None:
@@ -328,7 +328,7 @@ class Broker:
         if destination in filters:
             weight -= _weight(destination, filters[destination])
         if weight > 0 and not subscriber.kept.fits(weight):
-            raise KeptTooMuch(destination)
+            raise MemoryLimitExceeded(destination)
         if destination.startswith(TOPIC_PREFIX):
             self._topics.setdefault(destination, {})[subscriber] = None
         else:

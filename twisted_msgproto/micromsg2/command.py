@@ -28,10 +28,11 @@ from ..net.clients.shapes import (
     typed,
 )
 from ..registry import PROTOCOLS
-from .machine import MessagesAcknowledged, Proposal
+from .machine import Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
-from .protocol.sending import SETTLED_BY_REFUSAL
-from .terms import NUMBER_OF_ACKS_MAX
+from .protocol.client import MicroMsg2ClientLink
+from .protocol.session import refused_number
+from .terms import NUMBER_OF_ACKS_MAX, ErrorReceived, MessagesAcknowledged
 from .wire import (
     BadText,
     Filter,
@@ -137,30 +138,39 @@ def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) ->
     return destination
 
 
-class _Sender(MicroMsg2Client):
-    """Tells the progress of each message: one of a batch may be refused."""
+class _SenderLink(MicroMsg2ClientLink):
+    """A link that tells the progress of each message: one of a batch may be refused."""
 
-    progress: Progress
-
-    def connectionMade(self) -> None:
+    def __init__(self, protocol: _Sender) -> None:
+        super().__init__(protocol)
         self._refusals: set[int] = set()
-        super().connectionMade()
 
-    def errorReceived(self, code: str, text: str) -> None:
-        if code in SETTLED_BY_REFUSAL:
-            number = text.partition(":")[2].partition(":")[0].strip()
-            if number.isascii() and number.isdigit() and len(number) < 6:
-                self._refusals.add(int(number))
+    def _toldError(self, event: ErrorReceived) -> None:
+        super()._toldError(event)
+        number = refused_number(event)
+        if number is not None:
+            self._refusals.add(number)
 
     def _count(self, event: MessagesAcknowledged) -> None:
-        super()._acknowledge(event)
+        super()._acknowledged(event)
         refused = self._refusals.intersection(event.sequences)
         self._refusals -= refused
         count = len(event.sequences) - len(refused)
         if count:
-            self.progress.acknowledged(count)
+            self.protocol.progress.acknowledged(count)
 
-    actions: ClassVar = {**MicroMsg2Client.actions, MessagesAcknowledged: _count}
+    actions: ClassVar = {
+        **MicroMsg2ClientLink.actions,
+        ErrorReceived: _toldError,
+        MessagesAcknowledged: _count,
+    }
+
+
+class _Sender(MicroMsg2Client, link=_SenderLink):
+    progress: Progress
+
+    def errorReceived(self, code: str, text: str) -> None:
+        """Not logged: who sends is told."""
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
@@ -174,7 +184,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     choices = _choices(options, window)
     kind = type("Sender", (_Sender,), {"progress": progress})
     client = await _connect(reactor, options, choices, kind)
-    acknowledges = client.machine.has("batch-ack") or client.machine.has("ack")
+    acknowledges = client.extension("batch-ack") or client.extension("ack")
     in_flight: list[Deferred[None]] = []
     try:
         while lines := await messages.some(window):
@@ -217,7 +227,7 @@ class _Receiver(MicroMsg2Client):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)
         if self.ended is not None and not self.ended.called:
-            self.ended.errback(self.whyLost(reason))
+            self.ended.errback(self.link.whyLost(reason))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
@@ -236,7 +246,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     client = cast(_Receiver, await _connect(reactor, options, choices, kind))
     ended = client.ended = Deferred[None]()
     try:
-        if client.machine.has(PUB_SUB):
+        if client.extension(PUB_SUB):
             await client.subscribe(destination, wanted)
         elif options.destination is not None or wanted is not None:
             raise ConfigurationError("--destination and --filter need --extension pub-sub")

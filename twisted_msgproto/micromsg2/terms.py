@@ -32,7 +32,9 @@ LIMITS: Final = (
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
     Limit("json-octets", 16 << 20, "octets", "a body that the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
-    Limit("idle-ack", 0.5, "s", "what is safe is acked after this, though N are not full (MM-19)"),
+    Limit(
+        "idle-ack", 0.5, "s", "with ack, fewer than N that are safe are acked after this (MM-19)"
+    ),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
     Limit("ack-wait", 0.0, "s", "a peer that acks nothing for this long is left; 0 = off"),
     Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
@@ -65,7 +67,7 @@ class SessionEstablished:
 
 @dataclass(slots=True)
 class MessagesReceived:
-    """Messages arrived: columns, and the place for ``made_safe``.
+    """Messages arrived: columns, and the position for ``made_safe``.
 
     ``fields`` are what the table shows: properties as text, and what extensions add.
     ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
@@ -80,7 +82,7 @@ class MessagesReceived:
     texts: list[bytes] = field(default_factory=list)
     properties: list[Properties] = field(default_factory=list)
     octets: int = 0
-    place: int = 0
+    position: int = 0
     notes: list[Mapping[str, str]] = field(default_factory=list)
     weight: int = 0
 

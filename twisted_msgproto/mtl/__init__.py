@@ -14,7 +14,7 @@ from .protocol import (
     MtlServerFactory,
     MtlWriter,
 )
-from .protocol.comeback import MtlClientService
+from .protocol.client import MtlClientService
 
 __all__ = [
     "Client",

@@ -1,12 +1,30 @@
-"""The stock profiles say what a server does with content (``MT-25``, ``MT-26``)."""
+"""The stock profiles say what a server does with content (``MT-25``, ``MT-26``, ``MT-27``).
+
+The queue profile has named queues with competing readers.  The broker
+(:mod:`twisted_msgproto.core.broker`) decides what each reader gets; a factory hands the profile one
+that runs on a reactor, and may keep its queues on disk.  Contents become letters of the broker, and
+letters contents: a letter has an envelope beside its body
+(:mod:`twisted_msgproto.core.broker.envelopes`), and in those of this protocol the field table
+stands behind the head, as it came.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
 
-from .machine.flows import ReadingFlow, Stored, WritingFlow
-from .machine.profile import Profile
-from .machine.queues import QueueProfile
+from ..core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
+from ..core.broker import LIMITS as QUEUE_LIMITS
+from ..core.broker.envelopes import Opened, head, opened
+from ..core.broker.fields import Fields, as_text, no_fields
+from ..core.limits import Limits
+from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
+from .wire.fields import EMPTY, FIELDS_MAX, decode_table, encode_name, encode_table, with_field
+
+# ── Ingest and test ───────────────────────────────────────────────────────────────────────────────
+
 
 TEST_RESOURCE: Final = "resource"
 
@@ -56,4 +74,349 @@ class TestProfile(Profile):
             self._readers.pop(flow.session.virtual_host, None)
 
 
-__all__ = ["TEST_RESOURCE", "IngestProfile", "QueueProfile", "TestProfile"]
+# ── Letters ───────────────────────────────────────────────────────────────────────────────────────
+
+
+FORM: Final = "mtl"
+"""Envelopes that have a field table behind their head are of this form."""
+
+REDELIVERIES: Final = "mtl-redeliveries"
+"""A content that came back from a reader has this property: how often it was tried."""
+
+HEADS_KEPT: Final = 4096
+
+Table = Callable[[Opened], bytes]
+"""Returns the field table for an envelope of another protocol's."""
+
+
+class Heads:
+    """Heads of envelopes, one for each queue."""
+
+    def __init__(self) -> None:
+        self._heads: dict[QueueName, bytes] = {}
+
+    def of(self, name: QueueName) -> bytes:
+        found = self._heads.get(name)
+        if found is None:
+            if len(self._heads) >= HEADS_KEPT:
+                self._heads.clear()
+            found = self._heads[name] = head(FORM, name)
+        return found
+
+
+def table_of(letter: Letter, start: bytes, foreign: Table) -> bytes:
+    """Return the field table of a letter as it was sent.
+
+    ``start`` is the head of this protocol's envelopes for the letter's queue.  Raises ValueError
+    for an envelope that makes no sense.
+    """
+    envelope = letter.envelope
+    if envelope[: len(start)] == start:
+        return envelope[len(start) :]
+    other = opened(envelope)  # another protocol's, or one from a queue of another name
+    return other.own if other.form == FORM else foreign(other)
+
+
+def marked(table: bytes, letter: Letter) -> bytes:
+    """Return the field table of a letter as a reader gets it: one that came back says so."""
+    if not (letter.again or letter.tries):
+        return table
+    try:
+        return with_field(table, REDELIVERIES, letter.tries)
+    except ValueError:
+        return table  # it has as many fields as a table may have
+
+
+# ── queues that other protocols share ───────────────────────────────────────────────────────────
+
+
+def fields_of(own: bytes) -> Fields:
+    """Return the properties that stand behind the head of an envelope of this form."""
+    return decode_table(own)
+
+
+def own_of(fields: Fields) -> bytes:
+    """Return the field table of properties; what no field can hold becomes text, or is left out."""
+    written: dict[str, Any] = {}
+    for name, value in list(fields.items())[:FIELDS_MAX]:
+        for form in (value, as_text(value)):
+            try:
+                encode_name(name)
+                encode_table({name: form})
+            except (ValueError, TypeError):
+                continue
+            written[name] = form
+            break
+    try:
+        return encode_table(written)
+    except ValueError:  # tables within tables have too many fields together
+        return EMPTY
+
+
+# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
+
+
+ALIASES: Final[Mapping[str, str]] = {
+    "broker-queues": "queues",
+    "queue-messages": "queue-contents",
+    "tries": "deliveries",
+}
+"""The broker's limits → what MTL's servers call them."""
+
+SPACES: Final = "mtl/"
+"""Every space of a server has a name that begins with this, unless it is a shared one."""
+
+
+def broker_limits(limits: Limits) -> Limits:
+    broker = Limits.of(QUEUE_LIMITS)
+    names = {name: ALIASES.get(name, name) for name in broker}
+    return broker.replace({name: limits[own] for name, own in names.items() if own in limits})
+
+
+class Queues(Protocol):
+    """What is needed of a broker (``net.broker.ServedBroker``)."""
+
+    durable: bool
+    machine: Broker
+
+    def declare(self, name: QueueName, *, kept: bool = False) -> None:
+        """Let there be a queue; TooManyQueues above the limit."""
+
+    def reclaim(self, spaces: str) -> bool:
+        """Forget an empty queue that was not used for a while; False if there is none."""
+
+    def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
+        """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
+
+    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
+        """Call ``accepted`` when none of these queues is full."""
+
+    def subscribe(self, consumer: Any, name: QueueName) -> None:
+        """Let a consumer compete for the letters of a queue; TooManyQueues above the limit."""
+
+    def unsubscribe(self, consumer: Any, name: QueueName) -> bool:
+        """Deliver nothing more of a queue to a consumer."""
+
+    def settle(self, consumer: Any, places: Sequence[int]) -> None:
+        """A consumer has confirmed the letters with these places."""
+
+    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
+        """A consumer has rejected the letters with these places."""
+
+    def ready(self, consumer: Any) -> None:
+        """A consumer may have room."""
+
+    def gone(self, consumer: Any, *, orderly: bool = False) -> None:
+        """A consumer has ended; ``orderly``: nothing that it had counts as a try."""
+
+    def snapshot(self) -> Mapping[str, int]:
+        """Return figures for metrics."""
+
+
+@dataclass(slots=True)
+class Given(Stored):
+    """One content that a reader has, with the place of its letter."""
+
+    place: int = 0
+
+
+class QueueReader:
+    """One reader, as a consumer of the broker's."""
+
+    __slots__ = ("_flow", "_profile")
+
+    def __init__(self, flow: ReadingFlow, profile: QueueProfile) -> None:
+        self._flow = flow
+        self._profile = profile
+
+    def room(self) -> int:
+        return max(0, self._flow.room)
+
+    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        """Send contents; False if the reader never confirms."""
+        flow, profile = self._flow, self._profile
+        for content, properties in profile.given(queue, letters):
+            flow.send(queue.name, content, properties)
+            content.properties = content.body = b""  # the broker has them, or the log
+        profile.wake()
+        return flow.grant.confirm
+
+    def failed(self, error: Exception) -> None:
+        self._profile.failed(self._flow, error)
+
+
+class QueueProfile(Profile):
+    """Named queues with competing readers (``MT-26``, ``MT-27``).
+
+    A queue is made when somebody writes to it or summons it.  Each content goes to one reader, in
+    turn, as far as readers have space; a reader of several queues has each in turn.  A
+    confirmed content is done with; a rejected one is gone, unless it is recycled: then it goes
+    back to its place, with the property ``mtl-redeliveries``, and after ``deliveries`` tries to the
+    queue of dead letters, ``NAME.dead``.  What a reader has not confirmed when it is gone goes back
+    as well.  That is a try for what it had probably seen: contents before the last one that it
+    confirmed or rejected, and the one behind; what was only sent ahead has had no try.
+
+    A Confirm to a writer means that the sink has the content safe and that it is in its queue; what
+    a queue cannot have, or is one queue too many, is rejected when it comes.  Nobody
+    writes to queues of dead letters.
+    """
+
+    name = "queue"
+    bounded = True
+    enveloped = True
+
+    def __init__(self) -> None:
+        """Make a profile without queues: its server hands it what has them, by :meth:`serve`."""
+        super().__init__()
+        self._broker: Queues
+        self._space: str | None = None
+        self._heads = Heads()
+        self._readers: dict[ReadingFlow, QueueReader] = {}
+        self._full: set[QueueName] = set()
+        self.foreign: Callable[[Opened], Fields] = no_fields
+
+    def serve(self, broker: Queues, space: str | None = None) -> None:
+        """Have the queues in ``broker``, before anything else is asked for.
+
+        ``space`` names the shared namespace that they are in; None: each virtual host has one of
+        its own.
+        """
+        self._broker, self._space = broker, space
+
+    def queue(self, virtual_host: str, resource: str) -> QueueName:
+        """Return the broker's name of a queue."""
+        space = self._space
+        return QueueName(
+            f"{SPACES}{virtual_host}/{self.name}" if space is None else space, resource
+        )
+
+    def _is_made(self, make: Callable[[], None]) -> bool:
+        """Return whether ``make()`` made a queue; one that nobody uses may have to go for it."""
+        for _ in range(2):
+            try:
+                make()
+            except TooManyQueues:
+                # Servers of other protocols do not make a queue again that has gone meanwhile.
+                if self._space is not None or not self._broker.reclaim(SPACES):
+                    break
+            else:
+                return True
+        self.counters["too_many_queues"] += 1
+        return False
+
+    # ── writers ─────────────────────────────────────────────────────────────────────────────────
+
+    def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
+        """The queue may grow, or be made; what is on its way to the sink counts too."""
+        if resource.endswith(DEAD):
+            return False
+        name = self.queue(flow.session.virtual_host, resource)
+        machine = self._broker.machine
+        if not machine.knows(name) and not self._is_made(partial(self._broker.declare, name)):
+            return False
+        on_the_way = flow.window.unsafe + len(flow.sequences)
+        return not machine.overfull(name, on_the_way + 1, octets)
+
+    def envelopes(
+        self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]
+    ) -> list[bytes | None] | None:
+        """Return the envelopes that the log keeps; None where the queues are in memory."""
+        if not self._broker.durable:
+            return None
+        host, head = flow.session.virtual_host, self._heads.of
+        return [
+            head(self.queue(host, resource)) + table
+            for resource, table in zip(resources, properties, strict=True)
+        ]
+
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
+        """Put the contents to their queue; where it is durable, they are there already."""
+        name = self.queue(flow.session.virtual_host, resource)
+        if not self._broker.durable:
+            head = self._heads.of(name)
+            self._broker.publish(
+                [(name, head + content.properties, content.body) for content in contents]
+            )
+        if name not in self._full:
+            self._full.add(name)
+            self._broker.when_accepted([name], partial(self._has_room_again, name))
+        return True
+
+    def _has_room_again(self, name: QueueName) -> None:
+        self._full.discard(name)
+        self.release()
+        self.wake()
+
+    def congested(self, flow: WritingFlow) -> bool:
+        """A queue that the flow may write to is above its limit."""
+        host, covers = flow.session.virtual_host, flow.grant.covers
+        return any(covers(name.name) and self.queue(host, name.name) == name for name in self._full)
+
+    # ── readers ─────────────────────────────────────────────────────────────────────────────────
+
+    def summon(self, flow: ReadingFlow, resource: str) -> bool:
+        """Return one more competing reader; False if that would be one queue too many."""
+        reader = self._readers.get(flow)
+        if reader is None:
+            reader = self._readers[flow] = QueueReader(flow, self)
+        name = self.queue(flow.session.virtual_host, resource)
+        return self._is_made(partial(self._broker.subscribe, reader, name))
+
+    def dismiss(self, flow: ReadingFlow, resource: str) -> None:
+        """Remove a reader of one queue; what it has of it stays with it."""
+        name = self.queue(flow.session.virtual_host, resource)
+        self._broker.unsubscribe(self._readers[flow], name)
+
+    def ready(self, flow: ReadingFlow) -> None:
+        """Deliver from all queues that the flow has summoned, as far as it has space."""
+        reader = self._readers.get(flow)
+        if reader is not None:
+            self._broker.ready(reader)
+
+    def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
+        """Tell the broker that they are done with."""
+        self.counters["confirmed"] += len(contents)
+        self._broker.settle(self._readers[flow], _places(contents))
+
+    def rejected(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
+    ) -> None:
+        """Put them back to their places, or forget them."""
+        self.counters["recycled" if recycle else "rejected"] += len(contents)
+        self._broker.reject(self._readers[flow], _places(contents), requeue=recycle)
+
+    def gone(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
+    ) -> None:
+        """Return to the queues what the reader has not confirmed."""
+        reader = self._readers.pop(flow, None)
+        if reader is not None:
+            self.counters["recycled"] += len(contents)
+            self._broker.gone(reader, orderly=orderly)
+
+    def given(self, name: QueueName, letters: Sequence[Letter]) -> list[tuple[Given, bytes]]:
+        """Return letters as contents, each with the properties that a reader gets.
+
+        Raises ValueError for an envelope that makes no sense.
+        """
+        head, found = self._heads.of(name), []
+        for letter in letters:
+            table = table_of(letter, head, self._table)
+            content = Given(table, letter.body, letter.tries, letter.place)
+            found.append((content, marked(table, letter)))
+        return found
+
+    def _table(self, envelope: Opened) -> bytes:
+        return own_of(self.foreign(envelope))
+
+    def failed(self, flow: ReadingFlow, error: Exception) -> None:
+        """End the flow of a reader to which contents could not be sent."""
+        self.counters["failed"] += 1
+        self.end_flow(flow, error)
+
+    def snapshot(self) -> dict[str, object]:
+        return {**self.counters, **self._broker.snapshot()}
+
+
+def _places(contents: list[tuple[str, Stored]]) -> list[int]:
+    return [content.place for _, content in contents]  # type: ignore[attr-defined]

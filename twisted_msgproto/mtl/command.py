@@ -33,8 +33,7 @@ from .protocol.client import MtlClient
 from .protocol.flows import Received
 from .protocol.link import PROTOCOL
 from .wire.fields import FieldValue, as_texts, encode_table
-from .zeromq import CurveClient, is_local
-from .zeromq.curve import public_key, read_key, read_secret_key
+from .zeromq import CurveClient, is_local, public_key, read_key, read_secret_key
 
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"

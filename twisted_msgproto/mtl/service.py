@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
+import zmq
 from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
+from ..core.reasons import cannot_listen
 from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
 from ..net.endpoints import Held
@@ -19,12 +21,18 @@ from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
-from .machine.queues import ALIASES
+from .application import ALIASES
 from .protocol.link import PROTOCOL
 from .protocol.server import MtlServerFactory
-from .zeromq import CurveServer, check_address, data_beside, port_of, with_port
-from .zeromq.curve import read_authorized_keys, read_secret_key
-from .zeromq.trying import try_addresses
+from .zeromq import (
+    CurveServer,
+    check_address,
+    data_beside,
+    port_of,
+    read_authorized_keys,
+    read_secret_key,
+    with_port,
+)
 
 
 class Options(BrokerOptions, AuthenticationOptions):
@@ -189,3 +197,25 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 def makeService(options: ServerOptions) -> IService:
     return standalone(options, serve)
+
+
+class BoundSockets:
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def bind(self, address: str) -> None:
+        self._context.socket(zmq.ROUTER).bind(address)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
+    """Bind every address until ``held`` is closed, and yield a line for each refusal."""
+    bound = BoundSockets()
+    held.hold(bound)
+    for address in addresses:
+        try:
+            bound.bind(address)
+        except zmq.ZMQError as error:
+            yield f"cannot listen on {address}: {cannot_listen(zmq.strerror(error.errno or 0))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from inspect import iscoroutine
+from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -32,3 +32,10 @@ def run_on(later: object, failed: Callable[[Failure], object]) -> None:
     """
     if iscoroutine(later):
         Deferred.fromCoroutine(later).addErrback(failed)
+
+
+def promised(result: object) -> Deferred[Any] | None:
+    """Return a Deferred for an answer that comes later; None if ``result`` is the answer."""
+    if isinstance(result, Deferred):
+        return result
+    return Deferred.fromCoroutine(result) if isawaitable(result) else None  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
 class SteadyLogger(Logger):
-    """Logs with a fixed namespace; Twisted's logger would use the name of each subclass."""
+    """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
@@ -72,7 +72,7 @@ class SteadyLogger(Logger):
 
 
 class MachineTimer:
-    """Advances a machine when its nearest deadline has come.
+    """The timer that advances a machine when its nearest deadline has come.
 
     ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
     and a timer that runs early enough is left alone.
@@ -130,7 +130,7 @@ class MachineTimer:
 
 
 class Link:
-    """Serves one connection, for the protocol that owns it.
+    """One connection's machine and wire, for the protocol that owns it.
 
     Attributes:
         protocol: what Twisted and the application see of this side; it has the hooks.
@@ -280,15 +280,15 @@ class Link:
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connect(self, transport: Any) -> None:
-        """The connection is made: begin.
-
-        ``connectionMade`` of the application comes before anything that the machine, or the peer,
-        has to say to it.
-        """
+        """The connection is made: begin."""
         self._prepare(transport)
         self._follow(self.machine.connection_made(self._now()))
-        self._guarded(self.protocol.connectionMade)
+        self.told()
         self._begin()
+
+    def told(self) -> None:
+        """Tell the application that there is a connection, before it hears anything else."""
+        self._guarded(self.protocol.connectionMade)
 
     def _prepare(self, transport: Any) -> None:
         factory, clock = self.factory, self.factory.clock

@@ -205,7 +205,7 @@ class Linked(Protocol):
 
 
 class SessionHooks:
-    """Declares what an application may override where messages are stored, whatever the protocol.
+    """What an application may override where messages are stored, whatever the protocol.
 
     ``factory`` has the sink.
     """
@@ -355,7 +355,7 @@ def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> No
 
 
 class Delivery:
-    """Delivers batches of one connection to hooks and counts what is not safe yet.
+    """Batches of one connection on their way to its hook, and what of them is not safe yet.
 
     Attributes:
         unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
@@ -438,7 +438,7 @@ class Delivery:
 
 
 class SessionLink(OrderlyLink):
-    """Delivers what a peer sends to its session's hook ``batchReceived``.
+    """A link that delivers what its peer sends to the hook ``batchReceived``.
 
     Attributes as :class:`~.link.Link` has them, and:
         clientId: who the peer is, or None.

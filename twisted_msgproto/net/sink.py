@@ -8,8 +8,9 @@ the sink's promise; :class:`DurableSink` promises that the batch is on disk.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads
@@ -20,7 +21,6 @@ from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
     from ..queue import QueueWriter
-    from .broker import Keeping
 
 
 class IMessageSink(Interface):
@@ -43,6 +43,16 @@ class _Finished(NamedTuple):
     brokered: MessageBatch | None
 
 
+class QueuesOfBrokers(Protocol):
+    """The queues of brokers over a durable sink, as far as the sink has to do with them."""
+
+    def stored(self, batch: MessageBatch, first: int) -> None:
+        """Note that a batch with envelopes is on disk, from the offset ``first`` on."""
+
+    def close(self) -> Deferred[None]:
+        """Write what is left to write; fires when it is on disk."""
+
+
 @implementer(IMessageSink)
 class DurableSink:
     """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
@@ -57,10 +67,13 @@ class DurableSink:
         keeping: keeps the queues of brokers; None while no server has any.
         keeps_queues: whether the queues of brokers outlive the process: not over a writer that is
             none of ours.
+        telling: what is to be called, once each, behind the Deferreds of the group that is being
+            told to be safe; None while there is none.
     """
 
-    keeping: Keeping | None = None
+    keeping: QueuesOfBrokers | None = None
     keeps_queues = True
+    telling: dict[Callable[[], object], None] | None = None
 
     def __init__(
         self,
@@ -140,14 +153,20 @@ class DurableSink:
 
     def _fire(self) -> None:
         self._woken = False
-        while self._finished:
-            safe, error, first, brokered = self._finished.popleft()
-            if error is None:
-                if brokered is not None and first is not None and self.keeping is not None:
-                    self.keeping.stored(brokered, first)
-                safe.callback(first)
-            else:
-                safe.errback(error)
+        group = self.telling = {}
+        try:
+            while self._finished:
+                safe, error, first, brokered = self._finished.popleft()
+                if error is None:
+                    if brokered is not None and first is not None and self.keeping is not None:
+                        self.keeping.stored(brokered, first)
+                    safe.callback(first)
+                else:
+                    safe.errback(error)
+        finally:
+            self.telling = None
+        for call in group:
+            call()
 
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.

@@ -4,11 +4,16 @@ Read in this order: wire, terms, machine, protocol, service.
 """
 
 from .machine import Client, Server
-from .protocol import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory, connect
-from .protocol.comeback import SabcClientService
-from .protocol.exchange import Response
-from .protocol.session import SabcSession
-from .terms.events import ConnectReceived, ErrorReceived
+from .protocol.reconnect import SabcClientService
+from .protocol.session import Response, SabcSession
+from .protocol.sides import (
+    SabcClient,
+    SabcClientFactory,
+    SabcServer,
+    SabcServerFactory,
+    connect,
+)
+from .terms import ConnectReceived, ErrorReceived
 
 __all__ = [
     "Client",

@@ -30,10 +30,9 @@ from ..net.clients.shapes import (
     SendOptions,
 )
 from ..registry import PROTOCOLS
-from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .protocol.exchange import Response
-from .protocol.session import PROTOCOL
-from .terms.events import ErrorReceived
+from .protocol.session import PROTOCOL, Response
+from .protocol.sides import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
+from .terms import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 
@@ -84,7 +83,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     The first request that fails ends it.
     """
     session = await _connected(reactor, options)
-    window = min(options.window or WINDOW, session.room)
+    window = min(options.window or WINDOW, session.link.machine.room)
 
     def ask(body: bytes) -> Deferred[Any]:
         return session.request(body, headers=options.properties)

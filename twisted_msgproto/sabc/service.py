@@ -14,8 +14,8 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
-from .protocol import SabcServerFactory
 from .protocol.session import LIMITS, PROTOCOL
+from .protocol.sides import SabcServerFactory
 
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
 

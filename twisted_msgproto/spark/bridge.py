@@ -31,8 +31,8 @@ from ..core.errors import (
     TableError,
 )
 from ..core.logs import LogOutput, json_line, missing_line
-from ..queue.below import queues_at
 from ..queue.lineage import Landed
+from ..queue.queue_directories import queues_at
 from ..table import starting
 from ..table.actions import Run
 from ..table.compact import Compactions

@@ -3,11 +3,9 @@
 Read in this order: wire, terms, machine, protocol, application, service.
 """
 
-from .application.hub import Hub
-from .application.methods import MethodRegistry, Remote, RemoteError, call_method
+from .application import Hub, MethodRegistry, Remote, RemoteError, call_method
 from .machine.sides import Client, Server
-from .protocol.comeback import Renewed, UmqClientService
-from .protocol.exchange import (
+from .protocol.calls import (
     AttachmentLost,
     AttachmentStream,
     CallFailed,
@@ -19,18 +17,16 @@ from .protocol.exchange import (
     Update,
     refusal,
 )
+from .protocol.reconnect import Renewed, UmqClientService
 from .protocol.session import UmqSession
 from .protocol.sides import (
-    IUmqIdentity,
     UmqClient,
     UmqClientFactory,
-    UmqRealm,
     UmqServer,
     UmqServerFactory,
     connect,
 )
-from .protocol.subscriptions import Subscription
-from .protocol.topics import Topic
+from .protocol.topics import Subscription, Topic
 
 __all__ = [
     "AttachmentLost",
@@ -38,7 +34,6 @@ __all__ = [
     "CallFailed",
     "Client",
     "Hub",
-    "IUmqIdentity",
     "MethodRegistry",
     "NoSuchMethod",
     "Remote",
@@ -54,7 +49,6 @@ __all__ = [
     "UmqClient",
     "UmqClientFactory",
     "UmqClientService",
-    "UmqRealm",
     "UmqServer",
     "UmqServerFactory",
     "UmqSession",

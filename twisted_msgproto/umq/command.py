@@ -28,11 +28,10 @@ from ..net.clients.shapes import (
     RecvOptions,
     SendOptions,
 )
-from .application.methods import call_method, dump, parse
-from .protocol.exchange import NoSuchMethod, Reply, Stored, Update, plain
+from .application import call_method, dump, parse
+from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
-from .protocol.storing import PROTOCOL
-from .protocol.subscriptions import Subscription
+from .protocol.topics import Subscription
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 
@@ -152,10 +151,10 @@ class Receiver(UmqClient):
     def sessionLost(self, reason: Failure) -> None:
         if self.ended.called:
             return
-        if reason.check(ConnectionDone) and not isinstance(self.ending, Refused):
+        if reason.check(ConnectionDone) and not isinstance(self.link.ending, Refused):
             self.ended.callback(None)
         else:
-            self.ended.errback(self.ending or ConnectionClosed("the connection was lost"))
+            self.ended.errback(self.link.ending or ConnectionClosed("the connection was lost"))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

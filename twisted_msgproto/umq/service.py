@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
-from twisted.cred.portal import Portal
 from twisted.python import usage
 
-from ..core.errors import ConfigurationError
-from ..net.authentication import AuthenticationOptions
+from ..core.errors import ConfigurationError, Refused
+from ..core.message import Message
+from ..net.authentication import AuthenticationOptions, portal_over
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
-from .application.methods import MethodRegistry
-from .application.stock import StockServer, StockServerFactory
+from .application import Hub, MethodRegistry
+from .protocol.calls import PROTOCOL, Stored
 from .protocol.session import LIMITS
-from .protocol.sides import UmqRealm, UmqServer
-from .protocol.storing import PROTOCOL
+from .protocol.sides import UmqServer, UmqServerFactory, UmqServerLink
+from .terms import CallbackReceived, CallReceived
+from .wire import Code
+
+
+class StockLink(UmqServerLink):
+    """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
+
+    factory: StockServerFactory
+    selective = True
+
+    def admit(self, event: CallReceived | CallbackReceived) -> None:
+        names, methods = self.factory.ingest, self.factory.methods
+        if names and isinstance(event, CallReceived) and not methods.answers(event.payload):
+            name = methods.nameIn(event.payload)
+            if name not in names:
+                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
+
+
+class StockServer(UmqServer, link=StockLink):
+    """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
+
+    factory: StockServerFactory
+
+    def requestReceived(self, message: Message) -> str | None:
+        if message.destination is None or message.kind != "call":
+            return None
+        return str(Stored(self.factory.sink is not None))
+
+
+class StockServerFactory(UmqServerFactory):
+    """The maker of a :class:`StockServer` for each client that connects.
+
+    Attributes:
+        ingest: the methods whose calls are stored; empty: all, and other text too.
+    """
+
+    protocol = StockServer
+    methods: MethodRegistry
+
+    def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
+        options.setdefault("methods", Hub().methods)
+        super().__init__(*arguments, **options)
+        self.ingest = frozenset(ingest)
 
 
 class Options(AuthenticationOptions):
@@ -81,7 +124,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     factory = gateway.makeFactory(
         options,
         ingest=options["ingest"],
-        portal=Portal(UmqRealm(), checkers) if checkers else None,  # type: ignore[arg-type]
+        portal=portal_over(checkers),
         origins=options["origins"],
         **settings,
     )

@@ -199,7 +199,7 @@ class CallsSafe:
 
 
 @dataclass(slots=True)
-class KeptTooMuch:
+class MemoryLimitExceeded:
     """The refusal of the peer's ``what`` (a call, an attribute, a log-in): the process keeps too
     much, and this session more than its share.
     """
@@ -218,7 +218,7 @@ Event = (
     | AttributeUnset
     | AttachmentsAnnounced
     | AttachmentArrived
-    | KeptTooMuch
+    | MemoryLimitExceeded
     | UmqFault
 )
 """Everything a machine tells; a FatalReceived or a UmqFault is the last event of all."""

@@ -75,7 +75,7 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
 
 @dataclass(slots=True)
 class _Inspected:
-    """Counts the windows that end in a C frame before its frames are handed on."""
+    """The windows that end in a C frame, counted before its frames are handed on."""
 
     size: int  # of the window in force
     count: int  # data frames of the current window

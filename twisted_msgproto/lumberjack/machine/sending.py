@@ -72,7 +72,7 @@ from ..wire.frames import KEY_OCTETS, PAIRS_MAX
 
 
 class Packer:
-    """Checks events against the limits and makes parcels of them (``LJ-17``, ``LJ-18``)."""
+    """The limits of events, and how parcels are made of them (``LJ-17``, ``LJ-18``)."""
 
     def __init__(self, limits: Limits, version: int) -> None:
         """``limits`` holds at least :data:`WRITER_LIMITS`; ``version`` is 1 or 2, as a number."""

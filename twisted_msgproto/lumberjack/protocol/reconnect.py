@@ -191,7 +191,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
 @implementer(IConsumer)
 class LumberjackShipper(ReconnectingService[LumberjackClient]):
-    """Sends events to one of several readers (or to all of them in turn), whatever happens.
+    """A service that sends events to one of several readers (or to all in turn), whatever happens.
 
     Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
     on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
@@ -481,7 +481,7 @@ def _unheard(failure: Failure) -> None:
 
 
 class LumberjackClientService(LumberjackShipper):
-    """Sends events to one reader; see ``ReconnectingService``.
+    """A service that sends events to one reader; see ``ReconnectingService``.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For

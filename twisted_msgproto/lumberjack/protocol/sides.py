@@ -88,7 +88,7 @@ REFUSED_MAX: Final = 1000
 
 
 class ReaderLink(SessionLink):
-    """Delivers the events of one writer, and ends its connection when they are not allowed."""
+    """The reader's side of a connection, which ends when its writer may not publish."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
@@ -161,7 +161,7 @@ class ReaderLink(SessionLink):
 
 
 class LumberjackServer(Session, link=ReaderLink):
-    """Serves the reader's side of one connection.
+    """The reader's side of one connection, as an application sees it.
 
     Attributes:
         session: the public name of this session.
@@ -176,7 +176,7 @@ class LumberjackServer(Session, link=ReaderLink):
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`LumberjackServer` for each writer that connects."""
+    """The server: a :class:`LumberjackServer` for each writer that connects."""
 
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
@@ -223,7 +223,7 @@ log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Sent(Ticket[None]):
-    """Waits for parcels; it fires when the last of them is acknowledged.
+    """A Deferred that fires when the last of its parcels is acknowledged.
 
     Attributes:
         parcels: those that are not acknowledged yet.
@@ -249,7 +249,7 @@ class Sent(Ticket[None]):
 
 
 class Owner(TypingProtocol):
-    """Owns the events when a connection only carries them."""
+    """Who owns the events that a connection only carries."""
 
     def clientWants(self, link: WriterLink) -> None:
         """The client may send: submit parcels while its ``machine.wanted`` is not 0."""
@@ -267,7 +267,7 @@ class Owner(TypingProtocol):
 
 
 class WriterLink(ClientLink):
-    """Lets one connection's writer send what waits, and tells who waits what is acknowledged.
+    """The writer's side of a connection: it sends what waits, and tells what is acknowledged.
 
     Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         expired: the connection ended because its time (``ttl``) was over.
@@ -422,7 +422,7 @@ class WriterLink(ClientLink):
 
 @implementer(IConsumer)
 class LumberjackClient(ClientSession, link=WriterLink):
-    """Serves the writer's side of one connection.
+    """The writer's side of one connection, as an application sees it.
 
     Attributes:
         session: the public name of this session.
@@ -495,7 +495,7 @@ def _unheard(failure: Failure, peer: str) -> None:
 
 
 class LumberjackClientFactory(SessionFactory, ClientFactory):
-    """Builds a :class:`LumberjackClient` for each connection to a reader.
+    """The settings of a writer: a :class:`LumberjackClient` for each connection to a reader.
 
     Attributes:
         limits: the limits in force.

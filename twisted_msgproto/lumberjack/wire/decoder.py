@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from ...core.errors import Fault
-from ...core.gathered import Gathered
+from ...core.frame_buffer import FrameBuffer
 from ...core.limits import Limits
 from ...core.packed import PackedNumbers, kept_packed, listed
 from . import scan
@@ -64,7 +64,7 @@ Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
 
 class Decoder:
-    """Turns octets into frames.
+    """The way from octets to frames.
 
     ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
     is true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
@@ -172,7 +172,7 @@ class Decoder:
 
         self._partial: PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
-        self._gathered = Gathered()  # the start of a frame that is known to be longer
+        self._gathered = FrameBuffer()  # the start of a frame that is known to be longer
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
         self._over = False
@@ -231,7 +231,7 @@ class Decoder:
     def end(self) -> None:
         self._over = True
         self._usual_octets_max = -1  # not the usual read, either
-        self._gathered = Gathered()
+        self._gathered = FrameBuffer()
         self._levels = [Level()]
         self._partial = None
         self._kept = []

@@ -291,8 +291,7 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
 
 
 class AckDecoder:
-    """Decodes what a writer reads: ``A`` frames of either version, six octets each, and nothing
-    else.
+    """The decoder of what a writer reads: ``A`` frames of either version, and nothing else.
 
     A reader that sends anything else is recognised at its first wrong octet, so a hostile one makes
     a writer hold at most five octets (``LJ-02``, ``LJ-05``, ``LJ-21``).
@@ -362,7 +361,7 @@ class BrokenStream(ValueError):
 
 
 class Inflation:
-    """Inflates the payload of one C frame from its start to its end.
+    """The payload of one C frame, inflated from its start to its end.
 
     Attributes:
         version: the version octet of the C frame.

@@ -132,7 +132,7 @@ def cut_at_limit(run: JsonRun, octets_max: int) -> tuple[JsonRun, int]:
 
 
 class DataLimits(NamedTuple):
-    """Bounds one D frame: pairs, and octets of a key, of a value, of all."""
+    """The bounds of one D frame: pairs, and octets of a key, of a value, of all."""
 
     pairs: int
     key_octets: int
@@ -268,7 +268,7 @@ data_run = data_run_compiled if COMPILED else data_run_python
 
 
 class AboveLimit(NamedTuple):
-    """Says which limit a D frame is above: a fault's reason, its text and the limit's name, which
+    """The limit that a D frame is above: a fault's reason, its text and the limit's name, which
     is empty where no operator sets it.
     """
 

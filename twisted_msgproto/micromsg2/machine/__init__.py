@@ -1,4 +1,4 @@
-"""MicroMsg2 machines.  Read: extensions, negotiation, receiving, sending, session, sides."""
+"""MicroMsg2 machines.  Read: extensions, receiving, sending, sides."""
 
 from ..terms import (
     CLIENT,
@@ -17,6 +17,7 @@ from ..terms import (
     Side,
 )
 from .extensions import (
+    IDENTITY,
     STANDARD,
     Ack,
     Acknowledging,
@@ -25,13 +26,12 @@ from .extensions import (
     Extension,
     ExtensionSet,
     Json,
+    Proposal,
     Protobuf,
     PubSub,
     Xml,
 )
-from .negotiation import IDENTITY, Proposal
-from .session import Session
-from .sides import Client, Server
+from .sides import Client, Server, Session
 
 __all__ = [
     "CLIENT",

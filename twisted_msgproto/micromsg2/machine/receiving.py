@@ -99,7 +99,7 @@ class Inbox:
     """What has arrived in a session, up to the events that are returned.
 
     Attributes:
-        window: numbers of whole payloads by place, and which of them are safe.
+        window: numbers of whole payloads by position, and which of them are safe.
         count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
         annotating: extensions that say something about each message, with their indexes.
         objecting: extensions that may refuse a body (MM-28).
@@ -143,7 +143,7 @@ class Inbox:
         self._parts_max = max(PARTS_MAX, self._octets_max >> 18)
         self._counters = counters
         self._refused = refused
-        self._sliced = 0  # place up to which slices reach
+        self._sliced = 0  # position up to which slices reach
         self._last = 0  # number that came last
         self._batch: MessagesReceived | None = None  # messages that are not in an event yet
         self._payload: _Payload | None = None
@@ -164,12 +164,12 @@ class Inbox:
         """Return the messages that have come so far, as one slice of the window; None for none."""
         batch = self._batch
         if batch is not None:
-            batch.place = self._sliced = self.window.slice()
+            batch.position = self._sliced = self.window.slice()
             self._batch = None
         return batch
 
     def slice_refused(self) -> int | None:
-        """Return the place of refused bodies behind the last slice; None if there are none
+        """Return the position of refused bodies behind the last slice; None if there are none
         (MM-28).
         """
         if self.window.received == self._sliced:

@@ -273,10 +273,3 @@ class Sending(Connection[bytes, bytes, Event]):
         if len(line) > ERROR_CHARACTERS_MAX:
             line = line[: ERROR_CHARACTERS_MAX - 1] + "…"
         self._out.append(encode_error(line))
-
-    def outputs(self) -> bytes:
-        if not self._out:
-            return b""
-        octets = b"".join(self._out)
-        self._out.clear()
-        return octets

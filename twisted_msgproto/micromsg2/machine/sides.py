@@ -1,15 +1,572 @@
-"""The two sides of a connection differ in the handshake (``MM-02`` … ``MM-07``)."""
+"""The machines of both sides of a MicroMsg2 connection; they need no I/O and no clock.
+
+How the protocol works
+----------------------
+The **client** opens with a handshake, the **server** answers, the client closes the handshake with
+the final list of extensions (:mod:`.extensions`).  From then on both sides are
+alike: each may send messages, commands, extension frames and errors, each counts its own messages
+from 1 and after 65535 goes on with 1 (``MM-13``).
+
+With ``ack`` or ``batch-ack`` a sender has at most N messages in flight, and the receiver
+acknowledges what is *safe* (``MM-19``): with ``batch-ack`` whatever is when outputs are asked for,
+with ``ack`` when N are, or after a while.
+Acknowledgements are cumulative, by position in the window, never by the size of a number
+(``MM-21``).  Without either, numbers are carried and never looked at.
+
+Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
+``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
+settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known that message it was.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
 from ...core.connection import WorkLost
+from ...core.errors import Fault, shown
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
-from ..terms import CLIENT, SERVER, Event, Opened, Side
-from ..wire import LIMIT_EXCEEDED, Handshake, encode_handshake
-from . import negotiation
-from .negotiation import Disagreement, Proposal
-from .session import Session
+from ...core.machine import Table
+from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SendWindow
+from ..terms import (
+    ACK_TIMEOUT,
+    BAD_COMMAND,
+    BAD_PAYLOAD,
+    CLIENT,
+    FAILED,
+    HANDSHAKE_TIMEOUT,
+    IDLE_TIMEOUT,
+    REFUSED,
+    REFUSED_BY_PEER,
+    SERVER,
+    UNKNOWN_COMMAND,
+    CommandReceived,
+    ConnectionLost,
+    ErrorReceived,
+    Event,
+    ExtensionReceived,
+    MessagesAcknowledged,
+    Opened,
+    SessionEstablished,
+    Side,
+)
+from ..wire import (
+    LIMIT_EXCEEDED,
+    PROTOCOL_ERROR,
+    BadText,
+    Command,
+    Decoder,
+    Error,
+    ExtensionFrame,
+    Frame,
+    Handshake,
+    Messages,
+    Part,
+    encode_extension,
+    encode_handshake,
+)
+from . import extensions
+from .extensions import Ack, Acknowledging, BatchAck, Disagreement, Proposal
+from .receiving import INSPECTION_STEPS, Broken, Inbox
+from .sending import Sending
+
+SPACE_SIZE: Final = SPACE.size
+
+FRAMES_A_TURN: Final = 1024
+"""One call of ``receive`` follows this many frames.  An ERROR of three octets needs 20 µs, and one
+read may bring 87,000.
+"""
+
+_READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
+
+
+class Session(Sending):
+    """What client and server share: everything but the handshake.
+
+    Serves ``MM-10`` … ``MM-33``.
+
+    Attributes as :class:`.sending.Sending`, and:
+        fault: why the connection is to be closed, once it is.
+        decoder: its ``replaced`` counts texts that were not UTF-8.
+        identity: what the peer announced; None before its handshake came.
+    """
+
+    __slots__ = (
+        "_ack_start",
+        "_ack_wanted",
+        "_acks",
+        "_behind",
+        "_draining",
+        "_events",
+        "_firsts",
+        "_handshake_seconds",
+        "_heard_at",
+        "_idle_close_seconds",
+        "_inbox",
+        "_partial",
+        "_unread",
+        "_unread_octets",
+        "_window",
+        "decoder",
+        "identity",
+        "proposal",
+    )
+
+    def __init__(
+        self,
+        table: Table[Side],
+        initial: Side,
+        proposal: Proposal | None,
+        limits: Limits | None,
+        handshakes: int,
+    ) -> None:
+        super().__init__(table, initial, limits)
+        limits = self.limits
+        self.proposal = Proposal() if proposal is None else proposal
+        self.decoder = Decoder(limits, handshakes)
+        self.identity: str | None = None
+
+        self._events: list[Event] = []  # of the read that is going on
+        # What came behind a body that is being inspected: frames, and octets that came later.
+        self._behind: Sequence[Frame | Fault] = ()
+        self._unread: list[bytes] = []
+        self._unread_octets = 0
+
+        self._handshake_seconds = limits["handshake"]
+        self._idle_close_seconds = limits["idle-close"]
+        # Times, by the caller's clock; None: not running.
+        self._heard_at = 0.0
+        self._partial = False  # a frame or a payload is incomplete
+
+        # What the agreed extensions mean for the session.
+        self._acks: Acknowledging | None = None
+        self._ack_start = b""  # an acknowledgement up to its number
+        self._ack_wanted = False  # the next outputs end with one
+
+        self._inbox = Inbox(limits, self.counters, self._body_refused)
+        self._window = self._inbox.window
+        self._draining = False
+        self._firsts: dict[int, int] = {}  # by position, of events the sink has not answered yet
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def unsafe(self) -> int:
+        return self._window.unsafe
+
+    @property
+    def unacknowledged(self) -> int:
+        """Return how many numbers of the peer are not acknowledged yet (0 without acks)."""
+        return 0 if self._acks is None else self._window.unacknowledged
+
+    @property
+    def finished(self) -> bool:
+        """The session is broken or over, or it was drained and all that came is safe."""
+        return (
+            self.fault is not None
+            or (self._draining and not self._window.unsafe)
+            or self._machine.state is Side.CLOSED
+        )
+
+    @property
+    def held(self) -> int:
+        """Return the octets of incomplete messages, of those being inspected, and of what came
+        behind these.
+        """
+        return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is held, and the machine is not ``unfinished``."""
+        return not self._partial and self._inbox.inspected is None
+
+    @property
+    def unfinished(self) -> bool:
+        """A body is being inspected (``MM-28``), or more frames are here than one turn follows.
+
+        Call ``receive`` with nothing soon.
+        """
+        more = self.decoder.more and self.fault is None
+        return more or self._inbox.inspected is not None
+
+    def snapshot(self) -> dict[str, object]:
+        return {
+            "state": self.state.name,
+            "identity": self.identity,
+            "extensions": [extension.name for extension in self.extensions],
+            "count": None if self._acks is None else self._acks.count,
+            "in_flight": self.in_flight,
+            "received": self._window.received,
+            "safe": self._window.safe,
+            "acknowledged": self._window.acknowledged,
+            "held_octets": self.held,
+            "paused": self._paused,
+        }
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, now: float) -> list[Event]:
+        """The connection stands: the handshake has to be through in time (``MM-32``)."""
+        self.deadlines.set("handshake", now + self._handshake_seconds)
+        return []
+
+    def receive(self, inputs: bytes, now: float) -> list[Event]:
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
+        if self._machine.state not in _READING:
+            return []
+        self._heard_at = self._now = now
+        events = self._events = []
+        inbox = self._inbox
+        inbox.steps = INSPECTION_STEPS
+        try:
+            if inbox.inspected is None:
+                frames = self.decoder.feed(inputs, FRAMES_A_TURN)
+            else:
+                frames = self._resume(inputs)
+            for at, frame in enumerate(frames, 1):
+                if type(frame) is Fault:
+                    self._emit(self._break(frame.reason, frame.text, frame.octets))
+                elif not self._machine.try_step(type(frame)):
+                    raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
+                else:
+                    self._receive(frame)
+                if self.fault is not None:
+                    break
+                if inbox.inspected is not None:
+                    self._behind = frames[at:]
+                    break
+        except (Broken, Disagreement) as error:
+            reason = error.code if isinstance(error, Disagreement) else error.reason
+            self._emit(self._break(reason, str(error)))
+        if self.fault is None:
+            self._flush()
+            if inbox.repeat_seen:
+                self._write_ack()
+            if inbox.objecting:
+                self._settle_refused()
+            seconds = self._idle_close_seconds
+            self._partial = bool(self.decoder.buffered or inbox.in_parts)
+            if self._acks is not None and self._acks.prompt and not self._partial:
+                self._ack_wanted = self._window.safe > self._window.acknowledged
+            if seconds and self._partial:
+                self.deadlines.no_later("idle", now + seconds)
+        inbox.repeat_seen = False
+        self._events = []
+        return events
+
+    def _resume(self, octets: bytes) -> list[Frame | Fault]:
+        """Inspect on; the frames that can be followed now (``MM-28``)."""
+        if octets:
+            self._unread.append(octets)
+            self._unread_octets += len(octets)
+        self._inbox.resume()
+        if self._inbox.inspected is not None:
+            return []
+        frames = [*self._behind, *self.decoder.feed(b"".join(self._unread), FRAMES_A_TURN)]
+        self._forget_unread()
+        return frames
+
+    def _forget_unread(self) -> None:
+        self._behind = ()
+        self._unread.clear()
+        self._unread_octets = 0
+
+    def _receive(self, frame: object) -> None:
+        if type(frame) is Messages:
+            self._inbox.receive_run(frame)
+        elif type(frame) is Part:
+            self._inbox.receive_part(frame, last=False)
+        elif type(frame) is ExtensionFrame:
+            self._receive_extension(frame)
+        elif type(frame) is Command:
+            self._receive_command(frame)
+        elif type(frame) is Handshake:
+            self.identity = frame.identity
+            self._receive_handshake(frame)
+        else:
+            assert type(frame) is Error
+            self._receive_error(frame)
+
+    def _emit(self, event: Event) -> None:
+        """Return ``event``, and before it the messages that have come so far."""
+        self._flush()
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        """Return the messages that have come so far."""
+        batch = self._inbox.take()
+        if batch is not None:
+            self._firsts[batch.position] = batch.sequences[0]
+            self._events.append(batch)
+
+    def _settle_refused(self) -> None:
+        position = self._inbox.slice_refused()
+        if position is not None:
+            self.made_safe(position, self._heard_at)
+
+    def _body_refused(self, sequence: int, why: str) -> None:
+        self._write_error(BAD_PAYLOAD, f"{sequence}: {why}")
+
+    @abstractmethod
+    def _receive_handshake(self, frame: Handshake) -> None: ...
+
+    def _receive_error(self, frame: Error) -> None:
+        """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
+        there is no session.
+        """
+        self.counters.errors += 1
+        self._emit(ErrorReceived(frame.code, frame.text))
+        if not self.established:
+            # Nothing is answered to an ERROR.
+            self.fault = Fault(REFUSED_BY_PEER, f"the peer said {shown(frame.text)}")
+            self._emit(self.fault)
+
+    def _establish(self, last: Handshake) -> None:
+        """Both sides know the final list: make its extensions (``MM-09``)."""
+        self.extensions = extensions.instances(last, self.proposal.known, self.limits)
+        by_name = {extension.name: extension for extension in self.extensions}
+        acks = by_name.get(BatchAck.name) or by_name.get(Ack.name)  # batch-ack wins (MM-20)
+        numbered = list(enumerate(self.extensions, 1))
+        self._annotating = tuple(one for one in numbered if one[1].annotates)
+        self._inbox.annotating = self._annotating
+        self._inbox.objecting = tuple(one for one in self.extensions if one.objects)
+        for index, extension in numbered:
+            if extension is acks and isinstance(extension, Acknowledging):
+                self._acks = extension
+                self._ack_start = encode_extension(index, b"\0\0")[:-2]
+                self._inbox.count = extension.count
+                self.sending = SendWindow(extension.count)
+        self.deadlines.clear("handshake")
+        self._emit(SessionEstablished(self.identity or "", tuple(by_name)))
+
+    # ── extension frames and commands in ────────────────────────────────────────────────────────
+
+    def _receive_extension(self, frame: ExtensionFrame) -> None:
+        if not 0 < frame.index <= len(self.extensions):
+            raise Broken(PROTOCOL_ERROR, f"extension {frame.index} of {len(self.extensions)}")
+        extension = self.extensions[frame.index - 1]
+        if extension is self._acks:
+            self._receive_ack(frame.payload)
+        elif not extension.has_frames or isinstance(extension, Acknowledging):
+            self.counters.ignored_frames += 1
+        else:
+            try:
+                content = extension.frame_received(frame.payload)
+            except BadText as error:
+                raise Broken(PROTOCOL_ERROR, f"{extension.name}: {error}") from None
+            if content is not None:
+                self._emit(ExtensionReceived(extension.name, content))
+
+    def _receive_ack(self, payload: bytes) -> None:
+        """Follow an ack of everything up to this number, by position; a stray one is ignored
+        (``MM-21``).
+        """
+        if len(payload) != 2:
+            raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} octets, not 2")
+        assert self.sending is not None
+        released = self.sending.acknowledge_up_to(int.from_bytes(payload, "big"))
+        if released is None:
+            self.counters.stray_acks += 1
+            return
+        self._no_ack_since = self._now if len(self.sending) else None
+        self.counters.acknowledged += len(released)
+        self._emit(MessagesAcknowledged(released))
+
+    def _receive_command(self, frame: Command) -> None:
+        """Follow a command; an unknown one is answered, and the connection stays (``MM-15``)."""
+        extensions = reversed(self.extensions)
+        extension = next((one for one in extensions if frame.name in one.commands), None)
+        if extension is None:
+            self.counters.unknown_commands += 1
+            self._write_error(UNKNOWN_COMMAND, frame.name)
+            return
+        try:
+            extension.command_received(frame.name, frame.parameters)
+        except BadText as error:
+            self._write_error(BAD_COMMAND, f"{frame.name}: {error}")
+            return
+        self._emit(CommandReceived(frame.name, frame.parameters))
+
+    # ── what the caller says about what arrived ─────────────────────────────────────────────────
+
+    def made_safe(self, position: int, now: float) -> list[Event]:
+        """Note that the messages up to ``position`` (of one event returned before) are safe
+        (``MM-19``).
+
+        Raises ValueError for a position that no event had, or that is safe already.
+        """
+        self._now = now
+        window = self._window
+        window.made_safe(position)
+        self._firsts.pop(position, None)
+        if self._acks is None or self._machine.state is not Side.ESTABLISHED:
+            return []
+        acks, waiting = self._acks, window.safe - window.acknowledged
+        if acks.prompt and not self._partial:
+            self._ack_wanted = waiting > 0
+        elif waiting >= acks.count or (self._draining and waiting):
+            self._write_ack()
+        elif waiting and "ack" not in self.deadlines:
+            self.deadlines.set("ack", now + acks.patience)
+        return []
+
+    def not_safe(self, position: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: as ``fail`` with the first of them.
+
+        :meth:`blame` names another one beforehand.
+        """
+        self._now = now
+        sequence = self._firsts.pop(position, None)
+        if sequence is None:
+            raise ValueError(f"no event had the position {position!r}")
+        self.fail(sequence)
+        return []
+
+    def blame(self, position: int, sequence: int) -> None:
+        """If the event with this ``position`` never will be safe, it is because of this message."""
+        if position in self._firsts:
+            self._firsts[position] = sequence
+
+    def refuse(self, sequence: int, text: str = "") -> None:
+        """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
+        if self.established:
+            self.counters.refused += 1
+            self._write_error(REFUSED, f"{sequence}: {text}" if text else str(sequence))
+
+    def fail(self, sequence: int) -> None:
+        """This message will never be safe: no ack for it or what follows, close (``MM-19``)."""
+        if self.established:
+            self._break(FAILED, str(sequence))
+
+    def break_off(self, code: str, text: str) -> None:
+        """End the session with an ERROR of our own: ``code: text``; close after writing it."""
+        if self.state in _READING:
+            self._break(code, text)
+
+    def drain(self, now: float) -> list[Event]:
+        """Acknowledge at once whatever is safe from now on, because the connection is about to
+        end.
+        """
+        self._now = now
+        self._draining = True
+        if self.established and self._window.safe > self._window.acknowledged:
+            self._write_ack()
+        return []
+
+    def _write_ack(self) -> None:
+        """Acknowledge everything that is safe (or say again what was acknowledged)."""
+        window = self._window
+        if self._acks is None or not window.safe:
+            return
+        window.acknowledged = window.safe
+        self._ack_wanted = False
+        self.deadlines.clear("ack")
+        self.counters.acks += 1
+        number = SPACE.first + (window.safe - 1) % SPACE_SIZE
+        self._out.append(self._ack_start + number.to_bytes(2, "big"))
+
+    def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
+        """Say ERROR and stop; what is safe is acknowledged before that."""
+        self._flush()
+        self._settle_refused()
+        if self.established and self._window.safe > self._window.acknowledged:
+            self._write_ack()
+        self._machine.step(Fault)
+        self._stop_reading()
+        self._write_error(reason, text)
+        self.fault = Fault(reason, f"{reason}: {text}", octets)
+        return self.fault
+
+    def _stop_reading(self) -> None:
+        self.decoder.end()
+        self._partial = False
+        self._inbox.forget()
+        self._forget_unread()
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> list[Event]:
+        """The connection is not read any more: the peer's silence means nothing."""
+        self._now = now
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The connection is read again: the peer has all its time from now on."""
+        self._now = self._heard_at = now
+        self._paused = False
+        if self._idle_close_seconds and self._partial:
+            self.deadlines.no_later("idle", now + self._idle_close_seconds)
+        if self.in_flight:
+            self._await_ack(now)
+        return []
+
+    def advance(self, now: float) -> list[Event]:
+        self._now = now
+        return super().advance(now)
+
+    def _handshake_expired(self, now: float, events: list[Event]) -> None:
+        self._expire(HANDSHAKE_TIMEOUT, "no complete handshake in time", events)
+
+    def _ack_is_due(self, now: float, events: list[Event]) -> None:
+        self._write_ack()
+
+    def _idle_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not self._partial:
+            return
+        if self.unfinished:
+            self._heard_at = now  # it is we who take the time
+        deadline = self._heard_at + self._idle_close_seconds
+        if now < deadline:
+            self.deadlines.set("idle", deadline)
+        else:
+            self._expire(IDLE_TIMEOUT, "a payload stays unfinished", events)
+
+    def _ack_wait_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or self._no_ack_since is None:
+            return
+        if self.unfinished:
+            self._no_ack_since = now  # the acks may have come, and wait behind a body
+        deadline = self._no_ack_since + self._ack_wait_seconds
+        if now < deadline:
+            self.deadlines.set("ack-wait", deadline)
+        else:
+            self._expire(ACK_TIMEOUT, "nothing was acknowledged in time", events)
+
+    def _expire(self, reason: str, text: str, events: list[Event]) -> None:
+        events.append(self._break(reason, text))
+
+    timely: ClassVar = {
+        "handshake": _handshake_expired,
+        "ack": _ack_is_due,
+        "idle": _idle_expired,
+        "ack-wait": _ack_wait_expired,
+    }
+
+    # ── octets out, and the end ─────────────────────────────────────────────────────────────────
+
+    def outputs(self) -> bytes:
+        if self._ack_wanted:
+            self._write_ack()
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        if self.state is Side.CLOSED:
+            return []
+        self._machine.step(ConnectionLost)
+        self._stop_reading()
+        self._out.clear()
+        self._firsts.clear()
+        self.deadlines.clear_all()
+        unacknowledged = [] if self.sending is None else self.sending.drain()
+        return [WorkLost(unacknowledged)] if unacknowledged else []
 
 
 class Client(Session):
@@ -26,7 +583,7 @@ class Client(Session):
         self._out.append(encode_handshake(self.proposal.opening()))
 
     def _receive_handshake(self, frame: Handshake) -> None:
-        last = negotiation.closing(frame, self.proposal, self.limits)
+        last = extensions.closing(frame, self.proposal, self.limits)
         self._out.append(encode_handshake(last))
         self._establish(last)
 
@@ -48,19 +605,19 @@ class Server(Session):
         ``every`` counts what all sessions keep; without it this one has no bound.
         """
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
-        self._asked: negotiation.Asked | None = None
+        self._asked: extensions.Asked | None = None
         self._every = every
         self._keeping: Keeping | None = None  # most sessions keep nothing
 
     def _receive_handshake(self, frame: Handshake) -> None:
         if self._asked is None:
-            reply = negotiation.answer(frame, self.proposal, self.limits)
+            reply = extensions.answer(frame, self.proposal, self.limits)
             self._out.append(encode_handshake(reply))
-            self._asked = negotiation.asked(frame, reply, self.proposal.known)
+            self._asked = extensions.asked(frame, reply, self.proposal.known)
         else:
-            negotiation.check_closing(self._asked, frame, self.proposal, self.limits)
+            extensions.check_closing(self._asked, frame, self.proposal, self.limits)
             self._asked = None
-            self._keep(negotiation.kept_octets(frame, self.proposal.known))
+            self._keep(extensions.kept_octets(frame, self.proposal.known))
             self._establish(frame)
 
     def _keep(self, octets: int) -> None:

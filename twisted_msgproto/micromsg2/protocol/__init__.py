@@ -1,15 +1,13 @@
-"""MicroMsg2 on Twisted.  Read: connection (both sides), sending (their verbs), sides."""
+"""MicroMsg2 on Twisted.  Read: session (both sides), server, client."""
 
-from .connection import PROTOCOL, MessageRefused, MicroMsg2Protocol
-from .sides import (
-    LIMITS,
+from .client import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
-    MicroMsg2Factory,
-    MicroMsg2Server,
-    MicroMsg2ServerFactory,
+    MicroMsg2ClientService,
     default_proposal,
 )
+from .server import MicroMsg2Server, MicroMsg2ServerFactory
+from .session import LIMITS, PROTOCOL, MessageRefused
 
 __all__ = [
     "LIMITS",
@@ -17,8 +15,7 @@ __all__ = [
     "MessageRefused",
     "MicroMsg2Client",
     "MicroMsg2ClientFactory",
-    "MicroMsg2Factory",
-    "MicroMsg2Protocol",
+    "MicroMsg2ClientService",
     "MicroMsg2Server",
     "MicroMsg2ServerFactory",
     "default_proposal",

@@ -29,7 +29,7 @@ from math import inf
 from typing import Final
 
 from ...core.errors import Fault, shown
-from ...core.gathered import Gathered
+from ...core.frame_buffer import FrameBuffer
 from ...core.limits import Limit, Limits
 from .texts import (
     BadText,
@@ -320,7 +320,7 @@ class Decoder:
         self._handshakes = handshakes
         self._payload_max = limits.integer("frame-payload-octets")
         self._properties_max = limits.integer("properties-octets")
-        self._gathered = Gathered()
+        self._gathered = FrameBuffer()
         self._expected = 0  # do not look again before this many octets are buffered
         self._ended = False
         self.more = False
@@ -334,7 +334,7 @@ class Decoder:
 
     def end(self) -> None:
         self._ended = True
-        self._gathered = Gathered()
+        self._gathered = FrameBuffer()
 
     def feed(self, data: bytes, most: float = inf) -> list[Frame | Fault]:
         """Return all complete frames in what has arrived so far; the rest waits.

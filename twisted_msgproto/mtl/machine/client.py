@@ -22,16 +22,21 @@ from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
 from ...core.limits import Limits
 from ...core.machine import Machine
-from ..terms.events import (
+from ..terms import (
+    CLIENT,
+    CLIENT_LIMITS,
     Answered,
     ClientEvent,
+    ClientState,
     LeaseGranted,
+    Opened,
+    ProfileSelected,
     RequestRefused,
     RequestTimedOut,
+    SocketChanged,
     SocketDropped,
+    Unauthorized,
 )
-from ..terms.limits import CLIENT_LIMITS
-from ..terms.states import CLIENT, ClientState, Opened, ProfileSelected, SocketChanged, Unauthorized
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -429,7 +434,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     timely: ClassVar = {"reply": _reply_missing}
 
-    # ── the door ────────────────────────────────────────────────────────────────────────────────
+    # ── turned away ───────────────────────────────────────────────────────────────────────────────
 
     def turned_away(self, reason: str, now: float) -> list[ClientEvent]:
         """The server will not have us: nobody answers on this socket, however long we wait.

@@ -1,23 +1,194 @@
-"""What the server knows of one data flow: its lease, and what a reader and a writer hold.
+"""What the server knows of its clients, and what profiles do with their content.
 
+A client has a :class:`Session`, which holds leases and the data flows that were opened with them.
 What is legal on a flow stands in :data:`~twisted_msgproto.mtl.terms.states.FLOW`.
+
+Profiles (``MT-25``, ``MT-26``) are a public extension point.  Subclass :class:`Profile`, say what
+it has (its name, its resources, which way content may go, which confirmation it supports) and what
+becomes of content::
+
+    class Newest(Profile):
+        name = "newest"                      # lower case
+        confirmations = ("none",)
+
+        def accept(self, flow, resource, contents): …      # contents of a writer are safe
+        def ready(self, flow): …                           # a reader has room: flow.send(…)
+
+and give an instance to the server.  A profile is a sans-I/O machine too: it is called by the server
+and sends with :meth:`.ReadingFlow.send` to readers that have summoned the resource and whose
+``room`` is above 0.
+
+A ZeroMQ identity does not name a connection: it may have another owner at once when its owner has
+left.  So a connection's name is its identity together with a serial that is never given again
+(``MT-30``).  Names are never logged or shown.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
-from ...core.kept import KEPT_WEIGHT_OCTETS
+from ...core.kept import KEPT_WEIGHT_OCTETS, Keeping
+from ...core.machine import Machine
 from ...core.window import ReceiveWindow
-from ..terms.states import FlowState
+from ..terms import SESSION, FlowState, SessionState
 from ..wire import data
 
-if TYPE_CHECKING:
-    from .profile import Profile
-    from .sessions import Session
+# ── Connections ───────────────────────────────────────────────────────────────────────────────────
+
+
+SERIAL_OCTETS: Final = 8
+
+AUTOMATIC_OCTETS: Final = 5
+"""Of an identity that a ROUTER has made up; its first octet is 0."""
+
+
+class Peer(NamedTuple):
+    """What is known of a connection.
+
+    Attributes:
+        address: the network address at its other end, without the port; "" if it is not known.
+        key: the CURVE key that it has proved; empty where there is none.
+    """
+
+    address: str = ""
+    key: bytes = b""
+
+
+UNKNOWN: Final = Peer()
+
+
+def connection_name(identity: bytes, serial: int) -> bytes:
+    return identity + serial.to_bytes(SERIAL_OCTETS, "big")
+
+
+def is_automatic(name: bytes) -> bool:
+    """The connection's identity is one that a ROUTER makes up."""
+    return len(name) == AUTOMATIC_OCTETS + SERIAL_OCTETS and name[0] == 0
+
+
+# ── Profiles ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Profile:
+    """What a server does with content; the base accepts all and delivers nothing.
+
+    What a method raises is logged and counted, and concerns the flow that it was called for alone:
+    contents that it was asked about are rejected, a Confirm is withheld until :meth:`congested` can
+    say, a reader's flow ends (``MT-13``, ``MT-20``).
+
+    Attributes:
+        name: in lower case, as clients select it in any case.
+        confirmations: the values of ``confirm`` that it supports; another gets 501.
+        reads: readers are allowed; else Connection.Reader gets 403.
+        writes: writers are allowed; else Connection.Writer gets 403.
+        stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
+            as they arrive.
+        bounded: ask :meth:`has_room` for each content.
+        enveloped: ask :meth:`envelopes` for the contents of each read.
+        only_resource: its one resource, if it has exactly one: then names may be empty.
+        counters: plain integers by name.
+        release: call this when writers whose Confirm was withheld may have it now.
+        wake: call this when something was sent to readers, or released, and the server had not
+            called the profile: what is to be sent is sent soon.
+        end_flow: call this with a flow and an error to end that flow.
+    """
+
+    name: ClassVar[str] = ""
+    confirmations: ClassVar[Sequence[str]] = ("none", "full")
+    reads: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    stored: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
+    enveloped: ClassVar[bool] = False
+    only_resource: ClassVar[str | None] = None
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.release: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
+        self.end_flow: Callable[[Flow, Exception], None] = lambda flow, error: None
+
+    def knows(self, virtual_host: str, resource: str) -> bool:
+        """There is such a resource; else a lease for it gets 404 (``MT-10``)."""
+        return self.only_resource is None or resource == self.only_resource
+
+    def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
+        """One more content may come; else it is refused.  Only asked where ``bounded``."""
+        return True
+
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
+        """Called when contents of ``flow`` are safe (or the profile stores none): do with them what
+        you do.
+
+        Return False to refuse them: they are rejected, and so they are when this raises.
+        """
+        return None
+
+    def envelopes(
+        self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]
+    ) -> list[bytes | None] | None:
+        """Return what the log keeps beside each content, for a broker's queues; None: nothing.
+
+        Called with the contents of one read, before they go to the sink.  Only asked where
+        ``enveloped``.
+        """
+        return None
+
+    def congested(self, flow: WritingFlow) -> bool:
+        """The flow's writer should wait: its Confirm is withheld until ``release`` (``MT-27``)."""
+        return False
+
+    def summon(self, flow: ReadingFlow, resource: str) -> bool:
+        """Called when ``flow`` wants a resource that it has not summoned yet; False answers 400."""
+        return True
+
+    def dismiss(self, flow: ReadingFlow, resource: str) -> None:
+        """``flow`` wants no more of the resource, or is at its end."""
+
+    def ready(self, flow: ReadingFlow) -> None:
+        """Called when ``flow`` may have space: it has summoned, confirmed, or its socket accepts
+        more.
+        """
+
+    def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
+        """The reader has these contents safe."""
+
+    def rejected(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
+    ) -> None:
+        """Do something about contents that the reader refuses."""
+
+    def gone(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
+    ) -> None:
+        """Called when the reader is at its end, with what it has not confirmed.
+
+        ``orderly``: the server ends, or the reader had dismissed all that it had summoned.  By
+        default these contents are ``rejected`` with ``recycle`` and its resources dismissed.
+        """
+        self.rejected(flow, contents, True)
+        for resource in flow.summoned:
+            self.dismiss(flow, resource)
+
+    def snapshot(self) -> dict[str, object]:
+        """Return the profile's figures as plain values."""
+        return dict(self.counters)
+
+
+def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
+    """The profiles by their names; ValueError for a name that is none or stands twice."""
+    found: dict[str, Profile] = {}
+    for profile in profiles:
+        if not profile.name or profile.name != profile.name.lower() or profile.name in found:
+            raise ValueError(f"a profile's name is in lower case and unique: {profile.name!r}")
+        found[profile.name] = profile
+    return found
+
+
+# ── Sessions, leases and flows ──────────────────────────────────────────────────────────────────
 
 COMMANDS_REMEMBERED: Final = 256
 """Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""
@@ -243,3 +414,140 @@ class WritingFlow(Flow):
     def discard(self) -> None:
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client's session.
+
+    Attributes:
+        peer: the control connection; never shown to anybody.
+        key: the CURVE key behind it; empty where there is none.
+        name: the session's public name.
+        virtual_host: what the client opened.
+        user: the authenticated user, or None.
+        profile: what the client selected, or None.
+        mechanism: of the SASL cycle under way, or None.
+        heard_at: when any of its connections sent anything last.
+        address: the network address behind the control connection; "" if it is not known.
+        left: the control connection has ended; the session lives as long as its flows.
+        application: whatever the caller keeps with the session.
+        permissions: what the caller remembers of the answers to ``may``.
+        kept: what leases and flows make the process keep for longer than a message.
+    """
+
+    peer: bytes
+    name: str
+    virtual_host: str
+    opened_at: float
+    heard_at: float
+    user: str | None = None
+    profile: Profile | None = None
+    mechanism: str | None = None
+    address: str = ""
+    key: bytes = b""
+    left: bool = False
+    application: Any = None
+    permissions: Any = None
+    machine: Machine[SessionState] = field(
+        default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
+    )
+    grants: dict[str, LeaseGrant] = field(default_factory=dict)  # not used by a connection yet
+    flows: dict[bytes, Flow] = field(default_factory=dict)
+    envelope: list[bytes] = field(default_factory=list)  # of the request under way
+    asked_at: float = 0.0
+    kept: Keeping = field(default_factory=Keeping)
+    refused: bool = False  # the reply waits for the time that a failure costs
+    ended: bool = False
+
+    @property
+    def state(self) -> SessionState:
+        return self.machine.state
+
+
+Place = tuple[WritingFlow, int]
+"""What ``made_safe`` and ``not_safe`` are told: a flow, and a place in what it has written."""
+
+
+# ── What the broker's machine reports ───────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class AuthenticationRequested:
+    """A response arrived; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
+
+    ``first`` is True where a new cycle begins.
+    """
+
+    session: Session
+    mechanism: str
+    response: bytes
+    first: bool
+
+
+@dataclass(slots=True)
+class SessionOpened:
+    """A client has opened a session; it may have to authenticate still."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionRefused:
+    """A client wanted to open a session, above the limit of this name."""
+
+    limit: str
+
+
+@dataclass(slots=True)
+class KeptTooMuch:
+    """A client was refused ``what`` it wanted, because all sessions together keep too much for
+    their clients.
+    """
+
+    what: str
+
+
+@dataclass(slots=True)
+class SessionEstablished:
+    """The session's client is authenticated, or need not be."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The session is over; ``reason`` is a word for logs: ``reopened``, ``idle``, ``lost``, …"""
+
+    session: Session
+    reason: str
+
+
+@dataclass(slots=True)
+class ContentReceived:
+    """Contents of one writer arrived, as columns; answer ``place`` with ``made_safe`` or
+    ``not_safe``.
+
+    ``texts`` are the properties as texts, None where a content has none; ``envelopes`` what the log
+    keeps of contents for a broker's queues, None where there are none.
+    """
+
+    flow: WritingFlow
+    place: Place
+    sequences: list[int]
+    resources: list[str]
+    texts: list[dict[str, str] | None]
+    bodies: list[bytes]
+    octets: int
+    envelopes: list[bytes | None] | None = None
+
+
+ServerEvent = (
+    AuthenticationRequested
+    | SessionOpened
+    | SessionRefused
+    | KeptTooMuch
+    | SessionEstablished
+    | SessionEnded
+    | ContentReceived
+)

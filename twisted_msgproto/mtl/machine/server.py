@@ -6,7 +6,7 @@ On the **control flow** a client opens a session, authenticates, selects a profi
 leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
 resources and gets content) or writes.  A session is known by the control connection that opened it,
 a flow by the data connection that showed the lease; a flow ends with its connection, and a session
-with the last of its connections (``MT-30``). A connection goes by its name, see :mod:`.peers`.
+with the last of its connections (``MT-30``). A connection goes by its name, see :mod:`.flows`.
 Both end, too, when they have been silent for too long.
 
 A machine is the whole broker here, and no single connection, because its sockets are.
@@ -26,34 +26,25 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ...core.connection import WorkLost
 from ...core.kept import Kept
 from ...core.limits import Limits
-from ..terms.events import ServerEvent
-from ..terms.limits import BURST, SERVER_LIMITS
-from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
-from ..wire import data
-from ..wire.data import PING, PONG, IllFormed
-from .flows import Flow, ReadingFlow, WritingFlow
-from .peers import UNKNOWN
-from .profile import Profile
-from .sending import Readers
+from ..terms import SERVER_LIMITS
+from ..wire.data import IllFormed
+from .content import DataFlows
+from .flows import Flow, Profile, ReadingFlow, ServerEvent, Session, WritingFlow
 from .sessions import (
     Arrival,
     Channel,
     May,
     Outputs,
-    Session,
     everything,
 )
 
-SETTLING: Final = (data.Confirm, data.Reject)
-"""Only these are obeyed of a connection that has ended: it had those contents."""
 
-
-class Server(Readers):
+class Server(DataFlows):
     """The broker's machine: sessions, leases, flows, profiles.
 
     Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
@@ -99,10 +90,7 @@ class Server(Readers):
             may=may,
             every=every,
         )
-        self._heartbeat = limits["heartbeat"]
-        self._liveness = limits["liveness"]
         self._draining = False
-        self._closing = False
         self._closed = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -181,27 +169,6 @@ class Server(Readers):
 
     # ── the ends ────────────────────────────────────────────────────────────────────────────────
 
-    def _end_flow(self, flow: Flow) -> None:
-        """The flow is over: its unconfirmed content is recycled (``MT-21``, ``MT-30``)."""
-        del self._flows[flow.peer]
-        self.deadlines.clear(flow)
-        del flow.session.flows[flow.peer]
-        profile = flow.grant.profile
-        if isinstance(flow, ReadingFlow):
-            flow.blocked = True
-            self._exhausted.pop(flow, None)
-            self._stirred.pop(flow, None)
-            self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
-            flow.summoned.clear()
-        else:
-            assert isinstance(flow, WritingFlow)
-            # What came before the end is still content.
-            self._flush_writer(flow)
-            self._withheld.pop(flow, None)
-            flow.names.clear()
-        flow.session.kept.remove(flow.octets + flow.grant.octets)
-        self._end_if_left(flow.session)
-
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
         """Abandon this connection: what it owns ends at once (``MT-21``, ``MT-24``)."""
         self._now = now
@@ -240,11 +207,8 @@ class Server(Readers):
                 self._end_if_left(session)
         return self._take_events()
 
-    def _end_if_left(self, session: Session) -> None:
-        if session.left and not session.flows and not session.ended:
-            self._end_session(session, "left")
-
     def close(self, now: float) -> list[ServerEvent]:
+        """End every session."""
         self._now = now
         self._closing = True
         for session in self.sessions():
@@ -265,97 +229,6 @@ class Server(Readers):
         self._out_control.clear()
         self._out_data.clear()
         return [*ended]
-
-    # ── the data flow ───────────────────────────────────────────────────────────────────────────
-
-    def _data(self, peer: bytes, flow: Flow | None, header: bytes, body: bytes) -> None:
-        try:
-            command = data.decode(header, body)
-        except IllFormed as error:
-            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
-                self._ill_formed_content(flow, header, error.reason)
-            else:
-                self._dropped(error.reason)
-            return
-        kind = type(command)
-        if peer in self._leaving and kind not in SETTLING:
-            self._dropped("left")
-            return
-        if flow is not None:
-            flow.heard_at = self._now
-        state = FlowState.UNLEASED if flow is None else flow.state
-        if kind is data.Lease and flow is None:
-            self._lease(peer, command)
-        elif kind in FLOW[state]:
-            if kind is data.Ping:
-                self._send(peer, flow, PONG)
-            elif isinstance(flow, ReadingFlow):
-                self._read(flow, command)
-        else:
-            self._refuse_command(peer, flow, state, command)
-
-    def _refuse_command(
-        self, peer: bytes, flow: Flow | None, state: FlowState, command: Any
-    ) -> None:
-        kind = type(command)
-        code = REFUSALS[state].get(kind)
-        if code is None:
-            self._dropped(f"{kind.__name__.lower()}-not-allowed")
-        elif flow is not None and kind is data.Content:
-            self._refuse_content(flow, command.sequence, code)
-        else:
-            if flow is not None:
-                flow.commands.append(command.sequence)
-            self._respond(peer, flow, command.sequence, code)
-
-    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
-        if flow is not None:
-            flow.sent_at = self._now
-        self._out_data.append([peer, *frames])
-
-    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
-        self.counters[f"responses:{code}"] += 1
-        self._send(peer, flow, data.encode(data.Response(sequence, code)))
-
-    def _lease(self, peer: bytes, command: Any) -> None:
-        """Follow the first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
-        grant = self._leases.get(command.lease)
-        if (
-            grant is None
-            or grant.expires_at <= self._now
-            or not self._may_own(peer)
-            # Where connections have keys, a lease is only for the key it was given to.
-            or self._peers.get(peer, UNKNOWN).key != grant.session.key
-        ):
-            self._respond(peer, None, command.sequence, 403)
-            return
-        session = grant.session
-        del self._leases[grant.token], session.grants[grant.token]
-        self.deadlines.clear(grant)
-        assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
-        flow: Flow
-        if grant.reads:
-            flow = ReadingFlow(
-                peer,
-                grant,
-                self._now,
-                self._now,
-                outbox=self._out_data,
-                prefetch=self.limits.integer("prefetch"),
-                burst=BURST,
-                burst_limit=BURST,
-                exhausted=self._exhausted,
-                stirred=self._stirred,
-            )
-        else:
-            flow = WritingFlow(peer, grant, self._now, self._now)
-        flow.address = self._peers.get(peer, UNKNOWN).address
-        flow.commands.append(command.sequence)
-        self._flows[peer] = session.flows[peer] = flow
-        self._watch_flow(flow)
-        session.heard_at = self._now
-        self.counters["flows_total"] += 1
-        self._respond(peer, flow, command.sequence, 200)
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
@@ -386,27 +259,6 @@ class Server(Readers):
                 self._look_after_flow(key, now)
         elif key.token in self._leases:
             self._end_unused(key)
-
-    def _look_after_flow(self, flow: Flow, now: float) -> None:
-        """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
-        if not self._paused and self._heard(flow) + self._liveness <= now:
-            self.counters["flows_silent"] += 1
-            self._end_flow(flow)
-            return
-        if flow in self._withheld and not self._congested(flow):
-            self._confirm(flow, None)  # the profile could not say when it was asked
-        if flow.sent_at + self._heartbeat <= now:
-            self._send(flow.peer, flow, PING)
-        self._watch_flow(flow)
-
-    def _heard(self, flow: Flow) -> float:
-        return max(flow.heard_at, self._resumed_at)
-
-    def _watch_flow(self, flow: Flow) -> None:
-        due = flow.sent_at + self._heartbeat
-        if not self._paused:
-            due = min(due, self._heard(flow) + self._liveness)
-        self.deadlines.set(flow, self._coarse(max(due, self._now)))
 
     def paused(self, now: float) -> list[ServerEvent]:
         """The data socket is not read from now on: nobody's silence counts."""

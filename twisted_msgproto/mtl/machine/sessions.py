@@ -1,7 +1,7 @@
 """The broker's control flow has sessions, authentication, profiles and leases.
 
 :class:`Sessions` is the half of :class:`.Server` that answers requests; the other half, the data
-flows, is in :mod:`.receiving` and :mod:`.sending`.
+flows, is in :mod:`.content`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import ceil, inf
 from types import MappingProxyType
@@ -19,18 +18,15 @@ from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
-from ...core.machine import Machine
-from ..terms.events import (
-    AuthenticationRequested,
-    KeptTooMuch,
-    ServerEvent,
-    SessionEnded,
-    SessionEstablished,
-    SessionOpened,
-    SessionRefused,
+from ..terms import (
+    LEASE_SECONDS,
+    SESSION,
+    SESSION_LEASES,
+    Challenged,
+    Denied,
+    Granted,
+    SessionState,
 )
-from ..terms.limits import LEASE_SECONDS, SESSION_LEASES
-from ..terms.states import SESSION, Challenged, Denied, Granted, SessionState
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -43,9 +39,24 @@ from ..wire.control import (
     encode_reply,
 )
 from ..wire.data import IllFormed
-from .flows import Flow, LeaseGrant, WritingFlow, lease_weight
-from .peers import UNKNOWN, Peer, is_automatic
-from .profile import Profile, by_name
+from .flows import (
+    UNKNOWN,
+    AuthenticationRequested,
+    Flow,
+    KeptTooMuch,
+    LeaseGrant,
+    Peer,
+    Profile,
+    ServerEvent,
+    Session,
+    SessionEnded,
+    SessionEstablished,
+    SessionOpened,
+    SessionRefused,
+    by_name,
+    is_automatic,
+    lease_weight,
+)
 
 TOKEN_OCTETS: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
@@ -79,9 +90,6 @@ class Arrival(NamedTuple):
     peers: Mapping[bytes, Peer] = NOTHING_KNOWN
 
 
-Place = tuple[WritingFlow, int]
-"""What ``made_safe`` and ``not_safe`` are told: a flow, and a place in what it has written."""
-
 Outputs = tuple[list[list[bytes]], list[list[bytes]]]
 """What is to be sent on control and on data sockets, behind the names of the connections."""
 
@@ -95,55 +103,6 @@ def everything(session: Session, reads: bool, resource: str) -> bool:
 
 
 _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """One client's session.
-
-    Attributes:
-        peer: the control connection; never shown to anybody.
-        key: the CURVE key behind it; empty where there is none.
-        name: the session's public name.
-        virtual_host: what the client opened.
-        user: the authenticated user, or None.
-        profile: what the client selected, or None.
-        mechanism: of the SASL cycle under way, or None.
-        heard_at: when any of its connections sent anything last.
-        address: the network address behind the control connection; "" if it is not known.
-        left: the control connection has ended; the session lives as long as its flows.
-        application: whatever the caller keeps with the session.
-        permissions: what the caller remembers of the answers to ``may``.
-        kept: what leases and flows make the process keep for longer than a message.
-    """
-
-    peer: bytes
-    name: str
-    virtual_host: str
-    opened_at: float
-    heard_at: float
-    user: str | None = None
-    profile: Profile | None = None
-    mechanism: str | None = None
-    address: str = ""
-    key: bytes = b""
-    left: bool = False
-    application: Any = None
-    permissions: Any = None
-    machine: Machine[SessionState] = field(
-        default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
-    )
-    grants: dict[str, LeaseGrant] = field(default_factory=dict)  # not used by a connection yet
-    flows: dict[bytes, Flow] = field(default_factory=dict)
-    envelope: list[bytes] = field(default_factory=list)  # of the request under way
-    asked_at: float = 0.0
-    kept: Keeping = field(default_factory=Keeping)
-    refused: bool = False  # the reply waits for the time that a failure costs
-    ended: bool = False
-
-    @property
-    def state(self) -> SessionState:
-        return self.machine.state
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):

@@ -15,39 +15,44 @@
 When the server does not answer the client drops its socket, connects again, opens the session
 again and renews its leases; what a writer has in flight is sent again then, so contents arrive at
 least once.
+
+:class:`MtlClientService` adds the first session and whatever ends one for good: a log-in that is
+refused, a server that is away while no flow waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
+from ...net.clients.client import ClientLink
+from ...net.clients.reconnect import DRAIN_SECONDS, ReconnectingService, ReconnectState
 from ...net.factory import SessionFactory
-from ...net.inherited import InheritedClientLink as ClientLink
-from ...net.inherited import InheritedLink as Link
 from ...net.link import SteadyLogger
 from ...net.outbox import Tickets
+from ...net.session import ClientSession
 from ..machine.client import Client, Credentials
-from ..terms.events import (
+from ..terms import (
+    CLIENT_LIMITS,
     Answered,
+    ClientEvent,
+    ClientState,
     LeaseGranted,
     RequestRefused,
     RequestTimedOut,
     SocketDropped,
 )
-from ..terms.limits import CLIENT_LIMITS
-from ..terms.states import ClientState
 from ..wire.control import Reply
-from ..zeromq import Bounds, CurveClient, Sockets, check_address, messages_within, with_port
-from .dealer import DealerWire
-from .flows import MtlFlow, MtlReader, MtlWriter, Received
+from ..wire.fields import FieldValue
+from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_port
+from ..zeromq.sockets import Sockets
+from .flows import RENEWAL_SECONDS, DealerWire, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
 from .link import PROTOCOL
-from .renewing import RENEWAL_SECONDS
 
 PEER_MESSAGES_MAX = 1000
 """libzmq holds no more messages of a server than these, however small they are."""
@@ -58,14 +63,22 @@ FLOWS_MAX = 10_000
 NOT_AUTHORIZED = 401
 
 
-class MtlClient(ClientLink):
-    """A client: one control flow, and any number of data flows, each with a link of its own.
+class Owner(Protocol):
+    """Who keeps a client for others, and hears what happens on its control flow."""
 
-    Attributes:
-        machine: the control flow's machine; its ``snapshot()`` tells where the client stands.
-        flows: the data flows, by the number of their lease.
-        limits: the limits in force.
-        clock: what the factory's is.
+    def happened(self, client: MtlClient, event: ClientEvent) -> None:
+        """Note an event of the control flow."""
+
+    def flowEnded(self, client: MtlClient) -> None:
+        """Note that a flow is over."""
+
+
+class ControlLink(ClientLink):
+    """The control flow of a client, whose data flows have links of their own.
+
+    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
+        flows: the links of the data flows, by the number of their lease.
+        owner: who hears what happens; None: nobody.
     """
 
     log: ClassVar = SteadyLogger(namespace="twisted_msgproto.mtl")
@@ -76,36 +89,16 @@ class MtlClient(ClientLink):
     factory: MtlClientFactory
     machine: Client
     wire: DealerWire
+    owner: Owner | None = None
+    endpoint: str
 
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        limits: Mapping[str, object] | None = None,
-        curve: CurveClient | None = None,
-        clock: Any = None,
-        persistent: bool = True,
-        sockets: Callable[[Any], Any] = Sockets,
-        factory: MtlClientFactory | None = None,
-    ) -> None:
-        """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
-        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow that stood once waits for a server that does
-        not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes the
-        sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
-        ConfigurationError for what is no address.
-        """
-        super().__init__()
-        check_address(endpoint)
-        if factory is None:
-            factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
-        self.factory = factory
-        self.clock = factory.clock
-        self.limits = factory.limits
-        self.flows: dict[int, MtlFlow] = {}
-        self._endpoint = endpoint
-        self._persistent = persistent
+    def __init__(self, protocol: MtlClient) -> None:
+        super().__init__(protocol)
+        self.clock = self.factory.clock
+        self.limits = self.factory.limits
+        self.flows: dict[int, FlowLink] = {}
         self._requests: Tickets[Reply] = Tickets()
-        self._renewals: dict[MtlFlow, Any] = {}
+        self._renewals: dict[FlowLink, Any] = {}
         self._trouble = ""  # of the control socket that was dropped last
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
@@ -119,24 +112,23 @@ class MtlClient(ClientLink):
                 PEER_MESSAGES_MAX,
             ),
         )
-        self._sockets = factory.makeSockets(self.clock)
+        self._sockets = self.factory.makeSockets(self.clock)
+
+    def begin(self, endpoint: str, persistent: bool) -> None:
+        """Connect a socket to ``endpoint``; ConfigurationError if that cannot be."""
+        self.endpoint = endpoint
+        self._persistent = persistent
         wire = DealerWire(self.clock, endpoint, self.connectionLost)
         try:
             wire.use(self._controlSocket())
         except ConfigurationError:
             self._sockets.shutdown()
             raise
-        self.makeConnection(wire)  # type: ignore[no-untyped-call]
-
-    # ── the link ────────────────────────────────────────────────────────────────────────────────
+        self.protocol.makeConnection(wire)
+        self.peer = endpoint
 
     def makeMachine(self) -> Client:
         return Client(self.limits)
-
-    def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it first."""
-        super().connectionMade()
-        self.peer = self._endpoint
 
     def connectionCounters(self) -> Mapping[str, int]:
         return self.machine.counters
@@ -148,10 +140,10 @@ class MtlClient(ClientLink):
 
     def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
         """Return a socket for a data flow, connected to the server's data port."""
-        return self._socket(received, with_port(self._endpoint, port))
+        return self._socket(received, with_port(self.endpoint, port))
 
     def _controlSocket(self) -> Any:
-        socket = self._socket(self.received, self._endpoint)
+        socket = self._socket(self.received, self.endpoint)
         socket.refused = self._turnedAway
         return socket
 
@@ -160,111 +152,23 @@ class MtlClient(ClientLink):
             reason = f"the server will not have us: {text}"
             self._follow(self.machine.turned_away(reason, self._now()))
 
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+    def _follow(self, events: Iterable[ClientEvent]) -> None:
+        if self.owner is None:
+            super()._follow(events)
+            return
+        events = list(events)
+        super()._follow(events)
+        for event in events:
+            self.owner.happened(self.protocol, event)
 
-    def whenEstablished(self) -> Deferred[Self]:
-        """Return a Deferred that fires with this client when the server has let it in.
+    # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
-        That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
-        what that request fails with, and with ConnectionClosed when the client is closed before. A
-        session that the server has forgotten stands meanwhile: the next verb opens it again.
-        """
-        return super().whenEstablished()
-
-    def open(self, virtualHost: str) -> Deferred[Sequence[str]]:
-        """Open a session: the profiles, or nothing when the client has to authorize first.
-
-        The flows of a session before this one are closed.
-        """
-        if over := self._over():
-            return over
-        flows = list(self.flows.values())
-        opened = self._request(self.machine.open, virtualHost)
-        if not opened.called:  # else it could not be asked for
-            self._established = False
-            for flow in flows:
-                flow.close()
-        return opened.addCallbacks(self._opened, self._notLetIn)
-
-    def _opened(self, reply: Reply) -> Sequence[str]:
-        if reply.code != 201:
-            return []
-        self._letIn()
-        return list(self.machine.profiles)
-
-    def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
-        """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
-        if over := self._over():
-            return over
-        authorized = self._request(self.machine.authorize, credentials)
-        return authorized.addCallbacks(self._authorized, self._notLetIn)
-
-    def _authorized(self, reply: Reply) -> Sequence[str]:
-        self._letIn()
-        return list(self.machine.profiles)
-
-    def _letIn(self) -> None:
-        if self.machine.state in (ClientState.READY, ClientState.PROFILED):
-            self.establish()
-
-    def _notLetIn(self, failure: Failure) -> Failure:
-        if failure.check(Refused, TimedOut) is not None:
-            self._standing.fail(failure)
-        return failure
-
-    def profile(self, name: str) -> Deferred[None]:
-        """Select a profile; the flows of the one before are closed."""
-        flows = list(self.flows.values())  # not those that are asked for before the answer
-
-        def selected(reply: Reply) -> None:
-            for flow in flows:
-                flow.close()
-
-        if over := self._over():
-            return over
-        asked = self._request(self.machine.profile, name)
-        return asked.addCallback(selected)
-
-    def reader(
-        self,
-        resources: Sequence[str],
-        confirm: str = "full",
-        received: Callable[[Received], object] | None = None,
-    ) -> Deferred[MtlReader]:
-        """A data flow that reads; fires when the server has accepted its lease.
-
-        ``received`` is called with each content.  Without it contents are kept for ``async for``
-        over the flow.
-        """
-        if over := self._over():
-            return over
-        flow = MtlReader(self, confirm == "full", received)
-        return self._lease(flow, self.machine.reader, resources, confirm)
-
-    def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow that writes; fires when the server has accepted its lease."""
-        if over := self._over():
-            return over
-        flow = MtlWriter(self, confirm == "full")
-        return self._lease(flow, self.machine.writer, resources, confirm)
-
-    def _lease(self, flow: Any, verb: Callable[..., int], *arguments: Any) -> Deferred[Any]:
-        if len(self.flows) >= FLOWS_MAX:
-            return fail(LimitExceeded(f"{FLOWS_MAX} flows stand already; nothing was sent"))
-        try:
-            number = verb(*arguments, self._now())
-        except ValueError as error:
-            return fail(error)
-        self.flows[number] = flow
-        opened: Deferred[Any] = flow.leasing(number)
-        self._takeUp()
-        return opened
-
-    def _over(self) -> Deferred[Any] | None:
+    def over(self) -> Deferred[Any] | None:
+        """Return what a verb gives when the client was closed, or ends."""
         over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
-    def _request(self, verb: Callable[..., int], argument: Any) -> Deferred[Reply]:
+    def request(self, verb: Callable[..., int], argument: Any) -> Deferred[Reply]:
         try:
             self._requests.check()
             number = verb(argument, self._now())
@@ -274,42 +178,71 @@ class MtlClient(ClientLink):
         self._takeUp()
         return ticket
 
+    def lease(self, flow: Any, verb: Callable[..., int], *arguments: Any) -> Deferred[Any]:
+        """Ask for a lease of ``flow``; fires with it when the server has accepted that."""
+        if len(self.flows) >= FLOWS_MAX:
+            return fail(LimitExceeded(f"{FLOWS_MAX} flows stand already; nothing was sent"))
+        try:
+            number = verb(*arguments, self._now())
+        except ValueError as error:
+            return fail(error)
+        self.flows[number] = flow.link
+        opened: Deferred[Any] = flow.link.leasing(number)
+        self._takeUp()
+        return opened
+
+    def letIn(self) -> None:
+        """A request was answered: the session stands if the server asks for nothing more."""
+        if self.machine.state in (ClientState.READY, ClientState.PROFILED):
+            self.establish()
+
+    def notLetIn(self, failure: Failure) -> Failure:
+        if failure.check(Refused, TimedOut) is not None:
+            self._standing.fail(failure)
+        return failure
+
+    def startsAnew(self) -> None:
+        """Another session is asked for: the one before does not stand."""
+        self._established = False
+
     def _takeUp(self) -> None:
         self._follow(self.machine.receive((), self._now()))
 
     # ── the flows ───────────────────────────────────────────────────────────────────────────────
 
-    def renewFlow(self, flow: MtlFlow) -> None:
+    def renewFlow(self, flow: FlowLink) -> None:
         """A flow has lost its place at the server: get another lease for it.
 
         A server that grants leases and ends them at once is asked less and less often.
         """
         if self._ended or flow in self._renewals:
             return
-        wait = flow.hurry.next(self._now())
+        wait = flow.renewals.next(self._now())
         if wait:
             self._renewLater(flow, wait)
         else:
             self._renewNow(flow)
 
-    def _renewLater(self, flow: MtlFlow, seconds: float) -> None:
+    def _renewLater(self, flow: FlowLink, seconds: float) -> None:
         self._renewals[flow] = self.clock.callLater(seconds, self._renewAgain, flow)
 
-    def _renewNow(self, flow: MtlFlow) -> None:
+    def _renewNow(self, flow: FlowLink) -> None:
         if not self._ended:
             self.machine.renew(flow.number, self._now())
             self._takeUp()
 
-    def flowEnded(self, flow: MtlFlow) -> None:
+    def flowEnded(self, flow: FlowLink) -> None:
         """A flow is over: its lease is not renewed any more."""
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
         self._cancelRenewal(flow)
 
-    def _cancelRenewal(self, flow: MtlFlow) -> None:
+    def _cancelRenewal(self, flow: FlowLink) -> None:
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
+        if self.owner is not None:
+            self.owner.flowEnded(self.protocol)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -366,7 +299,7 @@ class MtlClient(ClientLink):
         self._failed(event.number, TimedOut(f"{text}: {trouble}" if trouble else text))
 
     actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
-        **Link.actions,
+        **ClientLink.actions,
         SocketDropped: _socketDropped,
         Answered: _answered,
         LeaseGranted: _leaseGranted,
@@ -384,10 +317,133 @@ class MtlClient(ClientLink):
         else:
             flow.fail(error)
 
-    def _renewAgain(self, flow: MtlFlow) -> None:
+    def _renewAgain(self, flow: FlowLink) -> None:
         self._renewals.pop(flow, None)
-        flow.hurry.begun(self._now())
+        flow.renewals.begun(self._now())
         self._renewNow(flow)
+
+
+class MtlClient(ClientSession, link=ControlLink):
+    """A client: one control flow, and any number of data flows.
+
+    Attributes:
+        limits: the limits in force.
+        clock: what the factory's is.
+    """
+
+    factory: MtlClientFactory
+    link: ControlLink
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        limits: Mapping[str, object] | None = None,
+        curve: CurveClient | None = None,
+        clock: Any = None,
+        persistent: bool = True,
+        sockets: Callable[[Any], Any] = Sockets,
+        factory: MtlClientFactory | None = None,
+    ) -> None:
+        """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
+        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow that stood once waits for a server that does
+        not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes the
+        sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
+        ConfigurationError for what is no address.
+        """
+        check_address(endpoint)
+        if factory is None:
+            factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
+        self.factory = factory
+        self.clock = factory.clock
+        self.limits = factory.limits
+        self.link.begin(endpoint, persistent)
+
+    @property
+    def flows(self) -> Mapping[int, MtlFlow]:
+        """Return the data flows, by the number of their lease."""
+        return {number: link.protocol for number, link in self.link.flows.items()}
+
+    def whenEstablished(self) -> Deferred[Self]:
+        """Return a Deferred that fires with this client when the server has let it in.
+
+        That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
+        what that request fails with, and with ConnectionClosed when the client is closed before. A
+        session that the server has forgotten stands meanwhile: the next verb opens it again.
+        """
+        return super().whenEstablished()
+
+    def open(self, virtualHost: str) -> Deferred[Sequence[str]]:
+        """Open a session: the profiles, or nothing when the client has to authorize first.
+
+        The flows of a session before this one are closed.
+        """
+        if over := self.link.over():
+            return over
+        link = self.link
+        flows = list(link.flows.values())
+        opened = link.request(link.machine.open, virtualHost)
+        if not opened.called:  # else it could not be asked for
+            link.startsAnew()
+            for flow in flows:
+                flow.close()
+        return opened.addCallbacks(self._opened, link.notLetIn)
+
+    def _opened(self, reply: Reply) -> Sequence[str]:
+        if reply.code != 201:
+            return []
+        return self._letIn(reply)
+
+    def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
+        """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
+        link = self.link
+        if over := link.over():
+            return over
+        authorized = link.request(link.machine.authorize, credentials)
+        return authorized.addCallbacks(self._letIn, link.notLetIn)
+
+    def _letIn(self, reply: Reply) -> Sequence[str]:
+        self.link.letIn()
+        return list(self.link.machine.profiles)
+
+    def profile(self, name: str) -> Deferred[None]:
+        """Select a profile; the flows of the one before are closed."""
+        link = self.link
+        flows = list(link.flows.values())  # not those that are asked for before the answer
+
+        def selected(reply: Reply) -> None:
+            for flow in flows:
+                flow.close()
+
+        if over := link.over():
+            return over
+        asked = link.request(link.machine.profile, name)
+        return asked.addCallback(selected)
+
+    def reader(
+        self,
+        resources: Sequence[str],
+        confirm: str = "full",
+        received: Callable[[Received], object] | None = None,
+    ) -> Deferred[MtlReader]:
+        """A data flow that reads; fires when the server has accepted its lease.
+
+        ``received`` is called with each content.  Without it contents are kept for ``async for``
+        over the flow.
+        """
+        link = self.link
+        if over := link.over():
+            return over
+        flow = MtlReader(link, confirm == "full", received)
+        return link.lease(flow, link.machine.reader, resources, confirm)
+
+    def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
+        """A data flow that writes; fires when the server has accepted its lease."""
+        link = self.link
+        if over := link.over():
+            return over
+        flow = MtlWriter(link, confirm == "full")
+        return link.lease(flow, link.machine.writer, resources, confirm)
 
 
 class MtlClientFactory(SessionFactory):
@@ -429,9 +485,9 @@ class MtlClientFactory(SessionFactory):
         self.curve = curve
         self.makeSockets = sockets
 
-    def buildClient(self, endpoint: str, kind: type[MtlClient] | None = None) -> MtlClient:
+    def buildClient(self, endpoint: str) -> MtlClient:
         """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
-        return (kind or self.protocol)(endpoint, factory=self)
+        return self.protocol(endpoint, factory=self)
 
     async def enter(self, client: MtlClient) -> MtlClient:
         """Open a session, authorize if the server asks for that, select the profile.
@@ -439,10 +495,194 @@ class MtlClientFactory(SessionFactory):
         Raises Refused and TimedOut.
         """
         await client.open(self.virtualHost)
-        if client.machine.state is ClientState.UNAUTHORIZED:
+        if client.link.machine.state is ClientState.UNAUTHORIZED:
             if self.credentials is None:
                 raise Refused("the server wants to know who we are", NOT_AUTHORIZED)
             await client.authorize(self.credentials)
         if self.profile is not None:
             await client.profile(self.profile)
         return client
+
+
+# ── A client that comes back ──────────────────────────────────────────────────────────────────────
+
+
+class MtlClientService(ReconnectingService[MtlClient]):
+    """A session and its flows; see ``ReconnectingService``.
+
+    A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
+    again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.
+
+    While the server is away nobody hears of it before somebody asks: a flow does so by itself
+    within the limit ``liveness``, a client without flows with its next verb.
+    """
+
+    def __init__(self, endpoint: str, factory: MtlClientFactory, **options: Any) -> None:
+        """``endpoint`` is the control flow's ZeroMQ address; ``options`` are those of the base.
+
+        Raises ConfigurationError for what is no address.
+        """
+        check_address(endpoint)
+        drain = factory.limits.get("drain", DRAIN_SECONDS)
+        super().__init__(factory.clock, **{"drain": drain, **options})
+        self.factory = factory
+        self._endpoint = endpoint
+        self._client: MtlClient | None = None  # of the session, or of the attempt at hand
+        self._entering: Deferred[MtlClient] | None = None
+        self._call: Any = None  # the next attempt
+        self._writers: dict[str, MtlWriter] = {}
+        self._leasing: dict[str, list[Deferred[MtlWriter]]] = {}
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
+        """Is a data flow that writes, in the present session or in the next one.
+
+        Waiting for a session lasts at most ``request-timeout`` × ``request-tries`` (TimedOut).
+        """
+        return self.perform(
+            lambda client, left: client.writer(resources, confirm), seconds=self._seconds
+        )
+
+    def reader(
+        self,
+        resources: Sequence[str],
+        confirm: str = "full",
+        received: Callable[[Received], object] | None = None,
+    ) -> Deferred[MtlReader]:
+        """A data flow that reads, as :meth:`.MtlClient.reader`; waits as :meth:`writer` does."""
+        return self.perform(
+            lambda client, left: client.reader(resources, confirm, received),
+            seconds=self._seconds,
+        )
+
+    def send(
+        self,
+        resource: str,
+        body: bytes,
+        properties: Mapping[str, FieldValue] | None = None,
+    ) -> Deferred[None]:
+        """Send one content; fires when the server has it safe, however often it goes away.
+
+        The service keeps a flow with confirm ``full`` for each resource.  Waiting for the first
+        session is bounded as for :meth:`writer`; fails as :meth:`~.flows.MtlWriter.send` does.
+        """
+        return self.perform(
+            lambda client, left: self._writerFor(client, resource).addCallback(
+                lambda writer: writer.send(resource, body, properties)
+            ),
+            seconds=self._seconds,
+            octets=len(body),
+        )
+
+    @property
+    def _seconds(self) -> float:
+        limits = self.factory.limits
+        return limits["request-timeout"] * limits["request-tries"]
+
+    def _writerFor(self, client: MtlClient, resource: str) -> Deferred[MtlWriter]:
+        writer = self._writers.get(resource)
+        if writer is not None and writer.stands:
+            return succeed(writer)
+        waiting: Deferred[MtlWriter] = Deferred()
+        asking = self._leasing.setdefault(resource, [])
+        asking.append(waiting)
+        if len(asking) == 1:
+            leased = client.writer([resource])
+            leased.addCallbacks(
+                self._leased, self._notLeased, callbackArgs=(resource,), errbackArgs=(resource,)
+            )
+        return waiting
+
+    def _leased(self, writer: MtlWriter, resource: str) -> None:
+        self._writers[resource] = writer
+        for waiting in self._leasing.pop(resource, ()):
+            if not waiting.called:  # its caller may have cancelled it
+                waiting.callback(writer)
+
+    def _notLeased(self, failure: Failure, resource: str) -> None:
+        for waiting in self._leasing.pop(resource, ()):
+            if not waiting.called:
+                waiting.errback(failure)
+
+    # ── attempts ────────────────────────────────────────────────────────────────────────────────
+
+    def whenEstablished(self) -> Deferred[MtlClient]:
+        """As :meth:`ReconnectingService.whenEstablished`; it waits while the server is away."""
+        if self.session is not None and self.state is not ReconnectState.UP:
+            return self._standing.wait()
+        return super().whenEstablished()
+
+    def _begin(self) -> None:
+        self._call = None
+        self._attempting()
+        self._client = client = self.factory.buildClient(self._endpoint)
+        client.link.owner = self
+        self._entering = ensureDeferred(self.factory.enter(client))
+        self._entering.addCallbacks(self._entered, self._lost)
+
+    def _entered(self, client: MtlClient) -> None:
+        self._entering = None
+        self._established(client)
+
+    def _lost(self, failure: Failure) -> None:
+        """There is no session, or none any more: drop the client, and try again later."""
+        self._entering = None
+        client, self._client = self._client, None
+        if self._closing:
+            return
+        error: Any = failure.value
+        self._failed(error)
+        if client is not None:
+            for flow in list(client.link.flows.values()):
+                flow.fail(error)
+            client.abort()
+        if self._closing:
+            return  # somebody's callback has stopped the service
+        seconds = self._delay()
+        if not (self._stopWhenRefused and self.state is ReconnectState.REFUSED):
+            self._call = self.clock.callLater(seconds, self._begin)
+
+    # ── what the client of the session says ─────────────────────────────────────────────────────
+
+    def happened(self, client: MtlClient, event: ClientEvent) -> None:
+        """Follow an event of the control flow of ``client``."""
+        if client is not self.session or self._closing:
+            return
+        match event:
+            case SocketDropped():
+                if self.state is ReconnectState.UP:
+                    self._change(ReconnectState.CONNECTING)
+            case Answered() | LeaseGranted():
+                if self.state is not ReconnectState.UP:
+                    self._established(client)
+            case RequestTimedOut():
+                self._change(ReconnectState.DOWN)
+                self.flowEnded(client)
+            case RequestRefused(code=401):
+                self._change(ReconnectState.CONNECTING)  # it does not stand any more
+                self._lost(Failure(Refused(event.reason, event.code)))
+
+    def flowEnded(self, client: MtlClient) -> None:
+        if client is self.session and self.state is ReconnectState.DOWN and not client.flows:
+            self._lost(Failure(TimedOut("the server does not answer")))
+
+    def _isOver(self, session: MtlClient) -> bool:
+        return session is not self._client
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def _closeSession(self, session: MtlClient) -> Deferred[None]:
+        return session.close()
+
+    def _leave(self) -> Deferred[None]:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        self._cutOff()
+        return succeed(None)
+
+    def _cutOff(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.abort()

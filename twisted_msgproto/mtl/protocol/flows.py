@@ -4,21 +4,27 @@ another.
 
 from __future__ import annotations
 
+import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from math import inf
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
+from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
+from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
-from ...net.inherited import InheritedLink as Link
-from ...net.link import SteadyLogger
+from ...net.factory import SessionFactory
+from ...net.link import Link, SteadyLogger
 from ...net.outbox import Tickets, Waiters
+from ...net.wires import Wire
 from ..machine.client_flow import ClientFlow
-from ..terms.events import (
+from ..terms import (
     LEASE_UNANSWERED,
     ContentsConfirmed,
     ContentsReceived,
@@ -30,12 +36,159 @@ from ..terms.events import (
     Responded,
 )
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq.hooks import guarded
-from .dealer import DealerWire
-from .renewing import Hurry
+from ..zeromq.bounded import guarded
 
-if TYPE_CHECKING:
-    from .client import MtlClient, MtlClientFactory
+# ── Sockets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+UNREAD_LOOK_SECONDS: Final = 0.02
+"""A wire that is to be closed checks this often whether its socket has sent everything."""
+
+
+@implementer(IAddress)
+class Endpoint:
+    """A ZeroMQ address, as the address at the other end of a wire."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+class DealerWire(Wire):
+    """One DEALER socket at a time.
+
+    Attributes:
+        socket: the socket in use; None while there is none, and then what is written is lost.
+    """
+
+    def __init__(self, clock: Any, address: str, closed: Callable[[], None]) -> None:
+        """``address`` is the server's; ``closed()`` is called once, when the wire has ended."""
+        self._clock = clock
+        self._address = Endpoint(address)
+        self._closed = closed
+        self._paused = False
+        self._look: Any = None  # the call that closes the wire once everything was sent
+        self.socket: Any = None
+
+    # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
+
+    def use(self, socket: Any) -> None:
+        self.socket = socket
+        if self._paused:
+            socket.pauseProducing()
+
+    def drop(self) -> int:
+        """Close the socket, if there is one; return how many messages it had not sent."""
+        socket, self.socket = self.socket, None
+        if socket is None:
+            return 0
+        unread: int = socket.unread
+        socket.shutdown()
+        return unread
+
+    @property
+    def trouble(self) -> str:
+        """Why it may be that nobody answers on this socket; empty before anything is known."""
+        return "" if self.socket is None else self.socket.trouble
+
+    @property
+    def unread(self) -> int:
+        return 0 if self.socket is None else self.socket.unread
+
+    # ── as every wire ───────────────────────────────────────────────────────────────────────────
+
+    def write(self, outputs: list[list[bytes]]) -> None:
+        if self.socket is not None:
+            self.socket.sendAll(outputs)
+
+    def close(self, fault: bool) -> None:
+        if self.unread:
+            self._look = self._clock.callLater(UNREAD_LOOK_SECONDS, self._lookUnread)
+        else:
+            self._closed()
+
+    def _lookUnread(self) -> None:
+        self._look = None
+        self.close(fault=False)
+
+    def abort(self) -> None:
+        self._closed()
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        if self.socket is not None:
+            self.socket.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        if self.socket is not None:
+            self.socket.resumeProducing()
+
+    def getPeer(self) -> IAddress:
+        return self._address
+
+    getHost = getPeer
+
+    def established(self) -> None:
+        """The session stands; nothing changes here."""
+
+    def stop(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self.drop()
+
+
+# ── Leases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+RENEWAL_SECONDS: Final = 1.0
+"""After a lease could not be renewed: how long until the client tries again."""
+
+RENEWAL_SECONDS_MOST: Final = 60.0
+"""A flow whose leases end soon waits at most this long for the next."""
+
+RENEWALS_AT_ONCE: Final = 10
+"""This number of leases in a row that end soon and were of no use are renewed without a wait."""
+
+STEADY_SECONDS: Final = 10.0
+"""A lease that stood this long has not ended soon."""
+
+
+class RenewalBackoff:
+    """How soon the leases of a flow end, and how long to wait for the next."""
+
+    def __init__(self, random: Callable[[], float] = random_module.random) -> None:
+        """``random`` returns numbers from 0 to 1."""
+        self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
+        self._since = -inf  # when the newest lease was asked for
+        self._soon = 0  # leases in a row that have ended soon
+        self._of_use = False  # a content was received or confirmed under the newest lease
+
+    def begun(self, now: float) -> None:
+        self._since = now
+
+    def used(self) -> None:
+        """A content was received or confirmed: the lease was of use, however soon it ends.
+
+        A gateway that restarts often is no server that grants leases and ends them.
+        """
+        self._of_use = True
+
+    def next(self, now: float) -> float:
+        """Return the seconds to wait: a lease has ended; 0.0: another one is asked for now."""
+        if self._of_use or now >= self._since + STEADY_SECONDS:
+            self._soon = 0
+            self._of_use = False
+            self._backoff.reset()
+        self._soon += 1
+        if self._soon > RENEWALS_AT_ONCE:
+            return self._backoff.next()
+        self.begun(now)
+        return 0.0
+
+
+# ── Flows ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
@@ -56,6 +209,29 @@ class Received:
         return decode_table(self.table)
 
 
+class Owner(Protocol):
+    """What a flow needs of its client."""
+
+    clock: Any
+    peer: str
+
+    @property
+    def factory(self) -> SessionFactory:
+        """What has the limits."""
+
+    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
+        """Return a socket for a data flow, connected to the server's data port."""
+
+    def renewFlow(self, flow: FlowLink) -> None:
+        """A flow has lost its place at the server: get another lease for it."""
+
+    def flowEnded(self, flow: FlowLink) -> None:
+        """A flow is over: its lease is not renewed any more."""
+
+    def endIfAlone(self) -> None:
+        """End in order, if that is wanted and no flow is left."""
+
+
 UNREAD_TIMES: Final = 2
 """A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
 
@@ -67,56 +243,53 @@ def _weigh(content: Received) -> int:
     return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
-class MtlFlow(Link):
-    """One data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
+class FlowLink(Link):
+    """One data flow, over one socket after another.
 
-    Attributes:
-        machine: decides everything; its ``snapshot()`` tells where the flow stands.
+    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         number: the number of its lease at the client.
-        lost: called with the error when the flow is over without ``close``; its verbs fail then.
-        hurry: says when a lease that was lost is to be renewed.
+        renewals: say when a lease that was lost is to be renewed.
+        tickets: who waits for the answers to commands and contents.
     """
 
     log: ClassVar = log
-    reads: ClassVar[bool]
     noInputs: ClassVar = ()
     readsWhileDraining: ClassVar = True
     answerEvents: ClassVar = frozenset({Responded, ContentsConfirmed, ContentsRefused})
 
-    factory: MtlClientFactory
+    factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
     number = 0
 
-    def __init__(self, client: MtlClient, confirm: bool) -> None:
-        self.factory = client.factory
-        self.lost: Callable[[Exception], object] = _logLoss
+    def __init__(self, flow: MtlFlow, client: Owner, confirm: bool) -> None:
+        self.protocol, self.factory = flow, client.factory
         self._client = client
         self._confirm = confirm
         self._port = 0
         self._draining = False
-        self._tickets: Tickets[None] = Tickets()
+        self.tickets: Tickets[None] = Tickets()
         self._opening: Deferred[Any] | None = Deferred(self._cancelled)
         self._unanswered: list[int] = []
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
-        self.hurry = Hurry()
+        self.renewals = RenewalBackoff()
         limits = self.factory.limits
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
-        wire = DealerWire(client.clock, client.peer, self.connectionLost)
-        self.makeConnection(wire)  # type: ignore[no-untyped-call]
+    def begin(self) -> None:
+        """Begin, without a lease."""
+        self.connect(DealerWire(self._client.clock, self._client.peer, self.connectionLost))
+        self.peer = self._client.peer
 
-    # ── the link ────────────────────────────────────────────────────────────────────────────────
+    def told(self) -> None:
+        """No hook of the application's hears of a flow before it has a lease."""
 
     def makeMachine(self) -> ClientFlow:
-        return ClientFlow(reads=self.reads, confirm=self._confirm, limits=self.factory.limits)
-
-    def connectionMade(self) -> None:
-        """Begin, without a lease; a subclass that overrides this calls it first."""
-        super().connectionMade()
-        self.peer = self._client.peer
+        return ClientFlow(
+            reads=self.protocol.reads, confirm=self._confirm, limits=self.factory.limits
+        )
 
     def connectionCounters(self) -> Mapping[str, int]:
         return self.machine.counters
@@ -161,7 +334,7 @@ class MtlFlow(Link):
         if not self._following and not self._ended and self.wire.unread > self._unread_max:
             self._follow(self.machine.suspend("the server does not read what it is sent"))
 
-    def _sendSoon(self) -> None:
+    def sendSoon(self) -> None:
         if self._sending is None and not self._following:
             self._sending = self.factory.clock.callLater(0, self._sendNow)
 
@@ -179,19 +352,19 @@ class MtlFlow(Link):
     def _opens(self, event: FlowOpened) -> None:
         opening, self._opening = self._opening, None
         if opening is not None:
-            opening.callback(self)
+            opening.callback(self.protocol)
 
     def _responded(self, event: Responded) -> None:
         if event.code == 200:
-            self._tickets.done(event.number, None)
+            self.tickets.done(event.number, None)
         else:
             error = Refused("the server says no to the command", event.code)
-            self._tickets.fail(event.number, error)
+            self.tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self.hurry.used()
+        self.renewals.used()
         for number in event.numbers:
-            self._tickets.done(number, None)
+            self.tickets.done(number, None)
 
     def _refused(self, event: ContentsRefused) -> None:
         self._fail(event.numbers, Refused("the server does not take the content", event.code))
@@ -213,7 +386,7 @@ class MtlFlow(Link):
         self.fail(TimedOut(event.reason))
 
     def _received(self, event: ContentsReceived) -> None:
-        self.hurry.used()
+        self.renewals.used()
         self._contents(event)
 
     def _contents(self, event: ContentsReceived) -> None:
@@ -231,13 +404,26 @@ class MtlFlow(Link):
         FlowGivenUp: _givenUp,
     }
 
-    def _over(self) -> Deferred[None] | None:
+    def ask(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
+        """Send a command; fires with its answer."""
+        try:
+            ticket = self.tickets.issue(verb(resource, self._now()))
+        except ValueError as error:
+            return fail(error)
+        self._settle()
+        return ticket
+
+    def now(self) -> float:
+        now: float = self._now()
+        return now
+
+    def over(self) -> Deferred[None] | None:
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
     def _fail(self, numbers: Iterable[int], error: Exception) -> None:
         for number in numbers:
-            self._tickets.fail(number, error)
+            self.tickets.fail(number, error)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -300,13 +486,111 @@ class MtlFlow(Link):
         if opening is not None:
             opening.errback(error)
         elif self._failed:
-            guarded(self.lost, error)
+            guarded(self.protocol.lost, error)
         self._leaving.fire(error)
         self._client.endIfAlone()
 
 
+class ReaderLink(FlowLink):
+    """The link of a flow that receives content, and keeps it for whoever iterates."""
+
+    def __init__(
+        self,
+        flow: MtlFlow,
+        client: Owner,
+        confirm: bool,
+        received: Callable[[Received], object] | None,
+    ) -> None:
+        super().__init__(flow, client, confirm)
+        self._hook = received
+        self.backlog: Backlog[Received] = Backlog(self._taken, _weigh)
+        self._backlog_max = self.factory.limits.integer("backlog")
+        self._octets_max = self.factory.limits.integer("backlog-octets")
+
+    def _contents(self, event: ContentsReceived) -> None:
+        rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
+        if self._hook is None:
+            self.backlog.put(starmap(Received, rows))
+            if self._share >= 1 and not self._gone:
+                self._control.pause("backlog")
+            return
+        for row in rows:
+            if self._ended:
+                return
+            guarded(self._hook, Received(*row))
+
+    @property
+    def _share(self) -> float:
+        backlog = self.backlog
+        return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
+
+    def _taken(self, content: Received, octets: int) -> None:
+        if self._share <= 0.5 and not self._gone:
+            self._control.resume("backlog")
+
+    def sessionEnding(self, reason: Failure) -> None:
+        """The flow is over; who iterates hears of it."""
+        super().sessionEnding(reason)
+        self.backlog.end(self.ending if self._failed else None)
+
+
 def _logLoss(error: Exception) -> None:
     log.warn("a data flow has ended: {error}", error=error)
+
+
+class MtlFlow:
+    """One data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
+
+    Attributes:
+        lost: called with the error when the flow is over without ``close``; its verbs fail then.
+        link: what connects the flow with its machine and its sockets.
+    """
+
+    reads: ClassVar[bool]
+
+    def __init__(self, link: FlowLink) -> None:
+        self.lost: Callable[[Exception], object] = _logLoss
+        self.link = link
+        link.begin()
+
+    @property
+    def number(self) -> int:
+        """Return the number of its lease at the client."""
+        return self.link.number
+
+    @property
+    def opened(self) -> bool:
+        """Return whether the server has accepted the lease of this flow once."""
+        return self.link.opened
+
+    @property
+    def stands(self) -> bool:
+        """Return whether the flow is not over, though it may just be away from its server."""
+        return self.link.stands
+
+    def snapshot(self) -> dict[str, object]:
+        """Return where the flow stands, as plain values."""
+        return self.link.snapshot()
+
+    def whenEnded(self) -> Deferred[Exception]:
+        """Return a Deferred that fires when the flow is over, with what has ended it.
+
+        That is ConnectionClosed after ``close``, ``drain`` or the end of the client, else the error
+        that ``lost`` is called with.
+        """
+        return self.link.whenEnded()
+
+    def close(self) -> None:
+        """End this flow; what nobody has answered fails with ConnectionClosed."""
+        self.link.close()
+
+    def drain(self) -> None:
+        """The flow ends when what is in flight is answered; its verbs fail from now on."""
+        self.link.drain()
+
+    def flush(self) -> None:
+        """Send now what is otherwise sent with the next turn of the reactor."""
+        self.link.flush()
 
 
 class MtlReader(MtlFlow):
@@ -328,60 +612,40 @@ class MtlReader(MtlFlow):
 
     reads = True
 
+    link: ReaderLink
+
     def __init__(
         self,
-        client: MtlClient,
+        client: Owner,
         confirm: bool,
         received: Callable[[Received], object] | None,
     ) -> None:
-        super().__init__(client, confirm)
-        self._hook = received
-        self._backlog: Backlog[Received] = Backlog(self._taken, _weigh)
-        self._backlog_max = self.factory.limits.integer("backlog")
-        self._octets_max = self.factory.limits.integer("backlog-octets")
+        super().__init__(ReaderLink(self, client, confirm, received))
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
-        return self._command(self.machine.summon, resource)
+        return self._command(self.link.machine.summon, resource)
 
     def dismiss(self, resource: str) -> Deferred[None]:
         """Ask for no more of it; fails with Refused."""
-        return self._command(self.machine.dismiss, resource)
+        return self._command(self.link.machine.dismiss, resource)
 
     def _command(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
-        if over := self._over():
-            return over
-        try:
-            ticket = self._tickets.issue(verb(resource, self._now()))
-        except ValueError as error:
-            return fail(error)
-        self._settle()
-        return ticket
+        link = self.link
+        return link.over() or link.ask(verb, resource)
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """This content (or all up to it) is safe.
 
         Nothing happens when the server has forgotten meanwhile that we have it: it comes again.
         """
-        self.machine.confirm(sequence, multiple, self._now())
-        self._sendSoon()
+        self.link.machine.confirm(sequence, multiple, self.link.now())
+        self.link.sendSoon()
 
     def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
         """Reject this content (or all up to it); ``recycle``: others may have it."""
-        self.machine.reject(sequence, multiple, recycle, self._now())
-        self._sendSoon()
-
-    def _contents(self, event: ContentsReceived) -> None:
-        rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
-        if self._hook is None:
-            self._backlog.put(starmap(Received, rows))
-            if self._share >= 1 and not self._gone:
-                self._control.pause("backlog")
-            return
-        for row in rows:
-            if self._ended:
-                return
-            guarded(self._hook, Received(*row))
+        self.link.machine.reject(sequence, multiple, recycle, self.link.now())
+        self.link.sendSoon()
 
     # ── iteration ───────────────────────────────────────────────────────────────────────────────
 
@@ -390,21 +654,7 @@ class MtlReader(MtlFlow):
 
     async def __anext__(self) -> Received:
         """Return the next content; raise what has ended the flow unless it was closed."""
-        return await self._backlog.take()
-
-    @property
-    def _share(self) -> float:
-        backlog = self._backlog
-        return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
-
-    def _taken(self, content: Received, octets: int) -> None:
-        if self._share <= 0.5 and not self._gone:
-            self._control.resume("backlog")
-
-    def sessionEnding(self, reason: Failure) -> None:
-        """The flow is over; who iterates hears of it."""
-        super().sessionEnding(reason)
-        self._backlog.end(self.ending if self._failed else None)
+        return await self.link.backlog.take()
 
 
 class MtlWriter(MtlFlow):
@@ -412,10 +662,13 @@ class MtlWriter(MtlFlow):
 
     reads = False
 
+    def __init__(self, client: Owner, confirm: bool) -> None:
+        super().__init__(FlowLink(self, client, confirm))
+
     @property
     def room(self) -> int:
         """Return how many more contents the window takes now; below 0: how many wait."""
-        return self.machine.room
+        return self.link.machine.room
 
     def send(
         self,
@@ -438,24 +691,25 @@ class MtlWriter(MtlFlow):
         flow: that content, all behind it and ``lost`` fail with Refused.  Send them again on
         another flow, in their order.
         """
-        if over := self._over():
+        if over := self.link.over():
             return over
         try:
             table = encode_table(properties) if properties else EMPTY
             (number,) = self._hand([(resource, table, body)])
         except ValueError as error:
             return fail(error)
-        return self._tickets.issue(number) if self.machine.confirms else succeed(None)
+        return self.link.tickets.issue(number) if self.link.machine.confirms else succeed(None)
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
         """Pass contents to the machine and return their numbers; raises LimitExceeded."""
-        machine = self.machine
+        link = self.link
+        machine = link.machine
         if not machine.confirms:
-            waiting = machine.queued + self.wire.unread
-            if waiting + len(contents) > self.factory.limits["waiting"]:
+            waiting = machine.queued + link.wire.unread
+            if waiting + len(contents) > link.factory.limits["waiting"]:
                 raise LimitExceeded(f"the server takes no more: {waiting} contents wait already")
-        numbers = machine.send(contents, self._now())
-        self._sendSoon()
+        numbers = machine.send(contents, link.now())
+        link.sendSoon()
         return numbers
 
     def sendMany(
@@ -467,15 +721,15 @@ class MtlWriter(MtlFlow):
         """Send contents together, all with the same properties; fires when all are safe, fails with
         the first refusal, and as :meth:`send` does.
         """
-        if over := self._over():
+        if over := self.link.over():
             return over
         try:
             table = encode_table(properties) if properties else EMPTY
             numbers = self._hand([(resource, table, body) for body in bodies])
         except ValueError as error:
             return fail(error)
-        if not self.machine.confirms:
+        if not self.link.machine.confirms:
             return succeed(None)
-        tickets = [self._tickets.issue(number) for number in numbers]
+        tickets = [self.link.tickets.issue(number) for number in numbers]
         gathered: Deferred[list[None]] = gatherResults(tickets, consumeErrors=True)
         return gathered.addCallbacks(lambda results: None, lambda failure: failure.value.subFailure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.internet.defer import CancelledError
@@ -17,26 +17,24 @@ from ...core.errors import ConnectionClosed
 from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
 from ...net.authentication import sasl
+from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
 from ...net.session import SessionLink, tell_not_stored
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
-from ..machine.peers import Peer
-from ..terms.events import (
+from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
     KeptTooMuch,
+    Peer,
     ServerEvent,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
     SessionRefused,
 )
-from ..zeromq.hooks import guarded
-
-if TYPE_CHECKING:
-    from .server import MtlServer, MtlServerFactory
+from ..zeromq.bounded import guarded
 
 PROTOCOL: Final = "mtl"
 
@@ -123,20 +121,24 @@ class BrokerLink(SessionLink):
     """
 
     log: ClassVar[Logger] = log
-    factory: MtlServerFactory
+    factory: MsgprotoServerFactory
     machine: Server
     wire: SocketPair
     answerEvents: ClassVar = frozenset({SessionEnded})
     turns: ClassVar = (*SessionLink.turns, "_refill")
 
-    def __init__(self, factory: MtlServerFactory) -> None:
-        self.protocol, self.factory = self, factory
-
-    def connectionMade(self) -> None:
+    def told(self) -> None:
         """Each client has a session of its own, which hears of its beginning."""
 
+    def __init__(
+        self, factory: MsgprotoServerFactory, machine: Server, authenticator: sasl.Authenticator
+    ) -> None:
+        self.protocol, self.factory = self, factory
+        self._broker = machine
+        self._authenticator = authenticator
+
     def makeMachine(self) -> Server:
-        return self.factory.machine
+        return self._broker
 
     def connectionCounters(self) -> Mapping[str, int]:
         return {}
@@ -173,7 +175,8 @@ class BrokerLink(SessionLink):
 
     def _sessionOpened(self, event: SessionOpened) -> None:
         session, factory = event.session, self.factory
-        server = session.application = factory.protocol()
+        kind: Any = factory.protocol
+        server = session.application = kind()
         server.factory, server.machineSession, server.session = factory, session, session.name
         server.peer = session.address or None
         factory.connectionOpened(server, session.address)
@@ -191,8 +194,8 @@ class BrokerLink(SessionLink):
         guarded(event.session.application.sessionEstablished)
 
     def _sessionEnded(self, event: SessionEnded) -> None:
-        server: MtlServer = event.session.application
-        self.factory.authenticator.forget(event.session)
+        server = event.session.application
+        self._authenticator.forget(event.session)
         text = f"the session ended: {event.reason}"
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.ended(server, ConnectionClosed(text))
@@ -203,7 +206,7 @@ class BrokerLink(SessionLink):
     def _contentReceived(self, event: ContentReceived) -> None:
         flow = event.flow
         session = flow.session
-        server: MtlServer = session.application
+        server = session.application
         server.messageCount += len(event.sequences)
         shared = {
             "mtl-virtual-host": session.virtual_host,
@@ -230,9 +233,7 @@ class BrokerLink(SessionLink):
 
     def _authenticationRequested(self, event: AuthenticationRequested) -> None:
         session = event.session
-        asked = self.factory.authenticator.respond(
-            session, event.mechanism, event.response, event.first
-        )
+        asked = self._authenticator.respond(session, event.mechanism, event.response, event.first)
         asked.addCallbacks(
             self._stepped, self._refused, callbackArgs=(session,), errbackArgs=(session,)
         )
@@ -243,7 +244,7 @@ class BrokerLink(SessionLink):
             self.machine.challenge(session, step.octets, now)
             self._settle()
             return
-        self.factory.authenticator.forget(session)
+        self._authenticator.forget(session)
         events = self.machine.authorize(session, step.login.name, now)
         if session.user != step.login.name or session.ended:
             step.login.logout()  # it was too late
@@ -256,7 +257,7 @@ class BrokerLink(SessionLink):
             log.failure("{session}: a checker failed", failure, session=session.name)
         if session.ended:
             return
-        self.factory.authenticator.forget(session)
+        self._authenticator.forget(session)
         self.machine.refuse(session, self._now())
         self._settle()
 

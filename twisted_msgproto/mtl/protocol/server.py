@@ -35,17 +35,13 @@ from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
 from ...net.session import SessionHooks, hook, only_hooks
-from ..application import IngestProfile, QueueProfile, TestProfile
+from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
 from ..machine import Channel, Profile, Server, Session
-from ..machine.queues import SPACES, broker_limits
-from ..terms.events import ServerEvent
-from ..terms.limits import PEER_MESSAGES, SERVER_LIMITS
-from ..terms.states import SESSION, SessionState
+from ..machine.flows import ServerEvent
+from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION, SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
-    EveryUnfinished,
-    Sockets,
     check_address,
     data_beside,
     is_local,
@@ -53,9 +49,10 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.descriptors import silent_seconds
-from ..zeromq.door import Door
-from ..zeromq.hooks import guarded
+from ..zeromq.bounded import guarded
+from ..zeromq.connections import ConnectionAdmission, silent_seconds
+from ..zeromq.sockets import Sockets
+from ..zeromq.unfinished import EveryUnfinished
 from .link import PROTOCOL, BrokerLink, SocketPair
 
 CONTROL_OCTETS_OVER_JSON: Final = 1024
@@ -116,6 +113,7 @@ class MtlServer(SessionHooks):
         return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
 
     def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
         return {
             "session": self.session,
             "peer": self.peer,
@@ -204,7 +202,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         """
         super().__init__(*arguments, **options)
         if profiles is None:
-            profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
+            profiles = (TestProfile(), QueueProfile(), IngestProfile())
         self._profiles = tuple(profiles)
         self.queues = queues or broker_of(
             self.sink,
@@ -239,7 +237,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
-        self._door: Door | None = None
+        self._admission: ConnectionAdmission | None = None
         self._link: BrokerLink | None = None
         self._start(protected=True)
 
@@ -326,17 +324,17 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
-        self._door = Door(
+        self._admission = ConnectionAdmission(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self.limitMet,
             self._refused,
             self._roomFor,
         )
-        self._link = link = BrokerLink(self)
+        self._link = link = BrokerLink(self, self.machine, self.authenticator)
         options: dict[str, Any] = {
             "lost": link.peerLost,
-            "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
+            "prepare": sockets.admit(self._admission, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
             "every": EveryUnfinished.of(self.budget, self.clock),
@@ -513,8 +511,9 @@ class MtlServerFactory(MsgprotoServerFactory):
         """Sessions come and go; what is drained here are the sockets."""
 
     def snapshot(self) -> Mapping[str, object]:
+        """Return the broker's figures as plain values, for status pages."""
         return {
-            "connections": 0 if self._door is None else len(self._door.connections),
+            "connections": 0 if self._admission is None else len(self._admission.connections),
             **self.machine.snapshot(),
             "counters": dict(self.counters),
         }

@@ -16,11 +16,9 @@ from typing import Any, Final
 
 import zmq
 
-from .bounded import Bounded, Bounds
-from .connections import Connections, metadata
-from .curve import ZAP_DOMAIN, CurveClient, CurveServer, who_is_refused, zap_reply
-from .door import EVENT, EVENTS, Door
-from .routing import Routed, Routing
+from . import ZAP_DOMAIN, Bounds, CurveClient, CurveServer, who_is_refused, zap_reply
+from .bounded import Bounded, Routed, Routing
+from .connections import EVENT, EVENTS, ConnectionAdmission, Connections, metadata
 from .unfinished import EveryUnfinished, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
@@ -217,22 +215,25 @@ class Sockets:
         return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
 
     def admit(
-        self, door: Door, curve: CurveServer | None, keys: Callable[[], Mapping[bytes, str]]
+        self,
+        admission: ConnectionAdmission,
+        curve: CurveServer | None,
+        keys: Callable[[], Mapping[bytes, str]],
     ) -> Callable[[Any], None]:
         """Let in only who may connect; what to do with each ROUTER before it listens.
 
-        Connections go through ``door`` and get their serials here.  With ``curve`` they need one of
-        ``keys()``, which in Z85 becomes the connection's User-Id.
+        Connections go through ``admission`` and get their serials here.  With ``curve`` they need
+        one of ``keys()``, which in Z85 becomes the connection's User-Id.
         """
         monitors: list[Any] = []
         routers: list[Any] = []
 
         def happened(router: Any, messages: list[list[bytes]]) -> None:
-            told = door.failures(messages, curve is not None)
+            told = admission.failures(messages, curve is not None)
             for event, _ in told:
                 # Whoever had the descriptor, also if it was given to somebody else by now.
                 self.connections.disconnected(EVENT.unpack(event)[1])
-            door.happened(told, router)
+            admission.happened(told, router)
             router.unfinished.happened(told)
 
         def asked(messages: list[list[bytes]]) -> None:
@@ -252,7 +253,7 @@ class Sockets:
             zap.sendAll(replies)
             for parts, reply in zip(messages, replies, strict=True):
                 if reply[4] != b"200":
-                    door.refused(*who_is_refused(parts))
+                    admission.refused(*who_is_refused(parts))
 
         zap = self._admission(self._factory, asked, Bounds(1 << 16))
         zap.bind(ZAP_ADDRESS)

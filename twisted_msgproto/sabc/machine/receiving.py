@@ -7,16 +7,25 @@ answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import codecs
+from collections.abc import Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final
 
 from ...core.errors import Fault
+from ...core.kept import table_octets
 from ...core.limits import Limits
 from .. import wire
-from ..terms.events import (
+from ..terms import (
+    BAD_REQUEST,
+    MISPLACED,
     REQUEST,
     SEND_ONLY,
+    TOO_LARGE,
+    TOO_MANY,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    UNFINISHED_SECONDS,
     DisconnectingReceived,
     ErrorReceived,
     Event,
@@ -26,10 +35,9 @@ from ..terms.events import (
     RequestFailed,
     ResponsesReceived,
 )
-from ..terms.limits import UNFINISHED_SECONDS
-from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from ..wire import (
     BLANK,
+    END,
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
@@ -47,8 +55,70 @@ from ..wire import (
 )
 from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
 from ..wire.lines import wide
-from .incoming import NOTHING_YET, Incoming, whole_characters
 from .sending import S, Speaker
+
+
+class Incoming:
+    """A message that is being received, or what is to be skipped of one.
+
+    Attributes:
+        key: (is a response, id); None for an ERROR and for what carries no id.
+        id: the id to name in events.
+        size: octets of all its frames so far, heads and end marks included (``SA-22``).
+        weight: what its headers so far occupy in memory beside, where more of it has to come.
+        cut: it is above the limit; what was kept is delivered when its true end has come.
+        muted: nothing of it is to be delivered (any more); it is read to its true end.
+        heard: when the last octets of it came.
+    """
+
+    __slots__ = (
+        "cut",
+        "fields",
+        "heard",
+        "id",
+        "key",
+        "muted",
+        "parts",
+        "send_only",
+        "size",
+        "weight",
+    )
+
+    def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
+        self.key = key
+        self.id = id
+        self.fields: dict[str, str] = {}
+        self.parts: list[bytes] = []
+        self.send_only = False
+        self.size = 0
+        self.weight = 0
+        self.cut = False
+        self.muted = False
+        self.heard = now
+
+    def mute(self) -> None:
+        self.muted = True
+        self.parts = []
+        self.fields = {}
+
+    def weigh(self, headers: Mapping[str, str]) -> None:
+        """Count headers of a frame that does not end the message: they wait with it."""
+        if not self.muted:
+            own = {name: value for name, value in headers.items() if name not in RESERVED}
+            self.weight += table_octets(own)
+
+
+NOTHING_YET: Final = Incoming(None, None, 0.0)
+"""All sides that are in no message share this; it is never changed."""
+
+
+def whole_characters(body: bytes) -> bytes:
+    """Return ``body`` without an unfinished last UTF-8 character; as it is if it is not UTF-8."""
+    try:
+        return body[: codecs.utf_8_decode(body, "strict", False)[1]]
+    except UnicodeDecodeError:
+        return body
+
 
 _PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
@@ -71,7 +141,7 @@ class Listener(Speaker[S]):
         "_decoder",
         "_lenient",
         "_more",
-        "_places",
+        "_positions",
         "_receiving",
         "_refuse_oversize",
         "_request_prefix",
@@ -106,8 +176,8 @@ class Listener(Speaker[S]):
         piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
-        self._places = 0  # of the last event with messages
-        self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
+        self._positions = 0  # of the last event with messages
+        self._unsafe: dict[int, MessagesReceived] = {}  # by position: not answered by the sink
         self._current = NOTHING_YET  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
@@ -127,49 +197,62 @@ class Listener(Speaker[S]):
             self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
         for event in events:
             if type(event) is MessagesReceived:
-                event.place = self._places = self._places + 1
-                self._unsafe[event.place] = event
+                event.position = self._positions = self._positions + 1
+                self._unsafe[event.position] = event
         return events
 
     def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:
         decoder = self._decoder
         decoder.feed(octets)
-        looked = False  # for many at once: when the frame of which a part came before is through
+        together = True  # once: when the frame of which a part came before is through
         while True:
-            if not looked and decoder.at_head:
-                looked = True
-                self._quickest(now, events)
+            if together and decoder.at_head:
+                together = False
+                self._take_all(now, events)
             piece = decoder.next()
             if piece is None:
                 break
-            if type(piece) is not Message or not self._quick(piece, now, events):
+            if type(piece) is not Message or not self._quick_answer(piece, now, events):
                 self._take(piece, now, events)
                 if self.closed:
                     break
 
-    def _read_frames(self, messages: Iterable[bytes], now: float, events: list[Event]) -> None:
+    def _read_frames(self, messages: Sequence[bytes], now: float, events: list[Event]) -> None:
+        if all(octets.endswith(END) for octets in messages):
+            self._decoder.feed(b"".join(messages))
+            taken = self._take_all(now, events, len(messages))
+            self._decoder.clear()
+            if taken:
+                return
         for octets in messages:
             if self.closed:
                 break
             piece = read_frame(octets, self.bounds, lenient=self._lenient)
-            if type(piece) is not Message or not self._quick(piece, now, events):
+            if type(piece) is not Message or not self._quick_answer(piece, now, events):
                 self._take(piece, now, events)
 
-    def _quickest(self, now: float, events: list[Event]) -> None:
-        """Deal with requests in one frame each, if nothing else has come, all together."""
-        if (
+    def _simple(self, now: float) -> bool:
+        """Return whether nothing is unfinished, and the session is open and not over."""
+        return not (
             self._machine.state is not self._open[0]
             or self._unfinished
             or self._receiving
             or (self.expires is not None and now >= self.expires)
-        ):
-            return
+        )
+
+    def _take_all(self, now: float, events: list[Event], count: int = 0) -> bool:
+        """Deal with requests in one frame each, if nothing else has come, all together.
+
+        ``count`` says how many frames there are, where that is known.  False: nothing is done.
+        """
+        if not self._simple(now):
+            return False
         unanswered = self._unanswered
         found = self._decoder.plain(
-            self._request_prefix, self.message_octets, unanswered, self._unanswered_max
+            self._request_prefix, self.message_octets, unanswered, self._unanswered_max, count
         )
         if found is None:
-            return
+            return False
         ids, bodies, weight = found
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
@@ -178,48 +261,21 @@ class Listener(Speaker[S]):
         events.append(
             MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
         )
+        return True
 
-    def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
-        """Deal with a request or an answer in one frame, with no header but the two it needs.
-
-        False (and nothing is done) for all others.
-        """
+    def _quick_answer(self, frame: Message, now: float, events: list[Event]) -> bool:
+        """Deal with an answer in one frame, with no header but the two it needs; False: another."""
         headers = frame.headers
+        id = headers.get(REF_MSG_ID)
         if (
-            len(headers) != 2
+            id is None
+            or len(headers) != 2
+            or id not in self._pending
             or not frame.final
-            or self._unfinished
-            or self._machine.state is not self._open[0]
-            or (self.expires is not None and now >= self.expires)
+            or not self._simple(now)
             or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
             or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
         ):
-            return False
-        id = headers.get(MSG_ID)
-        last = events[-1] if events else None
-        if id is not None:
-            unanswered = self._unanswered
-            if id in unanswered or len(unanswered) >= self._unanswered_max:
-                return False
-            unanswered[id] = False
-            self.counters.requests += 1
-            weight = frame.head_octets if id.isascii() else frame.head_octets + wide((id,))
-            if type(last) is MessagesReceived and last.kind == REQUEST:
-                last.ids.append(id)
-                last.fields.append(_NO_FIELDS)
-                last.bodies.append(frame.body)
-                last.octets += len(frame.body)
-                last.weight += weight
-                if last.truncated is not None:
-                    last.truncated.append(False)
-            else:
-                body = frame.body
-                events.append(
-                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body), weight)
-                )
-            return True
-        id = headers.get(REF_MSG_ID)
-        if id is None or id not in self._pending:
             return False
         self._answered(id, _NO_FIELDS, frame.body, False, events)
         return True

@@ -32,39 +32,39 @@ from ...core.connection import WorkLost
 from ...core.errors import Fault
 from ...core.limits import Limits
 from .. import wire
-from ..terms.events import (
-    SEND_ONLY,
-    ConnectReceived,
-    ConnectRefused,
-    DisconnectReceived,
-    DrainTimedOut,
-    Event,
-    MessageAbandoned,
-    MessagesReceived,
-    MessagesSafe,
-    RequestsTimedOut,
-    SessionExpired,
-    SessionGranted,
-)
-from ..terms.limits import DRAIN_SECONDS, LOGIN_ATTEMPTS, SESSION_LIMITS
-from ..terms.tables import (
+from ..terms import (
     BAD_REQUEST,
     CLIENT,
+    DRAIN_SECONDS,
     FORBIDDEN,
+    LOGIN_ATTEMPTS,
+    SEND_ONLY,
     SERVER,
+    SESSION_LIMITS,
     TIMED_OUT,
     UNAUTHORIZED,
     UNAVAILABLE,
     Accepted,
     Connecting,
     ConnectionLost,
+    ConnectReceived,
+    ConnectRefused,
     ConnectSent,
+    DisconnectReceived,
     DisconnectSent,
     DrainBegun,
     Drained,
+    DrainTimedOut,
+    Event,
     Expired,
+    MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
     Rejected,
+    RequestsTimedOut,
     Serving,
+    SessionExpired,
+    SessionGranted,
     Stopped,
     TimedOut,
 )
@@ -85,8 +85,7 @@ from ..wire import (
     Error,
     Frame,
 )
-from .incoming import NOTHING_YET, Incoming
-from .receiving import Listener
+from .receiving import NOTHING_YET, Incoming, Listener
 from .sending import S
 
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -160,11 +159,11 @@ class Side(Listener[S]):
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def made_safe(self, place: int, now: float) -> list[Event]:
+    def made_safe(self, position: int, now: float) -> list[Event]:
         """Note that the messages of this event are safe: where no hook processes them, they are
         answered.
         """
-        event = self._answered_by_sink(place)
+        event = self._answered_by_sink(position)
         if event.kind not in self._unhooked:
             return [MessagesSafe(event)]
         if event.kind == SEND_ONLY:
@@ -173,12 +172,12 @@ class Side(Listener[S]):
             self.acknowledge(event.ids)
         return []
 
-    def not_safe(self, place: int, now: float) -> list[Event]:
+    def not_safe(self, position: int, now: float) -> list[Event]:
         """The messages of this event never will be safe: requests fail, the session ends (SA-16).
 
         Going on would leave a gap in what is stored of this session.
         """
-        event = self._answered_by_sink(place)
+        event = self._answered_by_sink(position)
         if event.kind == SEND_ONLY:
             self.settle(len(event.ids))
         else:
@@ -188,12 +187,12 @@ class Side(Listener[S]):
         self.stop()
         return []
 
-    def forbid(self, place: int, text: str) -> None:
+    def forbid(self, position: int, text: str) -> None:
         """Refuse the messages of this event, because the peer may not send them: 403 each.
 
         The session goes on.
         """
-        event = self._answered_by_sink(place)
+        event = self._answered_by_sink(position)
         if event.kind == SEND_ONLY:
             self.settle(len(event.ids))
         for id in event.ids:
@@ -202,10 +201,10 @@ class Side(Listener[S]):
             elif not self.closed and id in self._unanswered:
                 self.fail(id, FORBIDDEN, text)
 
-    def _answered_by_sink(self, place: int) -> MessagesReceived:
-        event = self._unsafe.pop(place, None)
+    def _answered_by_sink(self, position: int) -> MessagesReceived:
+        event = self._unsafe.pop(position, None)
         if event is None:
-            raise ValueError(f"no event had the place {place!r}")
+            raise ValueError(f"no event had the position {position!r}")
         return event
 
     # ── time and the end ────────────────────────────────────────────────────────────────────────

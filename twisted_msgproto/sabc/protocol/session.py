@@ -1,35 +1,43 @@
-"""This is one sABC session on Twisted, of either role and on either wire.
+"""An sABC session, of either role and on either wire: hooks and verbs, and a link.
 
 The link moves octets or frames between a wire and the machine.  Here is what is sABC's own: the
-method for each event, the hooks, and the answers to requests.
+method for each event, and the answers to requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
-from inspect import iscoroutine
 from sys import getsizeof
 from typing import Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept, table_octets
 from ...core.limits import Limit
+from ...core.machine import IllegalTransition
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import Places
+from ...net.hooks import promised
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, fail_all
+from ...net.session import Session, SessionLink, hook
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
-from ..terms.counters import Counters
-from ..terms.events import (
+from ..machine import Client, Server
+from ..machine.sending import OutgoingMessage
+from ..terms import (
     REQUEST,
     SEND_ONLY,
+    SESSION_LIMITS,
+    TOO_MANY,
+    Counters,
     DisconnectingReceived,
     DisconnectReceived,
     DrainTimedOut,
@@ -44,10 +52,6 @@ from ..terms.events import (
     ResponsesReceived,
     SessionExpired,
 )
-from ..terms.limits import SESSION_LIMITS
-from ..terms.tables import TOO_MANY
-from .exchange import Response, octets_of
-from .verbs import Stream, Verbs
 
 PROTOCOL: Final = "sabc"
 
@@ -66,16 +70,125 @@ LIMITS: Final = (
 
 log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
+PARTS_A_TURN: Final = 16
+"""This many pieces of a streamed body are sent before other work gets its turn."""
 
-class SabcSession(Verbs):
-    """What server and client have in common: hooks, and the method for each event.
+OCTETS: Final = (bytes, str, bytearray, memoryview)
+"""A body of these classes is sent as one; any other is an iterable of octets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer: ``request`` returns it, and ``requestReceived`` may return it.
+
+    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
+    """
+
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    truncated: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
+        return self.body.decode("utf-8", "replace")
+
+
+Answer = Response | bytes | str | None
+Body = bytes | str | Iterable[bytes]
+
+
+def octets_of(body: object) -> bytes:
+    """Return a body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
+    if isinstance(body, bytes):
+        return body
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"a body is bytes, text or None, not {type(body).__name__}")
+
+
+class Stream:
+    """A body that is sent in pieces, as fast as the peer reads them."""
+
+    __slots__ = ("_call", "_done", "_link", "_outgoing", "_pieces", "waiting")
+
+    def __init__(
+        self,
+        link: SabcLink,
+        outgoing: OutgoingMessage,
+        pieces: Iterator[bytes],
+        done: Ticket[Response],
+        waiting: bool,
+    ) -> None:
+        self._link = link
+        self._outgoing = outgoing
+        self._pieces = pieces
+        self._done = done
+        self.waiting = waiting  # for an answer
+        self._call: Any = None
+
+    def go(self) -> None:
+        link, outgoing = self._link, self._outgoing
+        if self._call is not None or outgoing.finished:
+            return
+        for _ in range(PARTS_A_TURN):
+            if link.outputPaused or link.machine.closed:
+                return
+            try:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    outgoing.write(octets_of(piece))
+            except Exception as error:
+                self._give_up(error)
+                return
+            if piece is None:
+                outgoing.finish()
+                link.flush()
+                if not self.waiting:
+                    link.streams.pop(self._done, None)
+                    self._done.done(Response())
+                return
+            link.flush()
+        self._call = link.factory.clock.callLater(0, self._resume)
+
+    def _resume(self) -> None:
+        self._call = None
+        self.go()
+
+    def _give_up(self, error: Exception) -> None:
+        self._link.streams.pop(self._done, None)
+        self.abort()
+        self._done.fail(error)
+
+    def abort(self) -> None:
+        """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
+        self.stop()
+        if not self._outgoing.finished:
+            self._outgoing.abort()
+            self._link.flush()
+        elif self._outgoing.id is not None:
+            self._link.machine.forget(self._outgoing.id)
+
+    def stop(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            with suppress(Exception):
+                close()
+
+
+class SabcLink(SessionLink):
+    """What connects a session of either side with its machine and its wire.
 
     Attributes:
-        machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
-        session: the public name of this session; never the session id, which is a secret.
-        peer: the peer's transport address as text.
-        clientId: who the client is, or None.
-        expires: when the session ends, in seconds since 1970-01-01 UTC, or None (``SA-11``).
+        outputPaused: the peer does not read what we write.
+        streams: bodies that are sent in pieces, by who waits for their end.
     """
 
     log: ClassVar[Logger] = log
@@ -83,45 +196,19 @@ class SabcSession(Verbs):
     counted = Places.of(Counters)
     answerEvents = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
+    factory: Any
+    machine: Server | Client
+
     # What most sessions never change stands here: an idle one weighs less.
-    _outputPaused = False
+    outputPaused = False
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
     _keeping: Keeping | None = None
 
-    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
-
-    def requestReceived(self, message: Message) -> Any:
-        """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
-        or coroutine for one of these.
-
-        With a sink this is called when the message is safe.  None is an empty acknowledgement, and
-        so is the answer while nobody overrides this.  Raising Refused answers ERROR with its code
-        and text; any other exception is logged and answered with code 500.
-        """
-
-    def messageReceived(self, message: Message) -> Any:
-        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``).
-
-        With a sink this is called when the message is safe, even if the peer has left by then.
-        """
-
-    def errorReceived(self, error: ErrorReceived) -> None:
-        """The peer reports an error that answers none of our requests (``SA-24``)."""
-
-    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
-        """Messages of one read arrived, all requests or all send-only.
-
-        By default they go to the factory's sink.  The other hooks see them once the Deferred (None:
-        at once) has fired; if it fails the session ends, and its requests with it.
-        """
-        sink = self.factory.sink
-        return None if sink is None else sink.put(batch)
-
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
-    def connectionMade(self) -> None:
-        self._streams: dict[Ticket[Response], Stream] = {}
-        super().connectionMade()
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol)
+        self.streams: dict[Ticket[Response], Stream] = {}
 
     @property
     def framed(self) -> bool:
@@ -132,13 +219,8 @@ class SabcSession(Verbs):
         """Return the kinds of messages that no hook processes: the machine answers them when
         they are safe.
         """
-        kind: Any = type(self)
+        kind: Any = type(self.protocol)
         return _unhooked(kind)
-
-    @property
-    def expires(self) -> float | None:
-        """Return when the session ends, in seconds since 1970-01-01 UTC."""
-        return self.machine.expires
 
     @property
     def established(self) -> bool:
@@ -166,7 +248,7 @@ class SabcSession(Verbs):
         if self._keeping is not None:
             self._keeping.clear()
         error = self.ending or ConnectionClosed("the session has ended")
-        streams, self._streams = self._streams, {}
+        streams, self.streams = self.streams, {}
         for stream in streams.values():
             stream.stop()
         fail_all([done for done, stream in streams.items() if not stream.waiting], error)
@@ -175,6 +257,69 @@ class SabcSession(Verbs):
             self._release(waiter).fail(error)
         super().sessionEnding(reason)
 
+    # ── for verbs ───────────────────────────────────────────────────────────────────────────────
+
+    def say(self, body: object, verb: Callable[[Any, bytes], object]) -> Deferred[Any] | None:
+        """Call ``verb(machine, octets)`` and write; return what has failed if that cannot be."""
+        try:
+            if not self._established or self._ended:
+                raise ConnectionClosed("there is no session")
+            octets = octets_of(body)
+            if self.outputPaused and octets:
+                self.roomFor(len(octets))
+            verb(self.machine, octets)
+        except IllegalTransition:
+            return fail(ConnectionClosed("the session is ending"))
+        except (ValueError, ConnectionClosed) as error:
+            return fail(error)
+        self._settle()
+        return None
+
+    def stream(
+        self,
+        pieces: Iterator[bytes],
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
+        *,
+        waiting: bool,
+    ) -> Deferred[Response]:
+        """Send a body in pieces; ``waiting``: for an answer."""
+        done: Ticket[Response] = Ticket(self._cancelStream)
+
+        def open_message(machine: Any, octets: bytes) -> None:
+            waiter = done if waiting else None
+            outgoing = machine.open_message(waiter, self._now(), headers=headers, seconds=timeout)
+            self.streams[done] = Stream(self, outgoing, pieces, done, waiting)
+            self.streams[done].go()
+
+        return self.say(b"", open_message) or done
+
+    def _cancelStream(self, done: Deferred[Response]) -> None:
+        assert isinstance(done, Ticket)
+        stream = self.streams.pop(done, None)
+        if stream is not None:
+            stream.abort()
+
+    def forget(self, ticket: Any) -> None:
+        self.machine.forget(ticket.number)
+
+    def now(self) -> float:
+        now: float = self._now()
+        return now
+
+    def loseSession(self) -> None:
+        if not self._ended:
+            self._deaf = True
+            self.machine.stop()
+            self._settle()
+
+    def _release(self, waiter: Any) -> Ticket[Response]:
+        """Return the ticket of a request that is over; what is left of its body is not sent."""
+        stream = self.streams.pop(waiter, None) if self.streams else None
+        if stream is not None:
+            stream.abort()
+        return waiter  # type: ignore[no-any-return]
+
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
     def oversized(self) -> None:
@@ -182,7 +327,7 @@ class SabcSession(Verbs):
             self._follow(self.machine.oversized())
 
     def _errorCame(self, event: ErrorReceived) -> None:
-        self._guarded(self.errorReceived, event)
+        self._guarded(self.protocol.errorReceived, event)
 
     def _frameRefused(self, event: FrameRefused) -> None:
         line = "{peer}: a frame was refused: {text} ({code})"
@@ -209,7 +354,7 @@ class SabcSession(Verbs):
         if self.factory.authoriser is not None:
             action = CALL if event.kind == REQUEST else PUBLISH
             if self.refuses(action, count=len(event.ids)):
-                self.machine.forbid(event.place, refusal_text(action, ""))
+                self.machine.forbid(event.position, refusal_text(action, ""))
                 return
         event.batch = batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
@@ -228,11 +373,11 @@ class SabcSession(Verbs):
             event.truncated,
             weight=event.weight,
         )
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.position)
 
-    def _safe(self, place: Any) -> None:
-        """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
-        events = self.machine.made_safe(place, self._now())
+    def _safe(self, position: Any) -> None:
+        """Messages at ``position`` are safe; send-only ones reach their hook after the end too."""
+        events = self.machine.made_safe(position, self._now())
         if events or not self._following:
             self._follow(events)
 
@@ -246,21 +391,20 @@ class SabcSession(Verbs):
     def _tellAll(self, batch: MessageBatch) -> None:
         for message in batch:
             try:
-                result = self.messageReceived(message)
+                result = self.protocol.messageReceived(message)
             except Exception:
                 log.failure("{peer}: messageReceived failed", peer=self.peer)
                 result = None
-            if iscoroutine(result):
-                result = Deferred.fromCoroutine(result)
-            if isinstance(result, Deferred):
-                result.addErrback(
+            later = promised(result)
+            if later is None:
+                self.machine.settle(1)
+            else:
+                later.addErrback(
                     lambda failure: log.failure(
                         "{peer}: messageReceived failed", failure, peer=self.peer
                     )
                 )
-                result.addCallback(lambda _: self._told())
-            else:
-                self.machine.settle(1)
+                later.addCallback(lambda _: self._told())
 
     def _told(self) -> None:
         self.machine.settle(1)
@@ -274,7 +418,7 @@ class SabcSession(Verbs):
         """
         numbers: list[str] = []
         bodies: list[bytes] = []
-        ask = self.requestReceived
+        ask = self.protocol.requestReceived
         fits = (self._keeping or self.keeping).fits
         crowded = not fits(batch.octets + batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
         for message in batch:
@@ -298,19 +442,17 @@ class SabcSession(Verbs):
 
     def _resolve(self, result: Any, message: Message) -> None:
         number: Any = message.message_id
-        if iscoroutine(result):
-            result = Deferred.fromCoroutine(result)
-        if isinstance(result, Deferred):
-            if not result.called:
-                octets = _owed(message)
-                self.keeping.add(octets)
-                result.addBoth(self._later, number, octets)
-                return
-            result.addCallbacks(
+        later = promised(result)
+        if later is None:
+            self._answer(result, number)
+        elif not later.called:
+            octets = _owed(message)
+            self.keeping.add(octets)
+            later.addBoth(self._later, number, octets)
+        else:
+            later.addCallbacks(
                 self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
             )
-        else:
-            self._answer(result, number)
 
     def _later(self, result: object, number: str, octets: int) -> None:
         self.keeping.remove(octets)
@@ -365,14 +507,14 @@ class SabcSession(Verbs):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
-        self._outputPaused = paused
+        self.outputPaused = paused
         super().outputChanged(paused)
         if not paused:
-            for stream in list(self._streams.values()):
+            for stream in list(self.streams.values()):
                 stream.go()
 
     actions: ClassVar = {
-        Fault: Verbs.peerFaulted,
+        Fault: SessionLink.peerFaulted,
         MessagesReceived: _deliver,
         MessagesSafe: _nowSafe,
         ResponsesReceived: _answered,
@@ -401,3 +543,115 @@ def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
     return frozenset(
         name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)
     )
+
+
+class SabcSession(Session, link=SabcLink):
+    """What server and client have in common: hooks and verbs.
+
+    Attributes:
+        session: the public name of this session; never the session id, which is a secret.
+        peer: the peer's transport address as text.
+        clientId: who the client is, or None.
+    """
+
+    link: SabcLink
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────────
+
+    @hook
+    def requestReceived(self, message: Message) -> Any:
+        """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
+        or coroutine for one of these.
+
+        With a sink this is called when the message is safe.  None is an empty acknowledgement, and
+        so is the answer while nobody overrides this.  Raising Refused answers ERROR with its code
+        and text; any other exception is logged and answered with code 500.
+        """
+
+    @hook
+    def messageReceived(self, message: Message) -> Any:
+        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``).
+
+        With a sink this is called when the message is safe, even if the peer has left by then.
+        """
+
+    @hook
+    def errorReceived(self, error: ErrorReceived) -> None:
+        """The peer reports an error that answers none of our requests (``SA-24``)."""
+
+    @hook
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived, all requests or all send-only.
+
+        By default they go to the factory's sink.  The other hooks see them once the Deferred (None:
+        at once) has fired; if it fails the session ends, and its requests with it.
+        """
+        sink = self.factory.sink
+        return None if sink is None else sink.put(batch)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def request(
+        self,
+        body: Body = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Deferred[Response]:
+        """Send a message and wait for its answer (``SA-14`` … ``SA-16``).
+
+        ``body``: octets, text (sent as UTF-8), or an iterable of octets, which is sent part by part
+        as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
+        ``response-seconds``).
+
+        The Deferred fails with Refused when the peer answers ERROR or has cut the message (then the
+        code is ``truncated``), TimedOut, ConnectionClosed, LimitExceeded when too many requests are
+        outstanding or the message is more than the peer takes, or ValueError for what cannot be
+        sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
+        """
+        link = self.link
+        if not isinstance(body, OCTETS):
+            return link.stream(iter(body), headers, timeout, waiting=True)
+        ticket: Ticket[Response] = Ticket(link.forget)
+
+        def ask(machine: Any, octets: bytes) -> None:
+            ticket.number = machine.request(
+                octets, ticket, link.now(), headers=headers, seconds=timeout
+            )
+
+        return link.say(body, ask) or ticket
+
+    def sendOnly(
+        self, body: Body = b"", *, headers: Mapping[str, str] | None = None
+    ) -> Deferred[None]:
+        """Send a message that wants no answer (``SA-17``).
+
+        The Deferred fires when it is written, and fails as that of :meth:`request` does.
+        """
+        link = self.link
+        if not isinstance(body, OCTETS):
+            streamed = link.stream(iter(body), headers, None, waiting=False)
+            return streamed.addCallback(lambda _: None)
+
+        def send(machine: Any, octets: bytes) -> None:
+            machine.send_only(octets, headers=headers)
+
+        return link.say(body, send) or succeed(None)
+
+    def sendError(
+        self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> Deferred[None]:
+        """Tell the peer of an error that answers nothing (``SA-24``).
+
+        The Deferred fires when it is written; it fails with ValueError for headers that cannot be
+        sent, and with ConnectionClosed without a session.
+        """
+
+        def send(machine: Any, octets: bytes) -> None:
+            machine.send_error(code, text, headers=headers)
+
+        return self.link.say(text, send) or succeed(None)
+
+    def loseSession(self) -> None:
+        """End the session at once: DISCONNECTING, then close (``SA-13``)."""
+        self.link.loseSession()

@@ -23,7 +23,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
@@ -37,56 +36,37 @@ from ...core.kept import KEPT_LIMIT, Kept, table_octets
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
-from ...net.clients.client import UNSENT_LIMITS
+from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
-from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.memory import OctetBudget
+from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
+from ...net.wires import websocket
 from ..machine import Client, Server
-from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
-from ..terms.tables import SERVER, UNAVAILABLE, Serving
-from .exchange import Body, Response
-from .session import LIMITS, PROTOCOL, SabcSession, log
+from ..terms import SERVER, UNAVAILABLE, ConnectReceived, ConnectRefused, Serving, SessionGranted
+from .session import LIMITS, PROTOCOL, Body, Response, SabcLink, SabcSession, log
 
 
-class SabcServer(SabcSession):
-    """The server's side of one connection; override the hooks of :class:`SabcSession`.
-
-    Attributes:
-        avatar: what the portal gave for this client, or None without one.
-        connectHeaders: the application's headers on CONNECT.
-    """
+class SabcServerLink(SabcLink):
+    """What connects a server's session with its machine and its wire."""
 
     factory: SabcServerFactory
     machine: Server
     # What most sessions never change stands here: an idle one weighs less.
-    avatar: Any = None
-    connectHeaders: Mapping[str, str] = MappingProxyType({})
     _login: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
 
-    def authorise(self, request: ConnectReceived) -> Any:
-        """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
-        that.
-
-        Any failure refuses the session with 403; Refused may give another code and text.  The
-        default asks the factory's portal; without one the client is who it says it is.
-        """
-        authentication = self.factory.authentication
-        if authentication is None:
-            return request.client_id
+    def login(self, request: ConnectReceived) -> Deferred[str | None]:
+        """Ask the factory's portal; fires with the client's name."""
+        authentication: Any = self.factory.authentication
         credentials = authentication.credentials(request.client_id, request.passcode)
         # Not the one of the beginning: behind a proxy its first octets say whose address it is.
         address = host_of(self.transport.getPeer())
         asked = authentication.login(credentials, address, request.client_id)
-        return asked.addCallback(self._loggedIn)
-
-    def connectedHeaders(self) -> Mapping[str, str]:
-        """Return an application's headers for CONNECTED; none by default."""
-        return {}
+        return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
 
     def _loggedIn(self, accepted: LoggedIn) -> str | None:
-        self.avatar, self._logout = accepted.avatar, accepted.logout
+        self.protocol.avatar, self._logout = accepted.avatar, accepted.logout
         return accepted.name
 
     def makeMachine(self) -> Server:
@@ -100,8 +80,7 @@ class SabcServer(SabcSession):
             unhooked=self.unhooked,
         )
 
-    def connectionMade(self) -> None:
-        super().connectionMade()
+    def transportSecured(self) -> None:
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.loseSession()
 
@@ -111,8 +90,8 @@ class SabcServer(SabcSession):
             self.factory.counters["rejected"] += 1
             self.machine.reject(self._now(), UNAVAILABLE, f"too many headers: {KEPT_LIMIT}")
             return
-        self.connectHeaders = event.headers
-        self._login = maybeDeferred(self.authorise, event)
+        self.protocol.connectHeaders = event.headers
+        self._login = maybeDeferred(self.protocol.authorise, event)
         self._login.addCallbacks(self._accepted, self._rejected)
 
     def _keeps(self, headers: Mapping[str, str]) -> bool:
@@ -135,9 +114,9 @@ class SabcServer(SabcSession):
             self.machine.accept(
                 factory.newSessionId(),
                 expires=self._now() + seconds if seconds else None,
-                headers=self.connectedHeaders(),
+                headers=getattr(self.protocol, "connectedHeaders", {}),
             )
-        except Exception:  # connectedHeaders is an application's
+        except Exception:  # connectedHeaders are an application's
             self._rejected(Failure())
             return
         self.clientId = clientId
@@ -171,7 +150,35 @@ class SabcServer(SabcSession):
             )
         super().sessionEnding(reason)
 
-    actions: ClassVar = {**SabcSession.actions, ConnectReceived: _connecting}
+    actions: ClassVar = {**SabcLink.actions, ConnectReceived: _connecting}
+
+
+class SabcServer(SabcSession, link=SabcServerLink):
+    """The server's side of one connection; override the hooks of :class:`SabcSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client; set where there is one, by then.
+        connectHeaders: the application's headers on CONNECT; set before ``authorise`` is called.
+        connectedHeaders: the application's for CONNECTED; ``authorise`` may set them.
+    """
+
+    factory: SabcServerFactory
+    link: SabcServerLink
+    avatar: Any
+    connectHeaders: Mapping[str, str]
+    connectedHeaders: Mapping[str, str]
+
+    @hook
+    def authorise(self, request: ConnectReceived) -> Any:
+        """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
+        that.
+
+        Any failure refuses the session with 403; Refused may give another code and text.  The
+        default asks the factory's portal; without one the client is who it says it is.
+        """
+        if self.factory.authentication is None:
+            return request.client_id
+        return self.link.login(request)
 
 
 class SabcServerFactory(MsgprotoServerFactory):
@@ -236,8 +243,6 @@ class SabcServerFactory(MsgprotoServerFactory):
         ``origins`` are the web pages that may connect; clients that are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
-        from .websocket import WebSocketServerFactory
-
         return WebSocketServerFactory(self, origins)
 
     def push(
@@ -257,25 +262,16 @@ class SabcServerFactory(MsgprotoServerFactory):
         )
 
 
-class SabcClient(ClientLink, SabcSession):
-    """The client's side of one connection; override the hooks of :class:`SabcSession`.
-
-    Attributes:
-        connectedHeaders: the application's headers on CONNECTED.
-    """
+class SabcClientLink(ClientLink, SabcLink):
+    """What connects a client's session with its machine and its wire."""
 
     factory: SabcClientFactory
     machine: Client
     readsWhileUnread = True  # it writes requests, and reads their answers
     timeFaults = frozenset({"connect-seconds"})
 
-    connectedHeaders: Mapping[str, str] = {}
-
-    def disconnect(self) -> Deferred[None]:
-        """End the session in order (``SA-12``): no more requests; answers still come.
-
-        As :meth:`close`, but what is in flight has 30 seconds.
-        """
+    def leave(self) -> Deferred[None]:
+        """End the session in order; what is in flight has the machine's time."""
         if self._gone:
             return succeed(None)
         left = self._leaving.wait()
@@ -305,7 +301,7 @@ class SabcClient(ClientLink, SabcSession):
 
     def _granted(self, event: SessionGranted) -> None:
         self.clientId = self.factory.clientId
-        self.connectedHeaders = event.headers
+        self.protocol.connectedHeaders = event.headers
         self.establish()
 
     def _refused(self, event: ConnectRefused) -> None:
@@ -313,10 +309,29 @@ class SabcClient(ClientLink, SabcSession):
         self.loseSession()
 
     actions: ClassVar = {
-        **SabcSession.actions,
+        **SabcLink.actions,
         SessionGranted: _granted,
         ConnectRefused: _refused,
     }
+
+
+class SabcClient(ClientSession, SabcSession, link=SabcClientLink):
+    """The client's side of one connection; override the hooks of :class:`SabcSession`.
+
+    Attributes:
+        connectedHeaders: the application's headers on CONNECTED; set when the session stands.
+    """
+
+    factory: SabcClientFactory
+    link: SabcClientLink
+    connectedHeaders: Mapping[str, str]
+
+    def disconnect(self) -> Deferred[None]:
+        """End the session in order (``SA-12``): no more requests; answers still come.
+
+        As :meth:`close`, but what is in flight has 30 seconds.
+        """
+        return self.link.leave()
 
 
 ANONYMOUS_CLIENT_ID = "anonymous"
@@ -363,9 +378,63 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 
         Raises ConfigurationError for what is no such address.
         """
-        from .websocket import WebSocketClientFactory
-
         return WebSocketClientFactory(self, url, origin)
+
+
+SUBPROTOCOL = "sabc"
+"""Clients offer this and servers accept it, but it is not required (``SA-25``)."""
+
+_BEFORE_SESSION_OCTETS = 64  # what CONNECT has beside its header block
+
+
+def _websocket_limits(limits: Limits) -> Limits:
+    """Return the limits with the size of a WebSocket message filled in (``SA-22``)."""
+    octets = limits.integer("websocket-message-octets")
+    return limits.replace(
+        {"websocket-message-octets": octets or 2 * limits.integer("message-octets")}
+    )
+
+
+def _first_octets(limits: Limits) -> int:
+    return limits.integer("header-block-octets") + _BEFORE_SESSION_OCTETS
+
+
+class WebSocketServerFactory(websocket.WebSocketServerFactory):
+    """The maker of WebSocket connections for the sessions of a :class:`SabcServerFactory`."""
+
+    protocolName = PROTOCOL
+    wire = websocket.OctetWire
+
+    def __init__(self, sessions: SabcServerFactory, origins: Sequence[str] = ()) -> None:
+        super().__init__(
+            sessions,
+            sessions.buildProtocol,
+            _websocket_limits(sessions.limits),
+            origins=origins,
+            protocols=[SUBPROTOCOL],
+        )
+        self.first_octets = _first_octets(sessions.limits)
+
+    def drain(self) -> Deferred[None]:
+        self.abortUpgrades()
+        return self.sessions.drain()
+
+
+class WebSocketClientFactory(websocket.WebSocketClientFactory):
+    """The maker of WebSocket connections for the sessions of a :class:`SabcClientFactory`."""
+
+    wire = websocket.OctetWire
+
+    def __init__(self, sessions: SabcClientFactory, url: str, origin: str | None = None) -> None:
+        super().__init__(
+            sessions,
+            sessions.buildProtocol,
+            _websocket_limits(sessions.limits),
+            url,
+            origin=origin,
+            protocols=[SUBPROTOCOL],
+        )
+        self.first_octets = _first_octets(sessions.limits)
 
 
 async def connect(
@@ -389,9 +458,7 @@ async def connect(
     if factory is None:
         factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
     if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        from ...net.wires.websocket import client_endpoint
-
-        connection = await client_endpoint(reactor, endpoint, tls).connect(
+        connection = await websocket.client_endpoint(reactor, endpoint, tls).connect(
             factory.webSocketFactory(endpoint)
         )
         client: SabcClient = connection.session  # type: ignore[attr-defined]

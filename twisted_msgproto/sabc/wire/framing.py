@@ -235,8 +235,18 @@ class Decoder:
             self._start = 0
         return piece
 
+    def clear(self) -> None:
+        """Forget the octets that are here."""
+        self._buffer.clear()
+        self._start = 0
+
     def plain(
-        self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
+        self,
+        prefix: bytes,
+        octets_max: int,
+        taken: Mapping[str, object],
+        taken_max: int,
+        count: int = 0,
     ) -> tuple[list[str], list[bytes], int] | None:
         """Return all complete frames at once, if each is a message with one header after the
         session.
@@ -245,7 +255,8 @@ class Decoder:
         The values, the bodies, and the octets that the values occupy; or None (and nothing is
         consumed) if only one frame is any different, above ``octets_max``, or in the least odd:
         :meth:`next` then reads them singly.  Odd is also a value that stands twice or in ``taken``,
-        or that these would be more than ``taken_max``.
+        or that these would be more than ``taken_max``.  ``count`` says how many frames there are,
+        where that is known.
 
         All work is done for all frames together: a frame costs a fraction of the time of ``next``.
         """
@@ -260,7 +271,7 @@ class Decoder:
             return None
         frames = bytes(buffer[start:]).split(END)
         tail = len(frames.pop())
-        if not frames:
+        if not frames or (count and (tail or count != len(frames))):
             return None
         pairs = [frame.partition(BLANK) for frame in frames]
         bodies = [body for _, _, body in pairs]

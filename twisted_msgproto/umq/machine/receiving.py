@@ -34,7 +34,7 @@ from ..terms import (
     Faulted,
     HelloCompleted,
     HelloReceived,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     Message,
     ResultReceived,
     TopicClosed,
@@ -427,7 +427,7 @@ class Peer(Speaker):
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
         self._out.append(encode(CallError(id, text)))
-        events.append(KeptTooMuch("call"))
+        events.append(MemoryLimitExceeded("call"))
 
     def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
         self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
@@ -556,7 +556,7 @@ class Peer(Speaker):
         weight = text_octets(message.name) + text_octets(message.value) + attachments
         weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
         if not self.kept.take(weight):
-            events.append(KeptTooMuch("new attribute"))
+            events.append(MemoryLimitExceeded("new attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
@@ -573,24 +573,25 @@ class Peer(Speaker):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(
-        self, place: Sequence[CallReceived | CallbackReceived], now: float
+        self, position: Sequence[CallReceived | CallbackReceived], now: float
     ) -> list[Event]:
         """The calls of this batch are safe: CallsSafe says that they may be answered now.
 
-        The place of a batch is what its caller makes of the calls in it whose answers wait for the
-        sink; it may be empty.
+        The position of a batch is the calls in it whose answers wait for the sink; it may be empty.
         """
         self.clock = max(now, self.clock)
-        return [CallsSafe(place)] if place and self._machine.state is self.open_state else []
+        return [CallsSafe(position)] if position and self._machine.state is self.open_state else []
 
-    def not_safe(self, place: Sequence[CallReceived | CallbackReceived], now: float) -> list[Event]:
+    def not_safe(
+        self, position: Sequence[CallReceived | CallbackReceived], now: float
+    ) -> list[Event]:
         """A batch never will be safe: its calls are refused, and the session ends.
 
         Going on would leave a gap in what is stored of this session.
         """
         self.clock = max(now, self.clock)
         if self.opened:
-            for call in place:
+            for call in position:
                 self.error(call.id, f"{Code.UNAVAILABLE.value} the call was not stored")
             self.fatal(Code.UNAVAILABLE, "temporarily unavailable")
         return []

@@ -36,7 +36,7 @@ from ..terms import (
     Event,
     HelloReceived,
     HelloSent,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     ServerState,
     WelcomeReceived,
     WelcomeSent,
@@ -154,7 +154,7 @@ class Server(Peer):
             octets = text_octets(message.payload) + attachments_octets(message.attachments)
             octets += KEPT_WEIGHT_OCTETS
             if not self.kept.take(octets):
-                events.append(KeptTooMuch("log-in"))
+                events.append(MemoryLimitExceeded("log-in"))
                 text = f"too many log-ins wait: {KEPT_LIMIT}"
                 self._fail(UmqFault(KEPT_LIMIT, text, b"", Code.UNAVAILABLE), events)
                 return

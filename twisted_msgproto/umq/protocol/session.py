@@ -1,27 +1,36 @@
-"""On Twisted, a UMQ session of either side follows the events of its machine.
+"""A UMQ session of either side has hooks and verbs, and a link that follows its machine.
 
-:class:`UmqSession` is what :class:`.sides.UmqServer` and :class:`.sides.UmqClient` share.  What
-every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.link`.
+What is alike on both sides stands here: :class:`.sides.UmqServer` and :class:`.sides.UmqClient` are
+sessions, their links are :class:`UmqLink`.  What every link does, whatever its protocol, stands in
+:mod:`twisted_msgproto.net.link`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from sys import getsizeof
 from typing import Any, ClassVar, Final
 
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.connection import WorkLost
-from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
+from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limit
+from ...core.message import Message
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
 from ...net.counters import Places
+from ...net.link import SteadyLogger
 from ...net.outbox import fail_all
-from ...net.session import SessionHooks
-from ...net.wires.websocket import WEBSOCKET_LIMITS
+from ...net.session import Session, SessionLink, hook
+from ...net.turns import Turn
+from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from .. import terms
+from ..machine import Client, Server
 from ..terms import (
     Attachment,
     AttachmentArrived,
@@ -34,18 +43,15 @@ from ..terms import (
     CallsSafe,
     ErrorReceived,
     FatalReceived,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     ResultReceived,
     TopicClosed,
     TopicUnsubscribed,
     TopicUpdated,
 )
-from ..wire import Code, UmqFault
-from .exchange import CallFailed, Reply, Request, SessionRefused, Update
-from .serving import Serving
-from .storing import Gathered, batch_of
-from .subscriptions import Subscription
-from .topics import Topic
+from ..wire import Call, Callback, Code, UmqFault, base36, number
+from .calls import UNSENT, Calls, Reply, Request, SessionRefused, Streams, Update
+from .topics import Subscription, Topic, Topics
 
 SUBPROTOCOL: Final = "umq"
 """The WebSocket sub-protocol we offer and know; a peer need not name one."""
@@ -64,100 +70,103 @@ LIMITS: Final = (
 ATTRIBUTE_PREFIX: Final = "attribute/"
 """An authoriser knows an attribute by this and its name."""
 
+SERVING: Final = "serving"
+"""A connection is not read for this reason while what came before is still to be followed."""
+
 _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
 
 
-class PeerAttributes(Mapping[str, str]):
-    """The peer's attributes, as they are now (``UM-15``, ``UM-16``)."""
+class UmqLink(SessionLink):
+    """What connects a session of either side with its machine and its wire.
 
-    def __init__(self, session: UmqSession) -> None:
-        self._session = session
-
-    def __getitem__(self, name: str) -> str:
-        return self._session.machine.attributes[name].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._session.machine.attributes)
-
-    def __len__(self) -> int:
-        return len(self._session.machine.attributes)
-
-    def attachments(self, name: str) -> list[Attachment]:
-        """Return the attachments that are part of the value; KeyError for what is not set."""
-        return self._session.machine.attributes[name].attachments
-
-
-class UmqSession(Serving):
-    """One UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
+    It serves the peer for one turn of the reactor at most: one read may bring hundreds of calls,
+    each of which an application answers in a millisecond.
 
     Attributes:
-        machine: where the protocol stands.
-        session: the session's public name.
-        peer: the peer's transport address as text.
-        address: its host alone; "" where there is none.
-        clientId: the identity that was accepted at ``H``, or None (``UM-06``).
-        topics: the topics that the peer subscribed here, by number.
-        subscriptions: the topics that we subscribed, by number.
+        calls: of both sides.
+        topics: of both sides.
+        streams: attachments that are had one by one.
+        over: the peer reads too little of what we write.
+        leaving: an orderly end of ours waits for the answers to our calls.
     """
 
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     counted = Places.of(terms.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})
 
+    factory: Any
+    machine: Server | Client
+    wire: WebSocketWire
+
     # What most sessions never change stands here: an idle one weighs less.
-    _backlog = 0
-    _backlogOctets = 0
-    _ownPaused = False
-    _over = False  # more is unread than unread-octets
-    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
+    over = False
+    leaving = False
+    selective = False  # whether ``admit`` has anything to say
+    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait while it is over
+    _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
+    _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
+    _serving: Any = None  # the call of the clock that goes on with them
+    _holds: tuple[Deferred[Any], ...] = ()  # they have to fire before the next call is served
+    _restOctets = 0  # what the reads take of which the rest is a part
+    _restKept = 0  # as much of it as ``machine.kept`` counts now
 
-    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol)
+        self.calls = Calls(self)
+        self.topics = Topics(self)
+        self.streams = Streams(self)
 
-    def attributeChanged(self, name: str, value: str | None) -> None:
-        """Called when the peer has set an attribute, or removed it (None) (``UM-15``,
-        ``UM-16``).
-        """
-
-    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
-        """A topic that we subscribed brings no more updates (``UM-13``, ``UM-14``).
-
-        ``reason`` is one of those that :class:`~.subscriptions.Subscription` has.
-        """
-
-    def _refusedForOthers(self, what: str) -> None:
-        self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
-
-    # ── the connection's life ───────────────────────────────────────────────────────────────────
-
-    def connectionMade(self) -> None:
-        """The upgrade is done: begin; a subclass that overrides this calls it first."""
-        factory = self.factory
-        kind = type(self)
-        self.topics = {}
-        self.subscriptions = {}
-        self._callbacks: dict[int, Callable[[Request], Any]] = {}
-        self._callSeconds = factory.limits["call-seconds"]
-        self._slowTopics: dict[Topic, None] = {}
-        self._streams = {}
-        self._gathered = Gathered()
-        self._selective = kind.admit is not Serving.admit
-        self._stores = (
-            factory.sink is not None
-            or kind.batchReceived is not SessionHooks.batchReceived
-            or kind.messageReceived is not SessionHooks.messageReceived
-        )
-        super().connectionMade()
-        self.machine.taken_at = self._takenAt
+    # ── for the parts of the session ────────────────────────────────────────────────────────────
 
     @property
-    def attributes(self) -> PeerAttributes:
-        """The peer's attributes as a mapping, as they are now (``UM-15``, ``UM-16``)."""
-        return PeerAttributes(self)
+    def ended(self) -> bool:
+        """This side has ended the session, or the connection is gone."""
+        return self._ended
 
-    def _takenAt(self, now: float) -> float:
+    def takenAt(self, now: float) -> float:
+        """Return when the peer took something of ours last, for the machine."""
         return now if self.wire.unread else self.wire.movedAt
+
+    def time(self) -> float:
+        """Tell the machine the time, because some has passed when a verb is called."""
+        now: float = self._now()
+        self.machine.clock = now
+        return now
+
+    def standing(self) -> float:
+        """Do what ``time`` does; raise ConnectionClosed without a session."""
+        if not self._established:
+            raise ConnectionClosed("there is no session")
+        now = self.time()
+        if not self.machine.opened or self.leaving:
+            raise ConnectionClosed("the session does not stand")
+        return now
+
+    def lookRoom(self, payload: str, attachments: Sequence[Any]) -> None:
+        """Raise LimitExceeded if the peer has left too much unread to write this as well."""
+        attached = sum(len(one) for one in attachments if isinstance(one, bytes))
+        self.roomFor(len(payload) + attached)
+
+    def count(self, name: str) -> None:
+        self._tally[name] += 1
+
+    def pauseReading(self, why: str) -> None:
+        self._control.pause(why)
+
+    def resumeReading(self, why: str) -> None:
+        self._control.resume(why)
+
+    def keptTooMuch(self, what: str) -> None:
+        """``what`` of the peer was refused for what all sessions keep."""
+        self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
+
+    def admit(self, event: CallReceived | CallbackReceived) -> None:
+        """Decide whether this call may come at all: raise Refused before anything is stored."""
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         fail_all(work, self.ending or ConnectionClosed("the session has ended"))
@@ -170,7 +179,7 @@ class UmqSession(Serving):
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:
-        self._closing = True
+        self.leaving = True
         self.drain()
 
     def endNow(self) -> None:
@@ -186,20 +195,38 @@ class UmqSession(Serving):
         for event in self.machine.lost(self._now()):
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
-        for topic in list(self.topics.values()):
-            topic._end("lost")
-        for subscription in list(self.subscriptions.values()):
-            subscription._lost()
-        streams, self._streams = self._streams, {}
-        for _, stream in streams.values():
-            stream.lost()
-        self._inbox = None
-        self._serveNoMore()
+        self.topics.lost()
+        self.streams.lost()
+        self._inbox = self._ready = self._rest = None
+        self._keepRest()
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serving = None
+        for done in self._holds:
+            done.cancel()
 
-    def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Return where the session stands, as plain values without secrets; empty before the
-        upgrade.
-        """
+    def closeSession(self, code: int | None = None, text: str = "") -> None:
+        self.because(ConnectionClosed("the session was closed"))
+        if self.transport is None:  # no upgrade yet
+            self._abort()
+        elif not self._ended:
+            if code is not None:
+                self.machine.fatal(code, text)
+            self._leave(ConnectionClosed("the session was closed"))
+
+    def _leave(self, why: Exception, fault: bool = False) -> None:
+        self.because(why)
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
+        self._end(fault)
+
+    @property
+    def owes(self) -> bool:
+        """As a link's; a call that waits for its answer is owed one, however late it comes."""
+        return super().owes or self.machine.calls_serving > 0
+
+    def snapshot(self) -> dict[str, object]:
         return {} if self.transport is None else super().snapshot()
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
@@ -215,15 +242,16 @@ class UmqSession(Serving):
         """
         if self._ended:
             return
-        waiting = self.wire.waiting if self._over else 0
+        waiting = self.wire.waiting if self.over else 0
         events = self.machine.receive_each(inputs, self._now())
         if len(inputs) == 1 and self._established and self._rest is None:
             self._follow(events)
         else:  # before W is complete one input may bring much: all that waited for that
             self._followInTurns(events)
             if self._rest is not None:
-                self._restCame(inputs)
-        if self._over:
+                self._restOctets += sum(map(getsizeof, inputs))
+                self._keepRest()
+        if self.over:
             self._lookUnread(waiting)
 
     def _lookUnread(self, before: int) -> None:
@@ -241,76 +269,149 @@ class UmqSession(Serving):
         """Do what a link does; before that, everything gathered is delivered to the sink."""
         if self._following:
             return
-        if self._gathered.runs:
+        if self.calls.gathered.runs:
             self._following = True  # what is safe at once leaves with the same write
             try:
-                for kind, events, calls in self._gathered.take():
+                for kind, events, calls in self.calls.gathered.take():
                     if self._lossTold:  # of what came before: a session has no gap
                         break
-                    self.deliver(batch_of(self, kind, events), calls)
+                    self.deliver(self.calls.batch(kind, events), calls)
             finally:
                 self._following = False
         super()._settle()
 
-    def _goOn(self, events: Iterator[Any]) -> None:
-        waiting = self.wire.waiting if self._over else 0
-        self._followAlone(events)
-        if self._over:
-            self._lookUnread(waiting)
+    # ── in turns ────────────────────────────────────────────────────────────────────────────────
+
+    def serveAfter(self, done: Deferred[Any]) -> None:
+        self._holds += (done,)
+        if self._rest is None:
+            self._rest = iter(())
+        self._control.pause(SERVING)
+        done.addBoth(self._serveAgain, done)
+        self._keepRest()
+
+    def _serveAgain(self, result: Any, done: Deferred[Any]) -> Any:
+        self._holds = tuple(held for held in self._holds if held is not done)
+        if not self._ended:
+            self._keepRest()
+            self._serveLater()
+        return result
+
+    def _keepRest(self) -> None:
+        """Count what came behind a call that is held, for as long as an application wants."""
+        if self._rest is None:
+            self._restOctets = 0
+        octets = self._restOctets if self._holds else 0
+        if octets != self._restKept:
+            kept = self.machine.kept
+            kept.remove(self._restKept)
+            kept.add(octets)
+            self._restKept = octets
+
+    def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:
+        """Follow events while there is time, and the rest in the next turns; reading waits for it.
+
+        ``before``: they came before those that wait already.
+        """
+        rest = self._rest
+        if rest is None:
+            self._follow(self._whileTime(events))
+        else:
+            self._rest = chain(events, rest) if before else chain(rest, events)
+
+    def _whileTime(self, events: Iterator[Any]) -> Iterator[Any]:
+        """Yield events as long as a turn lasts; what is left waits.
+
+        The clock counts what other processes take as well, but to ask for CPU time after each event
+        would cost a twentieth of everything.
+        """
+        turn = Turn(self._now)
+        for event in events:
+            yield event
+            if (self._holds or turn.over()) and not (self._ended or self.machine.closed):
+                rest = self._rest  # after a hold there is one: it came before
+                self._rest = events if rest is None else chain(rest, events)
+                self._control.pause(SERVING)
+                self._serveLater()
+                return
+
+    def _onCallsSafe(self, event: CallsSafe) -> None:
+        """Serve the calls that are safe, as many as one turn has time for, in their order.
+
+        One read may bring a thousand, each to be sent on to a thousand subscribers.
+        """
+        if self._ready is not None:
+            self._ready += event.calls
+            return
+        if self._holds:
+            self._ready = list(event.calls)
+            return
+        calls = event.calls
+        turn = Turn(self.factory.spent) if len(calls) > 1 else None
+        for served, call in enumerate(calls, 1):
+            self.calls.serve(call)
+            if turn and served < len(calls) and (self._holds or turn.over()):
+                self._ready = list(calls[served:])
+                self._serveLater()
+                return
+
+    def _serveLater(self) -> None:
+        if self._serving is None:
+            self._serving = self.factory.clock.callLater(0, self._serveReady)
+
+    def _serveReady(self) -> None:
+        """Go on in a turn of its own: with the calls that are safe, then with what else came."""
+        self._serving = None
+        if self._holds:
+            return  # the last of them asks for another turn
+        self.time()
+        if self._ready:
+            calls, self._ready = self._ready, None
+            self._followAlone([CallsSafe(calls)])
+        elif self._rest is not None:
+            events, self._rest = self._rest, None
+            waiting = self.wire.waiting if self.over else 0
+            self._followAlone(self._whileTime(events))
+            if self.over:
+                self._lookUnread(waiting)
+            self._keepRest()
+        if self._ready or self._rest is not None:
+            self._serveLater()
+        elif not self._ended:
+            self._control.resume(SERVING)
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────
 
     def _onCall(self, event: CallReceived | CallbackReceived) -> None:
-        if self._over:
+        if self.over:
             if self._inbox is None:
                 self._inbox = []
             self._inbox.append(event)
         # A reload may have brought an authoriser, or taken the last rule away.
-        elif (self._selective or self.factory.authoriser is not None) and not self._admitted(event):
-            return
-        elif not self._stores:
-            self._serve(event)
-        else:
-            waits = self.needsSafety(event)
-            if not waits:
-                self._serve(event)
-            kind = "call" if type(event) is CallReceived else "callback"
-            self._gathered.add(kind, event, waits)
+        elif not (self.selective or self.factory.authoriser is not None) or self.calls.admitted(
+            event
+        ):
+            self.calls.came(event)
 
     def _onResult(self, event: ResultReceived) -> None:
-        waiter: Any = event.waiter
-        if not waiter.called:  # the callback of another answer may have cancelled it
-            stream = self._streamOf(event) if self._streams else None
-            waiter.callback(Reply(event.payload, event.attachments, stream))
-        else:
-            self._dropStream(event)
+        self.calls.answered(event)
 
     def _onError(self, event: ErrorReceived) -> None:
-        waiter: Any = event.waiter
-        waiter.fail(CallFailed(event.payload))
+        self.calls.failed(event)
 
     def _onExpired(self, event: CallExpired) -> None:
-        waiter: Any = event.waiter
-        waiter.fail(TimedOut("the call was not answered in time"))
+        self.calls.expired(event)
 
     def _onUpdate(self, event: TopicUpdated) -> None:
-        if self._stores:
-            self._gathered.add("topic", event)
-        subscription = self.subscriptions.get(event.topic)
-        if subscription is not None:
-            stream = self._streamOf(event) if self._streams else None
-            update = Update(event.payload, event.attachments, stream)
-            self._guarded(subscription._arrived, update)
-        else:
-            self._dropStream(event)
+        if self.calls.stores:
+            self.calls.gathered.add("topic", event)
+        self.topics.updated(event)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:
-        subscription = self.subscriptions.get(event.topic)
-        if subscription is not None:
-            subscription._end("closed")
+        self.topics.closed(event)
 
     def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
-        topic = self.topics.get(event.topic)
-        if topic is not None:
-            topic._end("unsubscribed")
+        self.topics.unsubscribed(event)
 
     def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
         if self.factory.authoriser is not None and self.refuses(
@@ -318,16 +419,37 @@ class UmqSession(Serving):
         ):
             self.machine.forget_attribute(event.name)
             return  # nobody answers ``S`` and ``X``
-        if self._stores:
-            self._gathered.add("attribute", event)
+        if self.calls.stores:
+            self.calls.gathered.add("attribute", event)
         value = event.value if isinstance(event, AttributeSet) else None
-        self._guarded(self.attributeChanged, event.name, value)
+        self._guarded(self.protocol.attributeChanged, event.name, value)
 
-    def _onKeptTooMuch(self, event: KeptTooMuch) -> None:
-        self._refusedForOthers(event.what)
+    def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
+        """Have attachments one by one where those want it who wait for the message."""
+        message = event.message
+        if isinstance(message, ResultReceived):
+            streamed = bool(getattr(message.waiter, "streamed", False))
+        elif isinstance(message, TopicUpdated):
+            subscription = self.topics.subscribed.get(message.topic)
+            streamed = subscription is not None and subscription.streamed
+        else:
+            methods = self.factory.methods
+            streamed = (
+                isinstance(message, CallReceived)
+                and methods is not None
+                and bool(methods.streams(message.payload))
+            )
+        if streamed:
+            self.streams.announced(event)
+
+    def _onArrived(self, event: AttachmentArrived) -> None:
+        self.streams.arrived(event)
+
+    def _onMemoryLimit(self, event: MemoryLimitExceeded) -> None:
+        self.keptTooMuch(event.what)
 
     def _onFatal(self, event: FatalReceived) -> None:
-        self._tally["fatals"] += 1
+        self.count("fatals")
         code = "no code" if event.code is None else event.code
         line = "{peer}: ended by the peer: {code} {text}"
         self.tellOf(line, "fatal", code=code, text=shown(event.text))
@@ -343,10 +465,13 @@ class UmqSession(Serving):
         broken = fault.code in _REPLY_CODES
         self._leave(self.peerError(fault), broken)
 
+    def _onFault(self, fault: Fault) -> None:
+        self.peerFaulted(fault)
+
     actions: ClassVar = {
         CallReceived: _onCall,
         CallbackReceived: _onCall,
-        CallsSafe: Serving._onCallsSafe,
+        CallsSafe: _onCallsSafe,
         ResultReceived: _onResult,
         ErrorReceived: _onError,
         CallExpired: _onExpired,
@@ -355,39 +480,217 @@ class UmqSession(Serving):
         TopicUnsubscribed: _onUnsubscribed,
         AttributeSet: _onAttribute,
         AttributeUnset: _onAttribute,
-        AttachmentsAnnounced: Serving._onAnnounced,
-        AttachmentArrived: Serving._onArrived,
-        KeptTooMuch: _onKeptTooMuch,
+        AttachmentsAnnounced: _onAnnounced,
+        AttachmentArrived: _onArrived,
+        MemoryLimitExceeded: _onMemoryLimit,
         FatalReceived: _onFatal,
-        UmqFault: peerFaulted,
+        UmqFault: _onFault,
     }
-
-    @property
-    def owes(self) -> bool:
-        """As a link's; a call that waits for its answer is owed one, however late it comes."""
-        return super().owes or self.machine.calls_serving > 0
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
         """Too much is unread: calls wait until the peer has read its answers."""
-        self._over = paused
+        self.over = paused
         if not paused:
             waiting, self._inbox = self._inbox, None
             if waiting:
                 self._followInTurns(iter(waiting), before=True)
             else:
                 self._settle()
-            if not self._over:
+            if not self.over:
                 self._control.resume("unread-output")
 
     def outputDrained(self) -> None:
-        for topic in list(self._slowTopics):
-            topic._drain()
+        self.topics.drain()
 
-    def _backlogChanged(self, count: int, octets: int) -> None:
-        self._backlog += count
-        self._backlogOctets += octets
-        kept = self.machine.kept
-        kept.add(octets) if octets > 0 else kept.remove(-octets)
-        self._lookBacklog()
+
+class PeerAttributes(Mapping[str, str]):
+    """The peer's attributes, as they are now (``UM-15``, ``UM-16``)."""
+
+    def __init__(self, link: UmqLink) -> None:
+        self._attributes = link.machine.attributes
+
+    def __getitem__(self, name: str) -> str:
+        return self._attributes[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attributes)
+
+    def __len__(self) -> int:
+        return len(self._attributes)
+
+    def attachments(self, name: str) -> list[Attachment]:
+        """Return the attachments that are part of the value; KeyError for what is not set."""
+        return self._attributes[name].attachments
+
+
+class UmqSession(Session, link=UmqLink):
+    """One UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
+
+    Attributes:
+        session: the session's public name.
+        peer: the peer's transport address as text.
+        address: its host alone; "" where there is none.
+        clientId: the identity that was accepted at ``H``, or None (``UM-06``).
+    """
+
+    link: UmqLink
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────────
+
+    @hook
+    def requestReceived(self, message: Message) -> Any:
+        """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
+
+        Text, UTF-8 octets, a :class:`~.calls.Reply`, None for an empty answer, or a Deferred or
+        coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
+        that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
+        refuses with code 6 where there is no sink.
+        """
+        return self.link.calls.accept()
+
+    @hook
+    def callReceived(self, request: Request) -> Any:
+        """A call arrived: like ``requestReceived``, with attachments as they came.
+
+        The default asks the factory's ``methods``, then ``requestReceived``.
+        """
+        calls, methods = self.link.calls, self.factory.methods
+        if methods is not None and methods.answers(request.payload):
+            return methods.answer(request)
+        if type(self).requestReceived is UmqSession.requestReceived:
+            return calls.accept()
+        return self.requestReceived(calls.message(request))
+
+    @hook
+    def attributeChanged(self, name: str, value: str | None) -> None:
+        """Called when the peer has set an attribute, or removed it (None) (``UM-15``,
+        ``UM-16``).
+        """
+
+    @hook
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """A topic that we subscribed brings no more updates (``UM-13``, ``UM-14``).
+
+        ``reason`` is one of those that :class:`~.topics.Subscription` has.
+        """
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call the peer (``UM-09``); fires with its :class:`~.calls.Reply`.
+
+        ``attachments`` are octets, or Deferreds that fire with octets.  Fails with CallFailed
+        (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
+        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored. Above
+        a limit of ours or one that the peer told it fails with LimitExceeded, and nothing is sent.
+        """
+        try:
+            return self.link.calls.call(Call, payload, attachments, timeout, streamed)
+        except UNSENT as error:
+            return fail(error)
+
+    def callback(
+        self,
+        callback: str,
+        argument: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
+        try:
+            argument = f"{base36(number(callback))}:{argument}"
+            return self.link.calls.call(Callback, argument, attachments, timeout, streamed)
+        except UNSENT as error:
+            return fail(error)
+
+    def registerCallback(self, function: Callable[[Request], Any]) -> str:
+        """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""
+        return self.link.calls.register(function)
+
+    def unregisterCallback(self, id: str) -> None:
+        """The callback ``id`` ends; calls of it are refused from now on."""
+        self.link.calls.unregister(id)
+
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None = None,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Subscription:
+        """Subscribe to a topic (``UM-12``, ``UM-14``).
+
+        ``request(id)`` returns the payload of the call that asks the peer to publish to topic
+        ``id``. Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
+        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``whenEnded()`` tells that there are no more updates, and why.
+        """
+        return self.link.topics.subscribe(request, hook, attachments, timeout, streamed)
+
+    def openTopic(self, id: str) -> Topic:
+        """Return the topic ``id`` that the peer subscribed: publish to it (``UM-12``).
+
+        ValueError for what is no id or is in use, LimitExceeded above ``topics``.
+        """
+        return self.link.topics.open(id)
+
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
+        """Set an attribute at the peer (``UM-15``); fires when it is written.
+
+        Fails with ConnectionClosed without a session, with LimitExceeded, and with ValueError for a
+        name that no attribute has.
+        """
+        link = self.link
+        try:
+            link.standing()
+            if link.over:
+                link.lookRoom(name + value, attachments)
+            link.machine.set_attribute(name, value, link.calls.bodies(attachments))
+        except UNSENT as error:
+            return fail(error)
+        link.flush()
+        return succeed(None)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
+        link = self.link
+        try:
+            link.standing()
+            if link.over:
+                link.lookRoom(name, ())
+            link.machine.unset_attribute(name)
+        except UNSENT as error:
+            return fail(error)
+        link.flush()
+        return succeed(None)
+
+    def serveAfter(self, done: Deferred[Any]) -> None:
+        """Serve no more calls of this peer, and do not read it, before ``done`` has fired.
+
+        Otherwise calls that come behind one with a late answer may pass it.  Answers are sent as
+        ever, that of the call which waits for ``done`` among them.  ``done`` must not wait for what
+        this peer has still to send, such as the answer to a call of ours.  If the session ends
+        first, ``done`` is cancelled.
+        """
+        self.link.serveAfter(done)
+
+    def closeSession(self, code: int | None = None, text: str = "") -> None:
+        """End the session: with ``F code text`` (``UM-08``), or without saying why (code None)."""
+        self.link.closeSession(code, text)
+
+    @property
+    def attributes(self) -> PeerAttributes:
+        """The peer's attributes as a mapping, as they are now (``UM-15``, ``UM-16``)."""
+        return PeerAttributes(self.link)

@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
@@ -32,24 +31,23 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
-from zope.interface import Interface, implementer
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
-from ...net.clients.client import UNSENT_LIMITS
+from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
-from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.memory import OctetBudget
+from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
     client_endpoint,
 )
-from ..application.methods import MethodRegistry
+from ..application import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
     HELLO_ATTACHMENT_OCTETS,
@@ -58,100 +56,38 @@ from ..terms import (
     HelloReceived,
     WelcomeReceived,
 )
-from ..wire import Code, UmqFault
-from .exchange import Reply
-from .session import LIMITS, SUBPROTOCOL, UmqSession
-from .storing import PROTOCOL
+from ..wire import Code
+from .calls import PROTOCOL, Reply
+from .session import LIMITS, SUBPROTOCOL, UmqLink, UmqSession
 
 
-class IUmqIdentity(Interface):
-    """The avatar of a client who may come in: its name as text is the ``clientId``."""
-
-
-@implementer(IUmqIdentity)
-class _Identity(str):
-    """An avatar that is its own name."""
-
-
-class UmqRealm:
-    """A realm in which everybody whom the checkers accept is known by the name they gave.
-
-    Pass it to a ``Portal`` with any checkers.
-    """
-
-    def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> tuple[Any, Any, Any]:
-        """Return the identity of ``avatarId``; anonymous clients have an empty one."""
-        if IUmqIdentity not in interfaces:
-            raise NotImplementedError("only IUmqIdentity")
-        if avatarId is ANONYMOUS:
-            avatarId = ""
-        name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
-        return IUmqIdentity, _Identity(name), lambda: None
-
-
-class UmqServer(UmqSession):
-    """The server's side of one connection; override the hooks of :class:`UmqSession`.
-
-    Attributes:
-        avatar: what the portal gave for this client, or None without one.
-    """
+class UmqServerLink(UmqLink):
+    """What connects a server's session with its machine and its wire."""
 
     machine: Server
-    avatar: Any = None
     _deciding: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
 
-    def credentials(self, hello: HelloReceived) -> ICredentials | None:
-        """Return what ``H`` says who the client is, for the factory's portal (``UM-06``).
-
-        The default reads ``USER:PASSWORD``, and an empty payload as anonymous.  None or an
-        exception rejects the client.
-        """
-        if not hello.payload:
-            return Anonymous()
-        user, colon, password = hello.payload.partition(":")
-        if not colon:
-            return None
-        return Passcode(user, password)
-
-    def authorise(self, hello: HelloReceived) -> Any:
-        """Return who the client is (``UM-06``): its identity as text, or None; or a Deferred for
-        that.
-
-        Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
-        after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
-        asks the factory's portal; without a portal everybody may come in, as nobody in particular.
-
-        An ``authorise`` of one's own that asks the portal does so through
-        ``factory.authentication.login(credentials, address)``: there guesses wait and are counted.
-        """
-        authentication = self.factory.authentication
-        if authentication is None:
-            return None
-        credentials = self.credentials(hello)
-        if credentials is None:
-            raise Refused("rejected", Code.REJECTED.value)
-        return authentication.login(credentials, self.address).addCallback(self._loggedIn)
-
-    def _loggedIn(self, accepted: LoggedIn) -> str | None:
-        self.avatar, self._logout = accepted.avatar, accepted.logout
-        return accepted.name
-
-    def welcome(self, hello: HelloReceived) -> str | Reply:
-        """Return the payload of our ``W``, as a :class:`~.exchange.Reply` with attachments
-        (``UM-07``).
-        """
-        return ""
-
     def makeMachine(self) -> Server:
         factory = self.factory
-        return Server(factory.limits, self._now(), every=factory.budget.kept)
+        machine = Server(factory.limits, self._now(), every=factory.budget.kept)
+        machine.taken_at = self.takenAt
+        return machine
 
-    def _refusedForOthers(self, what: str) -> None:
+    def keptTooMuch(self, what: str) -> None:
         self.factory.limitMet(KEPT_LIMIT, what)
 
+    def login(self, credentials: ICredentials) -> Deferred[str | None]:
+        """Ask the factory's portal; fires with the client's name."""
+        asked = self.factory.authentication.login(credentials, self.address)
+        return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
+
+    def _loggedIn(self, accepted: LoggedIn) -> str | None:
+        self.protocol.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name
+
     def _onHello(self, hello: HelloReceived) -> None:
-        self._deciding = maybeDeferred(self.authorise, hello)
+        self._deciding = maybeDeferred(self.protocol.authorise, hello)
         self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
 
     def _failAll(self, reason: Failure) -> None:
@@ -169,7 +105,7 @@ class UmqServer(UmqSession):
         if fault.reason != UNDECIDED:
             super().peerFaulted(fault)
             return
-        self._tally["authorisations_timed_out"] += 1
+        self.count("authorisations_timed_out")
         self.log.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
         self._leave(ConnectionClosed(fault.text))
 
@@ -178,17 +114,17 @@ class UmqServer(UmqSession):
             return
         if identity is not None:
             self.clientId = identity
-        welcome = self.welcome(hello)
+        welcome = self.protocol.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
-        self._time()
-        self.machine.welcome(reply.payload, self._bodies(reply.attachments))
+        self.time()
+        self.machine.welcome(reply.payload, self.calls.bodies(reply.attachments))
         self.establish()
         self._settle()
 
     def _rejected(self, failure: Failure) -> None:
         if self.machine.closed:
             return
-        self._tally["rejected"] += 1
+        self.count("rejected")
         code, text = Code.UNAVAILABLE.value, "temporarily unavailable"
         if failure.check(LoginFailed, UnauthorizedLogin):
             code, text = Code.REJECTED.value, "rejected"
@@ -200,7 +136,48 @@ class UmqServer(UmqSession):
             self.log.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)
 
-    actions: ClassVar = {**UmqSession.actions, HelloReceived: _onHello, UmqFault: peerFaulted}
+    actions: ClassVar = {**UmqLink.actions, HelloReceived: _onHello}
+
+
+class UmqServer(UmqSession, link=UmqServerLink):
+    """The server's side of one connection; override the hooks of :class:`UmqSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client, or None without one.
+    """
+
+    factory: UmqServerFactory
+    link: UmqServerLink
+    avatar: Any = None
+
+    @hook
+    def authorise(self, hello: HelloReceived) -> Any:
+        """Return who the client is (``UM-06``): its identity as text, or None; or a Deferred for
+        that.
+
+        Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
+        after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
+        asks the factory's portal, with ``USER:PASSWORD`` in the payload, or nothing for an
+        anonymous client; without a portal everybody may come in, as nobody in particular.
+
+        An ``authorise`` of one's own that asks the portal does so through
+        ``factory.authentication.login(credentials, address)``: there guesses wait and are counted.
+        """
+        if self.factory.authentication is None:
+            return None
+        user, colon, password = hello.payload.partition(":")
+        if not hello.payload:
+            return self.link.login(Anonymous())
+        if not colon:
+            raise Refused("rejected", Code.REJECTED.value)
+        return self.link.login(Passcode(user, password))
+
+    @hook
+    def welcome(self, hello: HelloReceived) -> str | Reply:
+        """Return the payload of our ``W``, as a :class:`~.calls.Reply` with attachments
+        (``UM-07``).
+        """
+        return ""
 
 
 class UmqServerFactory(MsgprotoServerFactory):
@@ -220,7 +197,7 @@ class UmqServerFactory(MsgprotoServerFactory):
     LIMITS = LIMITS
     actions = frozenset({CALL, PUBLISH, SUBSCRIBE})
     stateTable = SERVER
-    protocol = UmqServer
+    protocol = UmqServer  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -259,8 +236,6 @@ class UmqServerFactory(MsgprotoServerFactory):
                 counters=self.counters,
                 peerLog=self.peerLog,
                 handShake=self.limits["hello-seconds"],
-                interface=IUmqIdentity,
-                nameOf=lambda avatar: str(avatar) or None,
             )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
@@ -289,52 +264,34 @@ HELLO_OCTETS: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_OCTETS)
 """A message is not larger before anybody is authorised: as large as one of ``H``."""
 
 
-class UmqClient(ClientLink, UmqSession):
-    """The client's side of one connection; override the hooks of :class:`UmqSession`."""
+class UmqClientLink(ClientLink, UmqLink):
+    """What connects a client's session with its machine and its wire."""
 
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
-    readsWhileDraining = True  # an end in order waits for answers
-
-    def hello(self) -> str:
-        """Return the payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
-        hello: str = self.factory.hello
-        return hello
-
-    def helloAttachments(self) -> Sequence[Any]:
-        """Return the attachments of our ``H``: octets, or Deferreds that fire with octets
-        (``UM-06``).
-
-        The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
-        nobody is authorised yet.
-        """
-        attachments: Sequence[Any] = self.factory.helloAttachments
-        return attachments
-
-    def welcomed(self, welcome: WelcomeReceived) -> Any:
-        """Return the server accepted us: decide whether we accept the server (``UM-07``).
-
-        Raise, or return a Deferred that fails, to end the session with ``F`` 1.
-        """
 
     def makeMachine(self) -> Client:
+        """Return a machine that tells nothing before we accept the server."""
         factory = self.factory
-        return Client(factory.limits, self._now(), decides=True, every=factory.budget.kept)
+        machine = Client(factory.limits, self._now(), decides=True, every=factory.budget.kept)
+        machine.taken_at = self.takenAt
+        return machine
 
     def transportSecured(self) -> None:
-        self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
+        client = self.protocol
+        self.machine.hello(client.hello(), self.calls.bodies(client.helloAttachments()))
         self._settle()
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
-        deciding = maybeDeferred(self.welcomed, welcome)
+        deciding = maybeDeferred(self.protocol.welcomed, welcome)
         if not deciding.called:
-            self._control.pause("authorising")
+            self.pauseReading("authorising")
         deciding.addCallback(self._accepted).addErrback(self._notAccepted)
 
     def _accepted(self, result: object) -> None:
         if self.machine.closed:
             return
-        self._control.resume("authorising")
+        self.resumeReading("authorising")
         self.establish()
         self._follow(self.machine.accept(self._now()))
 
@@ -344,7 +301,36 @@ class UmqClient(ClientLink, UmqSession):
         self.because(Refused("the server was not accepted", Code.REJECTED.value))
         self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
-    actions: ClassVar = {**UmqSession.actions, WelcomeReceived: _onWelcome}
+    actions: ClassVar = {**UmqLink.actions, WelcomeReceived: _onWelcome}
+
+
+class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
+    """The client's side of one connection; override the hooks of :class:`UmqSession`."""
+
+    factory: UmqClientFactory
+    link: UmqClientLink
+
+    @hook
+    def hello(self) -> str:
+        """Return the payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
+        return self.factory.hello
+
+    @hook
+    def helloAttachments(self) -> Sequence[Any]:
+        """Return the attachments of our ``H``: octets, or Deferreds that fire with octets
+        (``UM-06``).
+
+        The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
+        nobody is authorised yet.
+        """
+        return self.factory.helloAttachments
+
+    @hook
+    def welcomed(self, welcome: WelcomeReceived) -> Any:
+        """Decide whether we accept the server that has accepted us (``UM-07``).
+
+        Raise, or return a Deferred that fails, to end the session with ``F`` 1.
+        """
 
 
 class UmqClientFactory(SessionFactory, ClientFactory):
@@ -359,7 +345,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
 
     protocolName = PROTOCOL
     LIMITS = (*LIMITS, *UNSENT_LIMITS)
-    protocol = UmqClient
+    protocol = UmqClient  # type: ignore[assignment]
 
     def __init__(
         self,

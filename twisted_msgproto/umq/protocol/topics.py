@@ -1,20 +1,23 @@
-"""A topic as its publisher has it: it feels that a subscriber is slow."""
+"""The topics of one session: those that the peer subscribed here, and those that we subscribed."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from ...core.errors import ConnectionClosed, LimitExceeded
 from ...core.kept import KEPT_WEIGHT_OCTETS
-from ..machine.attachments import Slot, text_octets
-
-if TYPE_CHECKING:
-    from .session import UmqSession
+from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachments_octets, text_octets
+from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
+from ..wire import base36
+from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
 
 
 @implementer(IConsumer)
@@ -31,8 +34,9 @@ class Topic:
             None while it lives.
     """
 
-    def __init__(self, session: UmqSession, number: int, id: str) -> None:
-        self._session = session
+    def __init__(self, topics: Topics, number: int, id: str) -> None:
+        self._topics = topics
+        self._link = topics.link
         self._number = number
         self._queue: deque[tuple[str, Sequence[bytes | Slot], int, int]] = deque()
         self._octets = 0  # as topic-queue-octets counts them
@@ -51,37 +55,37 @@ class Topic:
 
     def publish(self, payload: str, attachments: Sequence[Any] = ()) -> bool:
         """Send an update; False if the topic has ended (then nothing is sent)."""
-        session = self._session
-        if self.closed is not None or not session.machine.opened:
+        link = self._link
+        if self.closed is not None or not link.machine.opened:
             return False
-        bodies = session._bodies(attachments)
-        if not self._queue and not session.wire.unread:
-            session._time()
-            session.machine.publish(self._number, payload, bodies)
-            session._settle()
+        bodies = link.calls.bodies(attachments)
+        if not self._queue and not link.wire.unread:
+            link.time()
+            link.machine.publish(self._number, payload, bodies)
+            link.flush()
             return True
-        session.machine.check(payload, bodies)
+        link.machine.check(payload, bodies)
         if not self._queue:
-            session._slowTopics[self] = None
+            self._topics.slow[self] = None
             if self._producer is not None and self._streaming:
                 self._producer.pauseProducing()
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
         octets = len(payload) + attached
         weight = text_octets(payload) + attached + KEPT_WEIGHT_OCTETS
-        kept = session.machine.kept
+        kept = link.machine.kept
         fits = kept.fits(weight)
         kept.add(weight)
         self._queue.append((payload, bodies, octets, weight))
         self._octets += octets
         self._weight += weight
-        limits = session.limits
+        limits = link.factory.limits
         if (
             not fits
             or len(self._queue) > limits["topic-queue-messages"]
             or self._octets > limits["topic-queue-octets"]
         ):
-            session._tally["topics_dropped"] += 1
-            self._end("slow")
+            link.count("topics_dropped")
+            self.end("slow")
             return False
         return True
 
@@ -90,7 +94,7 @@ class Topic:
         if self.closed is None:
             while self._queue:
                 self._send()
-            self._end("closed")
+            self.end("closed")
 
     def whenClosed(self) -> Deferred[str]:
         """Fires with the reason when the topic has ended."""
@@ -136,47 +140,322 @@ class Topic:
 
     def _askLater(self) -> None:
         if self._asking is None:
-            self._asking = self._session.factory.clock.callLater(0, self._ask)
+            self._asking = self._link.factory.clock.callLater(0, self._ask)
 
     def _ask(self) -> None:
         self._asking = None
         if not self.paused:  # otherwise when that is over
             self._producer.resumeProducing()
 
-    # The session's side
+    # The link's side
 
     def _send(self) -> None:
         payload, bodies, octets, weight = self._queue.popleft()
         self._octets -= octets
         self._weight -= weight
-        self._session.machine.kept.remove(weight)
-        self._session._time()
-        self._session.machine.publish(self._number, payload, bodies)
+        self._link.machine.kept.remove(weight)
+        self._link.time()
+        self._link.machine.publish(self._number, payload, bodies)
 
-    def _drain(self) -> None:
-        while self._queue and self.closed is None and not self._session.wire.unread:
+    def drain(self) -> None:
+        while self._queue and self.closed is None and not self._link.wire.unread:
             self._send()
-            self._session._settle()
+            self._link.flush()
         if not self._queue and self.closed is None:
-            self._session._slowTopics.pop(self, None)
+            self._topics.slow.pop(self, None)
             if self._producer is not None:
                 self._producer.resumeProducing()
 
-    def _end(self, reason: str) -> None:
-        session = self._session
-        session.machine.kept.remove(self._weight)
+    def end(self, reason: str) -> None:
+        link, topics = self._link, self._topics
+        link.machine.kept.remove(self._weight)
         self.closed = reason
         self._queue.clear()
         self._octets = self._weight = 0
-        session._slowTopics.pop(self, None)
-        session.topics.pop(self._number, None)
-        if reason in ("closed", "slow") and session.machine.opened:
-            session._time()
-            session.machine.close_topic(self._number)
-            session._settle()
+        topics.slow.pop(self, None)
+        topics.published.pop(self._number, None)
+        if reason in ("closed", "slow") and link.machine.opened:
+            link.time()
+            link.machine.close_topic(self._number)
+            link.flush()
         producer = self._producer
         self.unregisterProducer()
         if producer is not None:
             producer.stopProducing()
         while self._ended:
             self._ended.pop(0).callback(reason)
+
+
+def weigh(update: Update) -> int:
+    attachments = update.attachments
+    octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
+    return KEPT_WEIGHT_OCTETS + text_octets(update.payload) + octets
+
+
+SLOW_TIMES: Final = 4
+"""Reading continues while an answer to our calls is awaited.  A subscription ends when its updates
+that wait are this many times the limit at which reading pauses otherwise.
+"""
+
+
+class Updates(Backlog[Update]):
+    """Updates of one topic until they are iterated; a session reads slower meanwhile."""
+
+    __slots__ = ("_taken", "_topics")
+
+    def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
+        super().__init__(self._takenOne, weigh)
+        self._topics: Topics | None = None
+        self._taken = taken
+
+    def charge(self, topics: Topics) -> None:
+        """From now on what is here counts in the session of ``topics``."""
+        before, self._topics = self._topics, topics
+        if before is not None and len(self):
+            before.waiting(-len(self), -self.octets)
+        if len(self):
+            topics.waiting(len(self), self.octets)
+
+    def _takenOne(self, update: Update, octets: int) -> None:
+        if self._topics is not None:
+            self._topics.waiting(-1, -octets)
+        self._taken()
+
+
+class Subscription(Ending):
+    """A topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
+
+    It ends once, for one of these reasons:
+
+    * ``"closed"``: the publisher said ``D``.  It has ended the topic, or has dropped us because we
+      read too slowly; UMQ does not say which;
+    * ``"unsubscribed"``: we said ``U``;
+    * ``"refused"``: the call that asked for it failed;
+    * ``"slow"``: updates came faster than they were iterated, and we said ``U``;
+    * ``"lost"``: the session ended first.
+
+    Several may iterate at a time: each update goes to one of them, in the order of their asking.
+
+    Attributes:
+        id: the topic's id, as it stands in the subscribing request.
+        reason: why it has ended, as above; None while it lives.  What had come before the end can
+            still be iterated.
+        failure: the exception that iteration raises at the end, or None.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        number: int,
+        hook: Callable[[Update], object] | None,
+        streamed: bool,
+        updates: Updates | None = None,
+    ) -> None:
+        """``updates`` belong to somebody who outlives the session."""
+        super().__init__()
+        self._topics = topics
+        self._link = topics.link
+        self._number = number
+        self._hook = hook
+        self.streamed = streamed
+        self._borrowed = updates is not None
+        self._backlog = Updates() if updates is None else updates
+        self._backlog.charge(topics)
+        self._answer: Reply | Failure | None = None
+        self._starting: list[Deferred[Reply]] = []
+        self.id = base36(number)
+
+    def whenStarted(self) -> Deferred[Reply]:
+        """Fires with the answer to the subscribing request; fails like that call."""
+        started: Deferred[Reply] = Deferred(self._starting.remove)
+        if self._answer is None:
+            self._starting.append(started)
+        else:
+            started.callback(self._answer)
+        return started
+
+    def unsubscribe(self) -> None:
+        """Say ``U``; nothing more is delivered (``UM-14``)."""
+        self._drop(UNSUBSCRIBED, None)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Update:
+        """Return the next update; at the end StopAsyncIteration, or what ended the subscription
+        early.
+
+        Cancelling the wait (a time-out) loses nothing: the update goes to whoever asks next.
+        """
+        return await self._backlog.take()
+
+    # The link's side
+
+    def accepted(self, answer: Reply) -> None:
+        stored = Stored.read(answer.payload)
+        if stored is None:
+            self._started(answer)
+        else:  # nobody will publish to it
+            self.refused(Failure(NoSuchMethod(stored)))
+
+    def never(self, error: Exception) -> Subscription:
+        self._conclude(LOST if isinstance(error, ConnectionClosed) else REFUSED, error)
+        if not self._borrowed:
+            self._backlog.end(error)
+        self._started(Failure(error))
+        return self
+
+    def refused(self, failure: Failure) -> None:
+        lost = self._link.ended or failure.check(ConnectionClosed)
+        self._drop(LOST if lost else REFUSED, failure.value)  # type: ignore[arg-type]
+        self._started(failure)
+
+    def _started(self, answer: Reply | Failure) -> None:
+        self._answer = answer
+        while self._starting:
+            self._starting.pop(0).callback(answer)
+
+    def _drop(self, reason: str, failure: Exception | None) -> None:
+        """Say ``U`` if it lives, and end."""
+        link = self._link
+        if self.reason is None and link.machine.opened:
+            link.time()
+            link.machine.unsubscribe(self._number)
+            link.flush()
+        self.end(reason, failure)
+
+    def arrived(self, update: Update) -> None:
+        if self._hook is not None:
+            self._hook(update)
+        else:
+            topics, limits, octets = self._topics, self._link.factory.limits, weigh(update)
+            much = topics.waiting_octets >= SLOW_TIMES * limits["backlog-octets"]
+            much = much or not self._link.machine.kept.fits(octets)
+            topics.waiting(1, octets)
+            self._backlog.put((update,))
+            waiting = len(self._backlog)
+            if waiting >= SLOW_TIMES * limits["backlog"] or (waiting and much):
+                self._drop("slow", LimitExceeded("updates came faster than they were taken"))
+
+    def end(self, reason: str, failure: Exception | None = None) -> None:
+        if not self._conclude(reason, failure):
+            return
+        self._topics.subscribed.pop(self._number, None)
+        if not self._borrowed:
+            self._backlog.end(failure)
+        self._tellEnd()
+        link = self._link
+        link._guarded(link.protocol.subscriptionEnded, self, reason)
+
+    def lost(self) -> None:
+        self.end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
+
+
+class Topics:
+    """The topics of one session.
+
+    Attributes:
+        link: the session's.
+        published: those that the peer subscribed here, by number.
+        subscribed: those that we subscribed, by number.
+        slow: those of which something waits for a subscriber that does not read.
+        waiting_octets: what updates weigh that nobody has taken yet.
+    """
+
+    __slots__ = ("_count", "_paused", "link", "published", "slow", "subscribed", "waiting_octets")
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+        self.published: dict[int, Topic] = {}
+        self.subscribed: dict[int, Subscription] = {}
+        self.slow: dict[Topic, None] = {}
+        self.waiting_octets = 0
+        self._count = 0  # of updates that nobody has taken yet
+        self._paused = False
+
+    def open(self, id: str) -> Topic:
+        link = self.link
+        link.time()
+        number = link.machine.open_topic(id)
+        topic = self.published[number] = Topic(self, number, id)
+        return topic
+
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
+        updates: Updates | None = None,
+    ) -> Subscription:
+        """Do what a session's ``subscribe`` does; ``updates`` outlive the session."""
+        link = self.link
+        try:
+            link.standing()
+            number = link.machine.subscribe()
+        except UNSENT as error:
+            return Subscription(self, 0, hook, streamed, updates).never(error)
+        subscription = Subscription(self, number, hook, streamed, updates)
+        self.subscribed[number] = subscription
+        try:
+            answer = link.protocol.call(request(subscription.id), attachments, timeout)
+        except Exception:
+            subscription.unsubscribe()
+            raise
+        answer.addCallbacks(subscription.accepted, subscription.refused)
+        return subscription
+
+    def updated(self, event: TopicUpdated) -> None:
+        link = self.link
+        subscription = self.subscribed.get(event.topic)
+        if subscription is None:
+            link.streams.drop(event)
+        else:
+            update = Update(event.payload, event.attachments, link.streams.of(event))
+            link._guarded(subscription.arrived, update)
+
+    def closed(self, event: TopicClosed) -> None:
+        subscription = self.subscribed.get(event.topic)
+        if subscription is not None:
+            subscription.end("closed")
+
+    def unsubscribed(self, event: TopicUnsubscribed) -> None:
+        topic = self.published.get(event.topic)
+        if topic is not None:
+            topic.end("unsubscribed")
+
+    def drain(self) -> None:
+        """Resume those that are slow, each in its turn: the peer has read everything (UM-21)."""
+        for topic in list(self.slow):
+            topic.drain()
+
+    def lost(self) -> None:
+        for topic in list(self.published.values()):
+            topic.end("lost")
+        for subscription in list(self.subscribed.values()):
+            subscription.lost()
+
+    def waiting(self, count: int, octets: int) -> None:
+        """So many updates more, with so many octets, wait to be taken; or less."""
+        self._count += count
+        self.waiting_octets += octets
+        kept = self.link.machine.kept
+        kept.add(octets) if octets > 0 else kept.remove(-octets)
+        self._look()
+
+    def called(self) -> None:
+        """A call of ours was made: its answer is read, whatever waits."""
+        if self._paused:
+            self._look()
+
+    def _look(self) -> None:
+        """Pause reading while nobody consumes updates, but not while we wait for an answer."""
+        link, limits = self.link, self.link.factory.limits
+        share = max(self._count / limits["backlog"], self.waiting_octets / limits["backlog-octets"])
+        if share >= 1 and not link.machine.calls_pending:
+            self._paused = True
+            link.pauseReading("backlog")
+        elif self._paused and (share <= 0.5 or link.machine.calls_pending):
+            self._paused = False
+            link.resumeReading("backlog")

@@ -1,0 +1,529 @@
+"""What hostile peers make libzmq hold, on real sockets: they are cut off, and nobody else is."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.chaos.clients import GoodClients
+from tests.chaos.gateways import Five, most_resident, needs_proc
+from tests.mtl.cases import HeldSink, MtlCase, Recorded, run, until
+from tests.mtl.endless import GREETING, Endless, Leased, frame, join, needs_linux, until_cut_off
+from tests.mtl.plain import PATIENCE_MS, Plain
+from tests.tools.processes import Launched, Launcher, launching
+from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.mtl import MtlClient, zeromq
+from twisted_msgproto.mtl.zeromq import unfinished
+
+SMALL = 10_000
+LIMITS: dict[str, object] = {"content-octets": SMALL, "json-octets": 1000, "liveness": 20}
+"""With these a connection is suspected from 86 KB on, so that honest ones pass that often."""
+
+
+def counting_looks(case: MtlCase) -> list[int]:
+    """Descriptors that are looked at from now on."""
+    looked: list[int] = []
+    look = unfinished.Unfinished.look_at
+
+    def look_at(self: unfinished.Unfinished, descriptor: int) -> None:
+        looked.append(descriptor)
+        look(self, descriptor)
+
+    case.patch(unfinished.Unfinished, "look_at", look_at)
+    return looked
+
+
+@needs_linux
+class Honest(MtlCase):
+    """All that honest clients do, on real sockets."""
+
+    timeout = 30
+
+    async def serves(
+        self, *, keys: zeromq.CurveClient | None = None, connections: int = 2, **options: Any
+    ) -> None:
+        """A client writes far more than may come of one message, with looks all the time."""
+        sink = HeldSink()
+        looked = counting_looks(self)
+        factory = self.server(sink, limits=LIMITS, **options)
+        client = await self.ready(factory, "ingest", curve=keys)
+        writer = await client.writer(["a"])
+        sent = 0
+        while len(looked) < 20 or sent < 2000:
+            await writer.sendMany("a", [bytes(SMALL - 100)] * 20 + [b"x"] * 500)
+            sent += 520
+        self.assertEqual(len(sink.bodies), sent)
+        self.assertEqual(factory.counters["faults"], 0)
+        self.assertEqual(factory.snapshot()["connections"], connections)
+
+    @run
+    async def test_who_writes_at_full_rate_on_two_sockets_is_served__NB_02(self) -> None:
+        await self.serves()
+
+    @run
+    async def test_who_writes_behind_curve_is_served(self) -> None:
+        """NB-02, MT-31: where each frame is longer."""
+        public, secret = zmq.curve_keypair()
+        mine, hidden = zmq.curve_keypair()
+        server = zeromq.CurveServer(secret, {mine: "robot"})
+        await self.serves(keys=zeromq.CurveClient(public, mine, hidden), curve=server)
+
+    @run
+    async def test_who_writes_through_ipc_is_served_and_not_watched__NB_02(self) -> None:
+        looks: list[int] = []
+        self.patch(unfinished.EveryUnfinished, "_look", lambda self: looks.append(1))
+        sink = HeldSink()
+        path = Path(tempfile.mkdtemp(), "socket")
+        self.addCleanup(shutil.rmtree, path.parent)
+        factory = self.server(sink, listen=[f"ipc://{path}"], data=None, limits=LIMITS)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.sendMany("a", [bytes(SMALL - 100)] * 100)
+        self.assertEqual(len(sink.bodies), 100)
+        self.assertEqual((factory.counters["faults"], looks), (0, []))
+
+    @run
+    async def test_who_waits_while_the_disk_is_full_is_served_afterwards(self) -> None:
+        """NB-02, MT-27: what it has sent lies in libzmq, and is far more than one message."""
+        looked = counting_looks(self)
+        sink = HeldSink(at_once=False)
+        recorded = Recorded()
+        limits = {**LIMITS, "unsafe-octets": SMALL}
+        factory = self.server(sink, limits=limits, sockets=recorded)
+        patient: dict[str, object] = {"window": 1000, "liveness": 100, "heartbeat": 50}
+        client = await self.ready(factory, "ingest", limits=patient)
+        writer = await client.writer(["a"])
+        first = writer.sendMany("a", [bytes(SMALL - 100)] * 10)
+        await until(lambda: recorded.paused)
+        before = len(looked)
+        await until(lambda: len(looked) > before + 4)
+        done = writer.sendMany("a", [bytes(SMALL - 100)] * 490)
+        before = len(looked)
+        await until(lambda: len(looked) > before + 20)
+        sink.release_all()
+        await first
+        await done
+        self.assertEqual(len(sink.bodies), 500)
+        self.assertEqual(factory.counters["faults"], 0)
+        self.assertEqual(factory.snapshot()["connections"], 2)
+
+    async def beats(self, prepare: Callable[[Any], object], **options: Any) -> None:
+        recorded = Recorded()
+        factory = self.server(HeldSink(), sockets=recorded, **options)
+        with Plain(factory.addresses[0], prepare=prepare) as plain:
+            _beats = plain.dealer(factory.addresses[1], heartbeats=1)
+            watching = recorded.routers[1].unfinished
+            await until(lambda: watching.descriptors)
+            (descriptor,) = watching.descriptors
+            await until(lambda: unfinished.octets_of(descriptor).received > 2000)  # type: ignore[union-attr]
+            begin = unfinished.octets_of(descriptor)
+            assert begin is not None
+            far = begin.received + 4200
+            await until(lambda: unfinished.octets_of(descriptor).received > far)  # type: ignore[union-attr]
+            # Those of the last moment are not acknowledged yet.
+            most = unfinished.octets_of(descriptor).received - begin.received  # type: ignore[union-attr]
+
+            def heartbeats() -> int:
+                now = unfinished.octets_of(descriptor)
+                assert now is not None
+                told = now.acknowledged - begin.acknowledged
+                return told + 2 * (now.segments - begin.segments)
+
+            await until(lambda: heartbeats() >= most)
+        self.assertEqual(factory.counters["faults"], 0)
+
+    @run
+    async def test_heartbeats_of_libzmq_are_what_is_taken_for_heartbeats(self) -> None:
+        """NB-02: what is acknowledged of their answers weighs as much as they do."""
+        await self.beats(lambda socket: None)
+
+    @run
+    async def test_heartbeats_behind_curve_are_what_is_taken_for_heartbeats(self) -> None:
+        """NB-02, MT-31"""
+        public, secret = zmq.curve_keypair()
+        mine, hidden = zmq.curve_keypair()
+
+        def prepare(socket: Any) -> None:
+            socket.curve_serverkey, socket.curve_publickey = public, mine
+            socket.curve_secretkey = hidden
+
+        await self.beats(prepare, curve=zeromq.CurveServer(secret, {mine: "robot"}))
+
+
+@needs_linux
+class Hostile(MtlCase):
+    async def cut_off(self, number: int, limit: str, **options: Any) -> None:
+        """Who sends a message without an end to an address is cut off, in a line; nobody else."""
+        sink = HeldSink()
+        factory = self.server(sink, limits=LIMITS, **options)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        port = int(factory.addresses[number].rpartition(":")[2])
+        with capturedLogs() as logged:
+            for octets in (0, 1, 900):
+                endless = deferToThread(until_cut_off, "127.0.0.1", port, octets)
+                while not endless.called:
+                    await writer.send("a", b"x")
+                self.assertGreater(await endless, 64_000)
+            # In tiny frames more than all may have comes sooner than anybody looks.
+            met = [f"limit:{name}" for name in (limit, "process-held-octets")]
+            await until(lambda: factory.counters["faults"] >= 3)
+            self.assertEqual(factory.counters["fault:endless-message"], 3)
+            self.assertEqual(sum(factory.counters[name] for name in met), 3)
+        said = [formatEvent(event) for event in logged]
+        lines = [line for line in said if "127.0.0.1: cut off: " in line]
+        self.assertEqual(len(lines), 3)
+        ends = f"({limit} is {LIMITS[limit]})", f"(process-held-octets is {256 << 20})"
+        self.assertTrue(all(line.endswith(ends) for line in lines), lines)
+        await until(lambda: factory.snapshot()["connections"] == 2)
+        await writer.send("a", b"y")
+
+    @run
+    async def test_on_the_control_socket__NB_02(self) -> None:
+        await self.cut_off(0, "json-octets")
+
+    @run
+    async def test_on_the_data_socket__NB_02(self) -> None:
+        await self.cut_off(1, "content-octets")
+
+    @run
+    async def test_on_one_socket_for_both__NB_02(self) -> None:
+        await self.cut_off(0, "content-octets", data=None)
+
+
+@needs_linux
+@needs_proc
+def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """NB-02: a good neighbour is never cut off, its messages are acknowledged and stored."""
+    five = Five(launch, options=["--limit", f"content-octets={1 << 20}"])
+    over = threading.Event()
+    cut: list[int] = []
+
+    def hostile(octets: int) -> None:
+        while not over.is_set():
+            sent = until_cut_off("127.0.0.1", five.ports["mtl"], octets, lambda: not over.is_set())
+            cut.append(sent)
+
+    threads = [
+        threading.Thread(target=hostile, args=[octets]) for octets in (1, 1, 1, 65_536, 65_536)
+    ]
+    with contextlib.closing(GoodClients(tmp_path)) as clients:
+        for name in ("lumberjack", "mtl"):
+            clients.stand(name, five.ports[name])
+        connections = clients.connections("lumberjack")
+        before = most_resident(five.server)
+        for thread in threads:
+            thread.start()
+        try:
+            while len(cut) < 20:
+                for name in ("lumberjack", "mtl"):
+                    clients.send(name, 5)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert clients.connections("lumberjack") == connections
+        told = clients.told()
+        assert five.lost(told) == set()
+        assert {b"lumberjack", b"mtl"} <= {body.split(b'"')[3] for body in told}
+    assert most_resident(five.server) - before < RISE_MOST
+    assert "Traceback" not in five.server.output
+
+
+@pytest.mark.slow
+@needs_linux
+@needs_proc
+@pytest.mark.parametrize(
+    ("count", "octets", "flows"), [(10, 1, False), (100, 1, False), (100, 60_000, True)]
+)
+def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
+    launch: Launcher, tmp_path: Path, count: int, octets: int, flows: bool
+) -> None:
+    """NB-02: beside good neighbours; where a message may have 21 times its octets in memory."""
+    five = Five(launch, options=["--limit", f"process-held-octets={HELD}"])
+    port = five.ports["mtl"]
+    with contextlib.closing(GoodClients(tmp_path)) as clients, contextlib.ExitStack() as stack:
+        for name in ("lumberjack", "mtl"):
+            clients.stand(name, five.ports[name])
+        connections = [clients.connections(name) for name in ("lumberjack", "mtl")]
+        come = stack.enter_context(contextlib.closing(Leased(port))) if flows else None
+        endless = Endless(come or partial(join, "127.0.0.1", port), count, octets)
+        stack.enter_context(contextlib.closing(endless))
+        while endless.cut < 2 * count + 100:
+            for name in ("lumberjack", "mtl"):
+                clients.send(name, 5)
+        assert [clients.connections(name) for name in ("lumberjack", "mtl")] == connections
+        assert five.lost(clients.told()) == set()
+        assert most_resident(five.server) <= 2 * HELD + (256 << 20)
+    assert "process-held-octets is" in five.server.output
+    assert "Traceback" not in five.server.output
+
+
+HELD = 128 << 20
+
+RISE_MOST = 1 << 30
+"""Without an end to what is held it is the machine's memory."""
+
+
+def frames_of(sizes: list[int]) -> Iterator[list[bytes]]:
+    for size in sizes:
+        yield [b"h" * (size % 300), b"x" * size]
+
+
+@needs_linux
+@pytest.mark.parametrize("curve", [False, True])
+def test_what_a_message_becomes_on_the_wire__NB_02(curve: bool) -> None:
+    """NB-02: no less, or libzmq would seem to hold what was read long ago."""
+    context = zmq.Context()
+    try:
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        for socket in (router, dealer):
+            socket.set(zmq.RCVTIMEO, 20_000)
+        if curve:
+            public, secret = zmq.curve_keypair()
+            router.curve_server = True
+            router.curve_secretkey = secret
+            dealer.curve_serverkey = public
+            dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send(b"hello")
+        identity = router.recv()
+        frame = router.recv(copy=False)
+        descriptor = int(frame.get("__fd"))
+
+        def settled() -> int:
+            """What is acknowledged once the peer has answered."""
+            router.send_multipart([identity, b"ping"])
+            assert dealer.recv_multipart() == [b"ping"]
+            dealer.send(b"pong")
+            assert router.recv_multipart() == [identity, b"pong"]
+            told: Any = unfinished.octets_of(descriptor)
+            return int(told.acknowledged)
+
+        more = unfinished.FRAME_OCTETS + (unfinished.CURVE_OCTETS if curve else 0)
+        before = settled()
+        expected, frames_sent = 4 + more, 1
+        for frames in frames_of([0, 1, 221, 222, 223, 254, 255, 256, 8192, 70_000, 3 * MIB]):
+            router.send_multipart([identity, *frames])
+            assert dealer.recv_multipart() == frames
+            expected += sum(map(len, frames)) + len(frames) * more
+            frames_sent += len(frames)
+        longer = settled() - before - expected
+        assert 0 < longer < 7 * frames_sent and longer % 7 == 0
+    finally:
+        context.destroy(linger=0)
+
+
+MIB = 1 << 20
+DEAF, CONTENTS, UNREAD_HELD = 8, 120, 32 * MIB
+
+
+@needs_linux
+@needs_proc
+def test_deaf_readers_cannot_fill_a_gateway_and_others_are_served__NB_02(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """NB-02, MT-24: one writer, and readers that take nothing: without a bound a GiB is held."""
+    limits = [f"process-held-octets={UNREAD_HELD}", f"content-octets={2 * MIB}", "liveness=600"]
+    five = Five(launch, options=[word for limit in limits for word in ("--limit", limit)])
+    address = f"tcp://127.0.0.1:{five.ports['mtl']}"
+
+    def takes_little(socket: Any) -> None:
+        socket.set(zmq.RCVHWM, 1)
+        socket.set(zmq.RCVBUF, 65_536)
+
+    with contextlib.ExitStack() as stack:
+        clients = stack.enter_context(contextlib.closing(GoodClients(tmp_path)))
+        for name in ("lumberjack", "mtl"):
+            clients.stand(name, five.ports[name])
+        connections = clients.connections("lumberjack")
+
+        def flow(way: str, prepare: Any = lambda socket: None) -> Any:
+            client = stack.enter_context(Plain(address, prepare=prepare))
+            return client.ready("test").flow(way, ["resource"], "none")
+
+        deaf = [flow("Reader", takes_little) for _ in range(DEAF)]
+        good, writer = flow("Reader"), flow("Writer")
+        for reader in (*deaf, good):
+            assert reader.summon("resource") == b"200"
+        before = most_resident(five.server)
+        body = bytes(MIB)
+        for number in range(CONTENTS):
+            writer.content("resource", body)
+            assert good.get()[2] == body
+            if number % 10 == 0:
+                for name in ("lumberjack", "mtl"):
+                    clients.send(name, 5)
+        assert clients.connections("lumberjack") == connections
+        assert five.lost(clients.told()) == set()
+    rise = most_resident(five.server) - before
+    print("rise", rise / MIB)
+    assert rise < UNREAD_RISE_MOST
+    assert "octets that it has not read" in five.server.output
+    assert "Traceback" not in five.server.output
+
+
+UNREAD_RISE_MOST = 256 * MIB
+"""What is held, what is free again and not returned yet, and what a turn has in its hands."""
+
+
+READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"ROUTER"
+HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
+
+SENT_OCTETS_MAX = 1 << 30
+"""A client that takes all this has no bound."""
+
+
+class EndlessServer:
+    """Sends every client one message that never ends.
+
+    Attributes:
+        sent: octets to the client that took most of them.
+        ended: clients that have ended the connection.
+    """
+
+    def __init__(self) -> None:
+        self.sent = self.ended = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(PATIENCE_MS / 1000)
+                self._send_to(connection)
+
+    def _send_to(self, connection: socket.socket) -> None:
+        octets, sent = frame(60_000), 0
+        with connection:
+            try:
+                connection.sendall(HELLO)
+                heard = b""
+                while b"DEALER" not in heard and (more := connection.recv(1000)):
+                    heard += more
+                while sent < SENT_OCTETS_MAX:
+                    connection.sendall(octets)
+                    sent += len(octets)
+                    self.sent = max(self.sent, sent)
+            except OSError:
+                self.ended += 1
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE_MS / 1000)
+
+
+class Servers(MtlCase):
+    @needs_linux
+    @run
+    async def test_a_server_whose_message_never_ends_is_cut_off__NB_02(self) -> None:
+        """Libzmq kept all of it: a gigabyte until the client lost its patience, and again."""
+        server = EndlessServer()
+        self.addCleanup(server.close)
+        limits = {"content-octets": 100_000, "request-timeout": 50.0, "request-tries": 1}
+        client = MtlClient(server.endpoint, limits=limits)
+        opened = client.open("host")
+        await until(lambda: server.ended)
+        self.assertEqual(client.link.wire.trouble, "it sends a message that does not end")
+        client.abort()
+        self.failureResultOf(opened, ConnectionClosed)
+        self.assertLess(server.sent, SENT_OCTETS_MAX)
+
+
+CONTENT = 8 * MIB
+PEER = 64 * MIB
+UNSAFE = 16 * MIB
+UNREAD = 16 * MIB
+"""What waits for a peer outside libzmq (``Bounds.unread_octets``)."""
+
+UNDER_WAY = 6 * CONTENT
+"""Contents which libzmq reads or writes just now, and those which a turn has in its hands."""
+
+SLACK = 16 * MIB
+BODIES = 64
+"""So many times CONTENT is far above every bound."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Launched]:
+    with launching(tmp_path) as launch:
+        yield launch(
+            *(f"content-octets={CONTENT + 1024}", f"peer-octets={PEER}"),
+            *(f"unsafe-octets={UNSAFE}", "liveness=600", "session-idle=600"),
+            module="tests.mtl.held",
+        )
+
+
+def resident_most(server: Launched) -> int:
+    """The most octets which the process ever had in memory."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1])
+
+
+def test_a_writer_of_large_contents_cannot_fill_a_server_which_does_not_read(
+    server: Launched,
+) -> None:
+    """MT-24, MT-29: libzmq holds at most ``peer-octets``; nothing is lost, others are served."""
+    address = server.address("mtl")
+    with Plain(address, prepare=lambda socket: socket.set(zmq.SNDHWM, 1)) as hostile:
+        writer = hostile.ready("ingest").flow("Writer", ["a"])
+        before = resident_most(server)
+        body = bytes(CONTENT)
+        sent = 0
+        held = 0
+        while sent < BODIES:
+            if writer.socket.poll(2000, zmq.POLLOUT):
+                last = writer.content("a", body)
+                sent += 1
+                continue
+            # A busy machine is slow, which is not the same as full.
+            before_that, held = held, resident_most(server) - before
+            if held >= UNSAFE and held == before_that:
+                break
+        assert sent < BODIES
+        assert UNSAFE <= held <= UNSAFE + PEER + UNDER_WAY + SLACK
+        with Plain(address) as other:
+            other.ready("ingest").flow("Writer", ["b"], lease=False)
+        server.signal(signal.SIGUSR1)
+        writer.confirmed(last)
+        assert resident_most(server) - before <= UNSAFE + PEER + UNDER_WAY + SLACK
+
+
+def test_a_reader_which_takes_no_large_contents_cannot_fill_the_server(server: Launched) -> None:
+    """MT-24, MT-27, MT-29: it misses them, and then it loses its place."""
+    address = server.address("mtl")
+    with Plain(address, prepare=lambda socket: socket.set(zmq.RCVHWM, 1)) as client:
+        client.ready("test")
+        deaf, writer = (client.flow(way, ["resource"], "none") for way in ("Reader", "Writer"))
+        assert deaf.summon("resource") == b"200"
+        before = resident_most(server)
+        body = bytes(CONTENT)
+        for _ in range(BODIES):
+            writer.content("resource", body)
+            assert writer.pong()
+        held = resident_most(server) - before
+        assert held <= PEER + UNREAD + UNDER_WAY + SLACK
+        with Plain(address) as other:
+            other.ready("test")

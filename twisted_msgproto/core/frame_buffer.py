@@ -1,0 +1,63 @@
+"""The beginning of a frame is kept until the rest of it has come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PIECE_OCTETS: Final = 64 << 10
+"""Shorter reads are joined up to this size: a piece for each would weigh more than its octets."""
+
+
+class FrameBuffer:
+    """The octets of a frame that is not here in full, in pieces.
+
+    One buffer that grows with each read has to be moved again and again.  A thousand connections
+    that do so leave holes in the process's memory, as large as the frames themselves.
+
+    Attributes:
+        octets: how many octets are here.
+    """
+
+    __slots__ = ("_last", "_pieces", "octets")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
+        self._last: bytearray | None = None  # are idle most of the time
+        self.octets = 0
+
+    def add(self, octets: bytes) -> None:
+        size = len(octets)
+        self.octets += size
+        if size >= PIECE_OCTETS:
+            self._sealed().append(octets)
+        elif self._last is None:
+            self._last = bytearray(octets)
+        else:
+            self._last += octets
+            if len(self._last) >= PIECE_OCTETS:
+                self._sealed()
+
+    def start(self, octets: int) -> bytes:
+        """Return the beginning of the first piece, at most ``octets`` of it."""
+        first = self._pieces[0] if self._pieces else self._last
+        return b"" if first is None else bytes(first[:octets])
+
+    def taken(self) -> list[bytes | bytearray]:
+        """Return the pieces, and keep nothing."""
+        pieces, last = self._pieces, self._last
+        self._pieces = self._last = None
+        self.octets = 0
+        if pieces is None:
+            return [] if last is None else [last]
+        if last is not None:
+            pieces.append(last)
+        return pieces
+
+    def _sealed(self) -> list[bytes | bytearray]:
+        """Return the pieces, after the last one is ended: what comes next is a piece of its own."""
+        if self._pieces is None:
+            self._pieces = []
+        if self._last is not None:
+            self._pieces.append(self._last)
+            self._last = None
+        return self._pieces

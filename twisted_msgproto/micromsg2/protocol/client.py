@@ -1,0 +1,627 @@
+"""The side of MicroMsg2 that connects, its subscriptions, and the service that reconnects.
+
+::
+
+    client = await clientEndpoint.connect(MicroMsg2ClientFactory())
+    await client.whenEstablished()
+    await client.send("orders", b"...", {"amount": 3})
+    async for message in await client.subscribe("topic/prices", "market=Teu;amount>=N100"):
+        print(message.body)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, Fault, PeerError, Refused, shown
+from ...core.kept import KEPT_WEIGHT_OCTETS
+from ...core.limits import Limits
+from ...core.message import Message, MessageBatch
+from ...net.clients import subscriptions
+from ...net.clients.client import ClientLink
+from ...net.clients.reconnect import ReconnectingClient
+from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ...net.session import ClientSession, hook
+from ...net.sink import IMessageSink
+from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
+from ..machine import Client, Proposal, PubSub
+from ..machine.extensions import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
+from ..terms import (
+    BAD_COMMAND,
+    ERROR_CHARACTERS_MAX,
+    REFUSED_BY_PEER,
+    UNKNOWN_COMMAND,
+    ErrorReceived,
+)
+from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
+from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session
+
+log: Final = Logger(namespace="twisted_msgproto.micromsg2")
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLOWED})
+"""A server refuses one subscription with these codes; the text begins with its destination."""
+
+NAME_CHARACTERS: Final = 258
+"""A destination has at most 255 octets; behind it stands a colon and a space."""
+
+AFTER_NAME: Final = re.compile(": ")
+
+LATE_OCTETS: Final = 1 << 20
+"""Of a topic that has ended this much may wait to be iterated, with what was on its way."""
+
+
+def weigh(message: Message) -> int:
+    fields = message.fields or {}
+    texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
+    return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
+
+
+class Arrivals(Backlog[Message]):
+    """Messages of one destination until they are iterated, and their acknowledgements.
+
+    Attributes:
+        wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
+    """
+
+    __slots__ = ("_held", "_holds", "_taken", "wanted")
+
+    def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
+        super().__init__(self._acknowledge, weigh)
+        self._taken = taken
+        self._held: deque[Deferred[None]] = deque()  # as many as there are messages
+        self._holds = True
+        self.wanted = False
+
+    def want(self) -> None:
+        self.wanted = True
+
+    def arrived(self, message: Message) -> Deferred[None] | None:
+        """A message came; it may be acknowledged when the Deferred fires (None: at once).
+
+        After the end of a topic messages of :data:`LATE_OCTETS` are kept, and later ones are
+        dropped.
+        """
+        if not self._holds:
+            if self.octets <= LATE_OCTETS:
+                self.put((message,))
+            return None
+        held: Deferred[None] = Deferred()
+        self._held.append(held)
+        self.put((message,))
+        return held
+
+    def _acknowledge(self, message: Message, octets: int) -> None:
+        if self._held:
+            self._held.popleft().callback(None)
+        self._taken()
+
+    def release(self) -> None:
+        """Acknowledge what waits here: no one else would get it anyway."""
+        self._holds = False
+        while self._held:
+            self._held.popleft().callback(None)
+
+    def reopen(self) -> None:
+        super().reopen()
+        self._holds = True
+
+
+class Subscription(Ending):
+    """A destination to which a session has subscribed: iterate it with ``async for``.
+
+    Its messages go to ``messageReceived`` until it is iterated for the first time, and from then on
+    to those who iterate, each to one of them.  A message is acknowledged when iteration returns it.
+    So a server with a window stops when nobody iterates, and messages of a queue that were not
+    acknowledged go to another consumer when the session has ended.  Cancelling a step, as a
+    time-out does, loses nothing.
+
+    It ends once, for one of these reasons; what had come before can still be iterated:
+
+    * ``"unsubscribed"``: we said UNSUBSCRIBE;
+    * ``"refused"``: the server said with an ERROR that it does not grant it;
+    * ``"lost"``: the session ended first.  ``failure`` tells if the server has dropped us because
+      we read too slowly.
+
+    Attributes:
+        destination: the name of the topic or queue.
+        filter: the messages meant, or None for all.
+        reason: why it has ended, as above; None while it lives.
+        failure: the exception that iteration raises at the end, or None.
+    """
+
+    def __init__(
+        self,
+        link: MicroMsg2ClientLink,
+        destination: str,
+        filter: Filter | None,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        """``arrivals`` belong to somebody who outlives the session."""
+        super().__init__()
+        self._link = link
+        self._borrowed = arrivals is not None
+        self._arrivals = Arrivals() if arrivals is None else arrivals
+        self.destination = destination
+        self.filter = filter
+
+    def unsubscribe(self) -> Deferred[None]:
+        """Ask for no further messages, if it lives; as :meth:`MicroMsg2Client.unsubscribe`."""
+        return succeed(None) if self.ended else self._link.protocol.unsubscribe(self.destination)
+
+    def __aiter__(self) -> Subscription:
+        """Return this subscription; its messages come to who iterates from now on."""
+        self._arrivals.want()
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
+        self._arrivals.want()
+        return await self._arrivals.take()
+
+    def _end(self, reason: str, failure: Exception | None = None) -> None:
+        """It has ended: everybody who waits for anything of it hears so."""
+        if not self._conclude(reason, failure):
+            return
+        if reason == UNSUBSCRIBED and self.destination.startswith(TOPIC_PREFIX):
+            self._arrivals.release()
+        if not self._borrowed:
+            self._arrivals.end(failure)
+        self._tellEnd()
+        self._link.tellEnded(self, reason)
+
+
+class Subscriptions:
+    """The subscriptions of one session, and what came for those that were iterated."""
+
+    def __init__(self) -> None:
+        self.living: dict[str, Subscription] = {}
+        self._arrivals: dict[str, Arrivals] = {}  # those that have ended as well
+
+    def add(
+        self,
+        link: MicroMsg2ClientLink,
+        destination: str,
+        filter: Filter | None,
+        arrivals: Arrivals | None,
+    ) -> Subscription:
+        """``link`` has asked for it, perhaps not for the first time."""
+        living = self.living.get(destination)
+        if living is not None:
+            living.filter = filter
+            return living
+        subscription = Subscription(link, destination, filter, arrivals)
+        if arrivals is None and destination in self._arrivals:
+            subscription._arrivals = self._arrivals[destination]
+            subscription._arrivals.reopen()
+        self.living[destination] = subscription
+        self._arrivals[destination] = subscription._arrivals
+        return subscription
+
+    def end(self, destination: str, reason: str, failure: Exception | None = None) -> None:
+        subscription = self.living.pop(destination, None)
+        if subscription is not None:
+            subscription._end(reason, failure)
+
+    def objected(self, event: ErrorReceived) -> None:
+        """The server said ERROR: which subscriptions does it refuse?"""
+        for destination in self._refused(event):
+            error = Refused(f"the server said {shown(event.text)}", event.code)
+            self.end(destination, REFUSED, error)
+
+    def _refused(self, event: ErrorReceived) -> list[str]:
+        """Return the destinations that this ERROR does not grant.
+
+        A destination is looked up in the text, because a server may send thousands of ERRORs in
+        one read.
+        """
+        living, said = self.living, event.text.partition(":")[2].strip()
+        if event.code == UNKNOWN_COMMAND:
+            return list(living) if said == "subscribe" else []
+        if event.code not in OBJECTIONS or not living:
+            return []
+        head = said[:NAME_CHARACTERS]
+        ends = [match.start() for match in AFTER_NAME.finditer(head)]
+        refused = [head[:end] for end in ends if head[:end] in living]
+        if said.endswith("…") and len(event.text) >= ERROR_CHARACTERS_MAX:
+            cut = said[:-1]
+            refused += [
+                name
+                for name in living
+                if len(name) + 2 >= len(cut) > 0 and f"{name}: ".startswith(cut)
+            ]
+        return refused
+
+    def lost(self, error: Exception) -> None:
+        for destination in list(self.living):
+            self.end(destination, LOST, error)
+
+    @property
+    def wanted(self) -> bool:
+        return any(one.wanted for one in self._arrivals.values())
+
+    @property
+    def untaken(self) -> bool:
+        return any(map(len, self._arrivals.values()))
+
+    def taker(self, destination: str | None) -> Callable[[Message], Any] | None:
+        """Return where messages to ``destination`` go, or None: to the session's hooks."""
+        arrivals = None if destination is None else self._arrivals.get(destination)
+        return arrivals.arrived if arrivals is not None and arrivals.wanted else None
+
+
+DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
+"""Faults of a handshake that the next handshake would have too: as good as a refusal."""
+
+
+class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
+    """The link of a client's connection, with its subscriptions."""
+
+    factory: MicroMsg2ClientFactory
+
+    def makeMachine(self) -> Client:
+        client = Client(self.factory.proposal, self.factory.limits)
+        client.open()
+        return client
+
+    def peerError(self, fault: Fault) -> PeerError:
+        """Return a fault of the server; that it says no, or we do, is a refusal."""
+        if fault.reason == REFUSED_BY_PEER and self._lastError is not None:
+            return Refused(self._lastError.text, self._lastError.code)
+        if fault.reason in DISAGREEMENTS and not self._established:
+            return Refused(fault.text, fault.reason)
+        return super().peerError(fault)
+
+    # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        return Subscriptions()
+
+    def subscribe(
+        self, destination: str, filter: str | Filter | None, arrivals: Arrivals | None = None
+    ) -> Subscription:
+        self.inPubSub()
+        parameters = {"destination": destination}
+        read = Filter.read(filter) if isinstance(filter, str) else filter
+        if read is not None:
+            parameters["filter"] = str(read)
+        self.machine.send_command("subscribe", parameters)
+        subscription = self.subscriptions.add(self, destination, read, arrivals)
+        self._settle()
+        return subscription
+
+    def inPubSub(self) -> None:
+        """Raise ConnectionClosed outside a session, ValueError if ``pub-sub`` was not agreed."""
+        self.inSession()
+        if not self.machine.has(PubSub.name):
+            raise ValueError("pub-sub was not agreed")
+
+    def tellEnded(self, subscription: Subscription, reason: str) -> None:
+        self._guarded(self.protocol.subscriptionEnded, subscription, reason)
+
+    def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Give the messages of iterated subscriptions to these, and others to the hook."""
+        if self.subscriptions.wanted:
+            return self.offerTo(self._hear, batch)
+        return super().offer(batch)
+
+    def _hear(self, message: Message) -> Any:
+        taker = self.subscriptions.taker(message.destination)
+        return self.protocol.messageReceived(message) if taker is None else taker(message)
+
+    def _toldError(self, event: ErrorReceived) -> None:
+        self.subscriptions.objected(event)
+        super()._toldError(event)
+
+    def _lookClosing(self) -> None:
+        super()._lookClosing()
+        closing = self._lateness is not None and not self._inFlight and not self._unsent
+        if closing and self.subscriptions.untaken:
+            self.leave()  # nobody is going to take it: the server keeps it
+
+    def sessionEnding(self, reason: Failure) -> None:
+        self.subscriptions.lost(self.whyLost(reason))
+        super().sessionEnding(reason)
+
+    actions: ClassVar = {**MicroMsg2Link.actions, ErrorReceived: _toldError}
+
+
+class MicroMsg2Client(ClientSession, MicroMsg2Session, link=MicroMsg2ClientLink):
+    """The side that connects."""
+
+    factory: MicroMsg2ClientFactory
+    link: MicroMsg2ClientLink
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────
+
+    def sendMany(
+        self,
+        destination: str,
+        payloads: Iterable[Any],
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+        typeName: str | None = None,
+        notes: Mapping[str, str] = _NOTHING,
+    ) -> Deferred[None]:
+        """Send many messages to one destination; fires when all of them are acknowledged.
+
+        Fails as :meth:`send` does, with the first refusal if some are refused.
+        """
+        return self.link.send(destination, payloads, properties, typeName, notes)
+
+    def sendCommand(self, name: str, **parameters: str) -> Deferred[None]:
+        """Send a COMMAND (``MM-15``); fires when it is written, since nobody answers it.
+
+        Fails with ConnectionClosed outside a session, and with LimitExceeded.
+        """
+        return self.link.say(lambda: self.link.machine.send_command(name, parameters))
+
+    def sendError(self, code: str, text: str) -> Deferred[None]:
+        """Send an ERROR that ends nothing (``MM-33``); as :meth:`sendCommand`."""
+        return self.link.say(lambda: self.link.machine.send_error(code, text))
+
+    def registerProducer(self, producer: Any, streaming: bool = True) -> None:
+        """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).
+
+        It is paused when messages wait for the window or for the transport, and resumed when none
+        does.  Raises RuntimeError for a second one, and ValueError for a pull producer.
+        """
+        self.link.producers.register(producer, streaming)
+        self.link.lookProducer()
+
+    def unregisterProducer(self) -> None:
+        """The producer has no more messages."""
+        self.link.producers.unregister()
+
+    def leave(self) -> Deferred[None]:
+        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
+
+        What was written before still goes out.  Fires when the connection is gone.
+        """
+        return self.link.leave()
+
+    # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
+
+    @hook
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """A subscription of ours has ended; ``reason`` as :class:`Subscription` has it."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Return the subscriptions that live, by their destinations."""
+        return self.link.subscriptions.living
+
+    def subscribe(
+        self, destination: str, filter: str | Filter | None = None
+    ) -> Deferred[Subscription]:
+        """Ask for messages to ``destination`` (``MM-25``); fires when that is written.
+
+        Messages come to ``messageReceived``, or iterate the :class:`Subscription` with ``async
+        for``.  ``filter`` is an expression like ``amount>=N100;market=Teu``.  Subscribing again
+        replaces it.
+
+        The protocol has no answer to this.  The server's objection comes as an ERROR, and ends the
+        subscription if its text names it.  Fails with BadText for a filter that cannot be,
+        ConnectionClosed outside a session, LimitExceeded, ValueError if ``pub-sub`` was not agreed.
+        """
+        try:
+            return succeed(self.link.subscribe(destination, filter))
+        except (ValueError, ConnectionClosed) as error:
+            return fail(error)
+
+    def unsubscribe(self, destination: str) -> Deferred[None]:
+        """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``.
+
+        What came and was not iterated yet still can be.  Messages of a queue are not acknowledged
+        before that, so that they are not lost; after the session the server has them again.
+        """
+        link = self.link
+
+        def say() -> None:
+            link.inPubSub()
+            link.machine.send_command("unsubscribe", {"destination": destination})
+            link.subscriptions.end(destination, UNSUBSCRIBED)
+
+        return link.say(say)
+
+
+class MicroMsg2ClientFactory(MicroMsg2Factory):
+    """Builds a :class:`MicroMsg2Client` for each connection; fit for ``ClientService``.
+
+    Attributes:
+        proposal: what the client requires and offers.
+    """
+
+    protocol = MicroMsg2Client  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        proposal: Proposal | None = None,
+        limits: Mapping[str, object] | Limits | None = None,
+        **shared: Any,
+    ) -> None:
+        """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
+
+        Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
+        that it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
+        """
+        changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
+        if not isinstance(changes, Limits):
+            changes = {"ack-wait": 0, **changes}
+        super().__init__(sink, limits=changes, **shared)
+        self.proposal = default_proposal() if proposal is None else proposal
+
+
+def default_proposal(count: int = 100) -> Proposal:
+    """Return what a client offers when nobody says: ``batch-ack`` with ``count``, and
+    ``pub-sub``.
+    """
+    return Proposal(
+        optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
+    )
+
+
+class Renewed(subscriptions.Renewed):
+    """A destination to which every session subscribes; iterate it through all of them.
+
+    Its messages go to the sessions' ``messageReceived`` until it is iterated for the first time.
+    What had come from a session that has ended can still be iterated; what was not acknowledged
+    from a queue comes again.  Its ``reason`` is one of those of
+    :class:`~.subscriptions.Subscription`, but never ``"lost"``.
+
+    Of what waits to be iterated there may be as many octets as the limit ``unsafe-octets`` says.
+
+    Attributes:
+        destination: the name of the topic or queue.
+        filter: the messages meant, or None for all.
+    """
+
+    log = log
+
+    def __init__(
+        self, service: MicroMsg2ClientService, destination: str, filter: Filter | None
+    ) -> None:
+        super().__init__(service, service.subscriptions, destination)
+        self._arrivals = Arrivals(self._taken)
+        self._most = service.factory.limits.integer("unsafe-octets")
+        self.destination = destination
+        self.filter = filter
+
+    def __aiter__(self) -> Renewed:
+        """Return this subscription; its messages come to who iterates from now on."""
+        self._arrivals.want()
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
+        self._arrivals.want()
+        return await self._arrivals.take()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._arrivals.reopen()
+
+    def _share(self) -> float:
+        return self._arrivals.octets / self._most
+
+    def _ask(self, session: MicroMsg2Client) -> Subscription:
+        return session.link.subscribe(self.destination, self.filter, self._arrivals)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if self.reason is None:
+            self._arrivals.end(failure)
+        super()._end(reason, failure)
+
+
+class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
+    """One session with a server; see ``ReconnectingService``.
+
+    A message that was not sent waits for the next session.  One that was on its way when the
+    session ended fails with ConnectionClosed, because nobody knows whether the server has it; a
+    caller to whom a message may arrive twice says ``safe=True``, and it is sent again.
+
+    Messages that the server pushes come to the hooks of the factory's ``protocol``, or to those who
+    iterate what :meth:`subscribe` has returned.
+
+    Attributes:
+        subscriptions: what every new session asks for, by its destination.
+    """
+
+    factory: MicroMsg2ClientFactory
+
+    def __init__(self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Any) -> None:
+        super().__init__(endpoint, factory, **options)
+        self.subscriptions: dict[str, Renewed] = {}
+
+    def send(
+        self,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+        typeName: str | None = None,
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        timeout: float | None = None,
+        safe: bool = False,
+    ) -> Deferred[None]:
+        """Send one message in the session that stands, or in the next one; as ``sendMany``."""
+        return self.sendMany(
+            destination, (payload,), properties, typeName, notes, timeout=timeout, safe=safe
+        )
+
+    def sendMany(
+        self,
+        destination: str,
+        payloads: Iterable[Any],
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+        typeName: str | None = None,
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        timeout: float | None = None,
+        safe: bool = False,
+    ) -> Deferred[None]:
+        """Send many messages to one destination; fires when all of them are acknowledged.
+
+        ``timeout`` (None: the limit ``waiting-seconds``) is for the wait for a session.  ``safe``:
+        they may arrive twice, so they are sent again when a session ends before all are
+        acknowledged.  Fails as :meth:`MicroMsg2Client.sendMany` does, with TimedOut when no session
+        comes in time, and with Refused when the server refuses the session.
+        """
+        payloads = list(payloads)
+        return self.perform(
+            lambda session, left: session.sendMany(
+                destination, payloads, properties, typeName, notes
+            ),
+            seconds=timeout,
+            octets=sum(len(one) for one in payloads if isinstance(one, bytes | bytearray)),
+            safe=safe,
+        )
+
+    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[Renewed]:
+        """Ask for messages to ``destination``, now and in every session to come (``MM-25``).
+
+        ``filter`` is an expression like ``amount>=N100;market=Teu``; subscribing again replaces it.
+        The Deferred fires when it is written in the session that stands, or at once where none
+        does.  It fails with BadText for a filter that cannot be, with LimitExceeded, and with
+        ValueError if ``pub-sub`` was not agreed; then no session asks for it.  An objection of the
+        server ends it until the next session: see :class:`Renewed`.
+        """
+        if not isinstance(destination, str):
+            raise TypeError(f"a destination is text, not {type(destination).__name__}")
+        try:
+            read = Filter.read(filter) if isinstance(filter, str) else filter
+        except ValueError as error:
+            return fail(error)
+        renewed = self.subscriptions.get(destination)
+        if renewed is None:
+            renewed = Renewed(self, destination, read)
+        renewed.filter = read
+        if self.session is not None:
+            renewed._renew(self.session)
+            if renewed.failure is not None:  # it could not even be asked for
+                del self.subscriptions[destination]
+                return fail(renewed.failure)
+        return succeed(renewed)
+
+    def unsubscribe(self, destination: str) -> Deferred[None]:
+        """Ask for no further messages to ``destination``, in any session (``MM-25``)."""
+        renewed = self.subscriptions.get(destination)
+        return succeed(None) if renewed is None else renewed.end()
+
+    def _renew(self, session: MicroMsg2Client) -> None:
+        for renewed in list(self.subscriptions.values()):
+            renewed._renew(session)
+
+    def _closeSession(self, session: MicroMsg2Client) -> Deferred[None]:
+        return session.close()

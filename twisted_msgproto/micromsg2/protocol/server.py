@@ -1,0 +1,407 @@
+"""The side of MicroMsg2 that accepts: it receives messages and serves subscriptions.
+
+::
+
+    class MyServer(MicroMsg2Server):
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
+            print(message.destination, message.body)
+
+    factory = MicroMsg2ServerFactory(sink)
+    factory.protocol = MyServer
+    serverEndpoint.listen(factory)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ...core.broker import LETTER_OCTETS, WAIT, QueueName, TooManyQueues
+from ...core.errors import ConfigurationError, shown
+from ...core.kept import KEPT_LIMIT
+from ...core.limits import Limits
+from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
+from ...net.broker import SenderBackpressure, ServedBroker, broker_of
+from ...net.logs import LIMITS as LIMITS_MET
+from ...net.memory import ReadControl
+from ...net.sink import IMessageSink
+from ...net.turns import TurnWatch
+from ..application import (
+    NOT_ALLOWED,
+    SLOW_CONSUMER,
+    SPACE,
+    TOPIC_PREFIX,
+    Broker,
+    MemoryLimitExceeded,
+    SubscriptionRefused,
+)
+from ..letters import Routed
+from ..machine import Proposal, PubSub, Server
+from ..terms import SERVER, CommandReceived, MessagesAcknowledged
+from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
+from .session import Arrived, MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session
+
+UNLIMITED_ROOM = 256
+"""A consumer that does not acknowledge gets this many messages at a time."""
+
+
+class Publication:
+    """Messages of one read on their way to topics and queues; then they are acknowledged."""
+
+    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
+
+    def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
+        """``parts`` says how often :meth:`came` will be called."""
+        self._server = server
+        self._arrived = arrived
+        self._parts = parts
+        self._accepted = arrived.envelopes is None
+        self._octets = 0
+        self._paused = False
+
+    def wait(self) -> None:
+        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
+        if not self._parts and self._accepted:
+            return
+        event = self._arrived.event
+        self._octets = event.octets + event.weight + LETTER_OCTETS * len(event.sequences)
+        if self._parts:
+            self._paused = True
+            self._server.control.pause("fan-out")
+        self._server.factory.withheld.add(self._server, self._octets)
+
+    def came(self) -> None:
+        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
+        self._parts -= 1
+        if self._paused and not self._parts:
+            self._server.control.resume("fan-out")
+        self._look()
+
+    def accepted(self) -> None:
+        self._accepted = True
+        self._look()
+
+    def _look(self) -> None:
+        if not self._parts and self._accepted:
+            if self._octets:
+                self._server.factory.withheld.remove(self._server, self._octets)
+            self._server.settled(self._arrived)
+
+
+class MicroMsg2ServerLink(MicroMsg2Link):
+    """The link of a server's connection; to the broker it is a consumer."""
+
+    factory: MicroMsg2ServerFactory
+    _subscribed = False  # the broker was told of subscriptions, and has not looked yet
+
+    def makeMachine(self) -> Server:
+        return Server(self.factory.proposal, self.factory.limits, self.factory.budget.kept)
+
+    def sessionEnding(self, reason: Failure) -> None:
+        if self.factory.broker is not None:
+            self.factory.broker.lost(self, orderly=self.factory.draining)
+            self.factory.lookBroker()
+        self.factory.withheld.forget(self)
+        super().sessionEnding(reason)
+
+    def outputChanged(self, paused: bool) -> None:
+        if paused:
+            self._control.pause("unread-output")
+        else:
+            self._control.resume("unread-output")
+        super().outputChanged(paused)
+        if not paused and self.factory.broker is not None:
+            self.factory.broker.ready(self)
+            self.factory.lookBroker()
+
+    # ── the broker ──────────────────────────────────────────────────────────────────────────────
+
+    def _commanded(self, event: CommandReceived) -> None:
+        broker = self.factory.broker
+        if broker is None or event.name not in PubSub.commands:
+            super()._commanded(event)
+            return
+        try:
+            self._authoriseCommand(event)
+            broker.obey(self, event.name, event.parameters)
+        except SubscriptionRefused as refusal:
+            if isinstance(refusal, MemoryLimitExceeded):
+                self.factory.limitMet(KEPT_LIMIT, "subscription")
+            self.machine.send_error(refusal.code, str(refusal))
+        self._subscribed = True
+
+    def _authoriseCommand(self, event: CommandReceived) -> None:
+        """Raise SubscriptionRefused for a subscription that the authoriser does not allow."""
+        destination = event.parameters.get("destination", "")
+        if self.factory.authoriser is None or event.name != "subscribe" or not destination:
+            return
+        action = SUBSCRIBE if destination.startswith(TOPIC_PREFIX) else CONSUME
+        if self.refuses(action, destination):
+            text = refusal_text(action, destination)
+            raise SubscriptionRefused(NOT_ALLOWED, f"{destination}: {text}")
+
+    def _follow(self, events: Iterable[Any]) -> None:
+        super()._follow(events)
+        if self._subscribed and not self._following:
+            self._subscribed = False
+            if self.factory.broker is not None:
+                self.factory.broker.look()
+
+    def _address(self, arrived: Arrived) -> None:
+        """Messages have come: those for queues get envelopes.
+
+        A message is for a queue if its destination is one now.  A queue that outlives the process
+        gets its messages from the log, so their envelopes are stored with them.
+        """
+        broker, event = self.factory.broker, arrived.event
+        if broker is None or broker.queues.keys().isdisjoint(event.destinations):
+            return
+        arrived.envelopes = broker.envelopes.make(
+            broker.queues, event.destinations, event.texts, event.notes
+        )
+        if self.factory.queues.durable:
+            arrived.batch.envelope = arrived.envelopes
+
+    def publish(self, arrived: Arrived) -> None:
+        """Publish what is safe to consumers; the ack waits until their queues accept it."""
+        broker, event = self.factory.broker, arrived.event
+        if broker is None or (
+            arrived.envelopes is None and not broker.concerns_topics(event.destinations)
+        ):
+            self.settled(arrived)
+            return
+        columns: list[list[Any]]
+        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
+        columns.append(arrived.envelopes or [])
+        if arrived.refused:
+            numbers = event.sequences
+            kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
+            columns = [[column[row] for row in kept] if column else [] for column in columns]
+        destinations, properties, texts, bodies, notes, envelopes = columns
+        topics = broker.concerns_topics(destinations)
+        publication = Publication(self, arrived, topics + bool(arrived.envelopes))
+        if arrived.envelopes:
+            came, accepted = publication.came, publication.accepted
+            broker.enqueue(destinations, bodies, envelopes, came, accepted)
+        if topics:
+            broker.publish(destinations, properties, texts, bodies, notes, publication.came)
+        publication.wait()
+        self.factory.lookBroker()
+
+    def _acknowledged(self, event: MessagesAcknowledged) -> None:
+        super()._acknowledged(event)
+        if self.factory.broker is not None:
+            self.factory.broker.acknowledged(self, event.sequences)
+            self.factory.lookBroker()
+            if self.factory.withheld.pressing:
+                self.factory.withheld.settled(self)
+
+    actions: ClassVar = {
+        **MicroMsg2Link.actions,
+        CommandReceived: _commanded,
+        MessagesAcknowledged: _acknowledged,
+    }
+
+    # What the broker asks of a consumer.
+
+    def room(self) -> int:
+        """Return how many messages the broker may push now; what was sent by hand goes first."""
+        if self._ended or self._outputPaused or self._unsent:
+            return 0
+        room = self.machine.room
+        return UNLIMITED_ROOM if room is None else room
+
+    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
+        machine, now = self.machine, self.factory.clock.seconds()
+        annotating = [one.name for one in machine.extensions if one.annotates]
+        # What this server took in it may pass on, whatever the limits for sending say.
+        numbers: list[int] = []
+        if not annotating:
+            numbers = machine.send_encoded([one.frames for one in messages], now=now)
+        else:
+            for one in messages:
+                # What is not said of this message was said of another sender's (MM-29).
+                notes = {name: one.notes.get(name, "") for name in annotating}
+                numbers += machine.send_encoded((one.frames,), notes, now=now)
+        self._settle()
+        return None if machine.sending is None else numbers
+
+    def owing(self) -> None:
+        """It has messages of queues to acknowledge, and is read from now on."""
+        if self.factory.withheld.pressing:
+            self.factory.withheld.owing(self)
+
+    def too_slow(self) -> None:
+        """More waits for this subscriber than may (MM-32)."""
+        self._breakOff(SLOW_CONSUMER, "too many messages wait for this subscriber")
+
+    def failed(self, error: Exception) -> None:
+        """A message cannot be written to this consumer; all it had is back in its queue."""
+        self.log.failure(
+            "{peer}: closed: a message cannot be delivered to it", Failure(error), peer=self.peer
+        )
+        self.because(error)
+        self._abort()
+
+    # What is asked of a sender to queues.
+
+    @property
+    def control(self) -> ReadControl:
+        return self._control
+
+    @property
+    def owes_settlements(self) -> bool:
+        return self.factory.broker is not None and self.factory.broker.owes(self)
+
+    def withheld_too_long(self) -> None:
+        """Too much of what it sent to full queues waits, and it makes no room in them."""
+        self._breakOff(LIMIT_EXCEEDED, "withheld-octets: queues are full, acknowledge first")
+
+    def _breakOff(self, code: str, text: str) -> None:
+        if not self._ended:
+            self.machine.break_off(code, text)
+            assert self.machine.fault is not None
+            self.peerFaulted(self.machine.fault)
+
+
+class MicroMsg2Server(MicroMsg2Session, link=MicroMsg2ServerLink):
+    """The side that accepts: a session that receives messages and serves subscriptions."""
+
+    factory: MicroMsg2ServerFactory
+    link: MicroMsg2ServerLink
+
+
+class MicroMsg2ServerFactory(MicroMsg2Factory):
+    """Builds a :class:`MicroMsg2Server` for each client that connects.
+
+    Attributes:
+        proposal: what the server requires, suggests and knows; by default it requires nothing.
+        broker: topics and queues; None: SUBSCRIBE is an unknown command.
+        queues: what has the queues; servers of several protocols may share it.
+        withheld: octets of messages whose broker queue is full.
+    """
+
+    actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
+    stateTable = SERVER
+    protocol = MicroMsg2Server  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        proposal: Proposal | None = None,
+        broker: bool = True,
+        brokerQueues: Iterable[str] = (),
+        queueFull: str = WAIT,
+        space: str = SPACE,
+        queues: ServedBroker | None = None,
+        limits: Mapping[str, object] | Limits | None = None,
+        **shared: Any,
+    ) -> None:
+        """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
+
+        ``queueFull`` says what happens to a full queue: its senders ``wait``, or its oldest
+        messages go to the dead letters (``dead-letter``).  ``queues`` has the queues, in ``space``,
+        and is shared with other servers; by default the server has its own.
+
+        ValueError for a queue that is a topic or has the name of dead letters, ConfigurationError
+        for more queues than ``broker-queues``.
+        """
+        super().__init__(sink, limits=limits, **shared)
+        self.proposal = Proposal() if proposal is None else proposal
+        if not broker:
+            known = self.proposal.known.without(PubSub.name)
+            self.proposal = Proposal(
+                self.proposal.identity, self.proposal.required, self.proposal.optional, known
+            )
+        self.queues = queues or broker_of(
+            sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
+        )
+        every = self.budget.kept
+        self.broker = None
+        if broker:
+            self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
+        self.withheld = SenderBackpressure(
+            self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
+        )
+        self._brokerWork: Any = None  # the call in which the topics go on
+        self.queues.join()
+        if broker:
+            self.queues.told_full = self._queueFull
+            self.queues.when_opened(self._declare)
+
+    def _queueFull(self, name: QueueName) -> None:
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: queue full",
+            "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
+            " {messages}, queue-octets {octets} (--limit NAME=NUMBER changes them)",
+            reason="queue-full",
+            topic=LIMITS_MET,
+            protocol=self.protocolName,
+            name=shown(name.name),
+            messages=self.queues.limits.integer("queue-messages"),
+            octets=self.queues.limits.integer("queue-octets"),
+        )
+
+    def _declare(self) -> None:
+        assert self.broker is not None
+        try:
+            self.broker.declare()
+        except TooManyQueues as error:
+            raise ConfigurationError(str(error)) from None
+
+    def _openQueues(self) -> None:
+        if self.broker is not None:
+            self.queues.open()
+
+    def startFactory(self) -> None:
+        self._openQueues()
+        super().startFactory()  # type: ignore[no-untyped-call]
+
+    def buildProtocol(self, addr: Any) -> Any:
+        self._openQueues()
+        return super().buildProtocol(addr)
+
+    def drain(self) -> Deferred[None]:
+        first = not self.draining
+        drained = super().drain()
+        if first:
+            drained.addBoth(lambda result: self.queues.left())
+        return drained
+
+    def lookBroker(self) -> None:
+        """Let the topics continue in the next turn if they were asked for much."""
+        if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
+            self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        watch = super().watchTurns(seconds)
+        watch.measure(self, "_goOn", peer="all clients")
+        return watch
+
+    def _goOn(self) -> None:
+        self._brokerWork = None
+        assert self.broker is not None
+        try:
+            self.broker.go_on()
+        finally:
+            self.lookBroker()
+
+    def push(
+        self,
+        clientId: str,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+    ) -> Deferred[None]:
+        """Send a message to the newest session of a client, subscribed or not (``MM-12``).
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`MicroMsg2Server.send`.
+        """
+        return self.toNewest(
+            clientId, lambda session: session.send(destination, payload, properties)
+        )

@@ -1,0 +1,631 @@
+"""Both sides of MicroMsg2 on Twisted: what an application sees, and the link behind it.
+
+The machine decides everything about the protocol.  :class:`MicroMsg2Link` follows its events, and
+keeps messages that wait for space in the window; :class:`MicroMsg2Session` has hooks and verbs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, Fault, Refused, shown
+from ...core.limits import Limit
+from ...core.message import Message, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
+from ...net.counters import Places
+from ...net.factory import MsgprotoServerFactory
+from ...net.link import SteadyLogger
+from ...net.outbox import ProducerControl, Ticket, fail_all
+from ...net.session import Session, SessionHooks, SessionLink, hook
+from .. import application, machine
+from ..machine import Extension, Proposal
+from ..terms import (
+    ACK_TIMEOUT,
+    HANDSHAKE_TIMEOUT,
+    IDLE_TIMEOUT,
+    CommandReceived,
+    Counters,
+    ErrorReceived,
+    ExtensionReceived,
+    MessagesAcknowledged,
+    MessagesReceived,
+    SessionEstablished,
+)
+from ..wire import NO_PROPERTIES, Writable
+
+PROTOCOL: Final = "micromsg2"
+
+READ_OCTETS: Final = 256 << 10
+"""One read returns at most this many octets: each costs a turn, and senders send in bulk."""
+
+ERROR_CHARACTERS: Final = 200
+"""This much of the last ERROR is remembered, and as much of its code: no more of it is shown."""
+
+AUTHORISED_READ_OCTETS: Final = 128 << 10
+"""One read returns at most this many octets where an authoriser is asked: each message of it may
+have another destination, and be refused.
+"""
+
+SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
+"""These errors of the peer name one message of ours: it will not be delivered (MM-19, MM-28)."""
+
+LIMITS: Final = (
+    *machine.LIMITS,
+    Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "that wait for space in the window", 1),
+    *application.LIMITS,
+    Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
+    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
+    Limit(
+        "withheld-seconds",
+        30.0,
+        "s",
+        "for a sender to full queues to acknowledge what it has of them; 0 = off",
+    ),
+)
+"""The factories of both sides have these limits."""
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+Listener = Callable[[Message], Any]
+"""Hears of a message, as the hook ``messageReceived`` does."""
+
+
+class MessageRefused(Exception):
+    """Raise this (or fail with it) in ``messageReceived`` to refuse a message for good.
+
+    The peer is told ``refused: <sequence>: text`` and the message counts as settled (``MM-19``): it
+    goes neither to the sink nor to subscribers.  Raised by ``batchReceived`` it refuses the batch.
+    """
+
+
+class _Unsafe(Exception):
+    """A message will never be safe; ``sequence`` is what to tell the peer."""
+
+    def __init__(self, sequence: int, failure: Failure) -> None:
+        super().__init__(sequence)
+        self.sequence = sequence
+        self.failure = failure
+
+
+@dataclass(slots=True, eq=False)
+class Arrived:
+    """Follows the messages of one read: stored first, then published, then acknowledged.
+
+    ``envelopes`` are those of messages for queues of a broker; None: there are none.
+    """
+
+    event: MessagesReceived
+    batch: MessageBatch
+    refused: set[int] = field(default_factory=set)
+    stored: bool = False
+    envelopes: list[bytes | None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """The messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
+
+    address: bytes
+    payloads: deque[bytes]
+    notes: Mapping[str, str]
+    ticket: Ticket[None]
+    remaining: int
+
+    def done(self, count: int) -> None:
+        """``count`` more are acknowledged, or written where nobody acknowledges."""
+        self.remaining -= count
+        if not self.remaining:
+            self.ticket.done(None)
+
+
+_NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
+"""All connections that never had to wait share this: an empty deque weighs 760 octets."""
+
+
+def refused_number(event: ErrorReceived) -> int | None:
+    """Return the number of the message of ours that an ERROR settles; None for any other ERROR."""
+    if event.code not in SETTLED_BY_REFUSAL:
+        return None
+    number = event.text.partition(":")[2].partition(":")[0].strip()
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
+
+
+class MicroMsg2Factory(MsgprotoServerFactory):
+    """Base class of the factories of both sides."""
+
+    protocolName = PROTOCOL
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+
+    proposal: Proposal
+    broker: application.Broker | None = None
+
+
+class MicroMsg2Link(SessionLink):
+    """The link of a connection of either side, with messages that wait for space in the window."""
+
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
+    factory: MicroMsg2Factory
+    machine: machine.Session
+    counted = Places.of(Counters, replaced_texts="machine.decoder.replaced")
+    answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
+    timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
+
+    # What most connections never change stands here: an idle one weighs less.
+    _lastError: ErrorReceived | None = None
+    _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
+    _unsent: deque[Sent] = _NOTHING_UNSENT  # sends of which messages wait for room
+    _unsentMessages = 0
+    _unsentOctets = 0
+    _outputPaused = False
+
+    def __init__(self, protocol: MicroMsg2Session) -> None:
+        super().__init__(protocol)
+        self._arrived: list[Arrived] = []  # oldest first
+        self._inFlight: dict[int, Sent] = {}  # number → whose message it is
+        self.producers = ProducerControl()
+
+    def whyLost(self, reason: Failure) -> Exception:
+        if self.ending is None and self._lastError is not None:
+            return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
+        return super().whyLost(reason)
+
+    # ── what the peer says ──────────────────────────────────────────────────────────────────────
+
+    def _begun(self, event: SessionEstablished) -> None:
+        self.clientId = event.identity
+        self.factory.counters["sessions"] += 1
+        self.establish()
+
+    def _commanded(self, event: CommandReceived) -> None:
+        self._guarded(self.protocol.commandReceived, event.name, event.parameters)
+
+    def _extended(self, event: ExtensionReceived) -> None:
+        self._guarded(self.protocol.extensionReceived, event.name, event.content)
+
+    def _toldError(self, event: ErrorReceived) -> None:
+        # As little as is ever shown: a connection may stand for long behind it.
+        code, text = event.code[:ERROR_CHARACTERS], event.text[: ERROR_CHARACTERS + 1]
+        self._lastError = ErrorReceived(code, text)
+        self.factory.counters["errors_received"] += 1
+        self._refused(event)
+        self._guarded(self.protocol.errorReceived, event.code, event.text)
+
+    @property
+    def readOctets(self) -> int:  # type: ignore[override]
+        """Return how much one read may return; a reload may bring an authoriser."""
+        return READ_OCTETS if self.factory.authoriser is None else AUTHORISED_READ_OCTETS
+
+    _queues: Mapping[str, object] = {}  # a server's broker has these queues
+
+    def _addressed(self, arrived: Arrived) -> None:
+        """Messages have come, and the broker has queues: give envelopes to those for them."""
+
+    def _arrive(self, event: MessagesReceived) -> None:
+        if self.factory.authoriser is not None:
+            self._authorise(event)
+        batch = MessageBatch(  # by place: names cost half as much again
+            PROTOCOL,
+            "message",
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(event.sequences),
+            event.octets,
+            event.sequences,
+            event.destinations,
+            event.fields,
+            event.bodies,
+            weight=event.weight,
+        )
+        arrived = Arrived(event, batch)
+        self._address(arrived)
+        self._arrived.append(arrived)
+        if batch.count:
+            self.deliver(batch, arrived)
+        else:  # all of it was refused
+            self._safe(arrived)
+
+    def _address(self, arrived: Arrived) -> None:
+        """A server gives envelopes to messages for queues."""
+
+    def _authorise(self, event: MessagesReceived) -> None:
+        """Refuse and remove the messages that the peer may not publish; they count as settled
+        (``MM-19``).
+        """
+        destinations = event.destinations
+        refused = {
+            name: refusal_text(PUBLISH, name)
+            for name, count in Counter(destinations).items()
+            if self.refuses(PUBLISH, name, count)
+        }
+        if not refused:
+            return
+        kept: list[int] = []
+        for row, name in enumerate(destinations):
+            if name not in refused:
+                kept.append(row)
+            else:
+                self.machine.refuse(event.sequences[row], refused[name])
+        columns: tuple[list[Any], ...] = (
+            event.sequences,
+            event.destinations,
+            event.fields,
+            event.bodies,
+            event.texts,
+            event.properties,
+            event.notes,
+        )
+        for column in columns:
+            if column:
+                column[:] = [column[row] for row in kept]
+        event.octets = sum(map(len, event.bodies)) + sum(map(len, event.texts))
+
+    def _acknowledged(self, event: MessagesAcknowledged) -> None:
+        flights = self._inFlight
+        for sequence in event.sequences:
+            sent = flights.pop(sequence, None)
+            if sent is not None:
+                sent.done(1)
+        if self._unsent or self.producers.producer is not None:
+            self._pump()
+        self._lookClosing()
+
+    def _refused(self, event: ErrorReceived) -> None:
+        sent = self._inFlight.get(refused_number(event) or 0)
+        if sent is not None:
+            sent.ticket.fail(Refused(f"the peer said {shown(event.text)}", event.code))
+
+    actions: ClassVar = {
+        Fault: SessionLink.peerFaulted,
+        SessionEstablished: _begun,
+        MessagesReceived: _arrive,
+        MessagesAcknowledged: _acknowledged,
+        CommandReceived: _commanded,
+        ExtensionReceived: _extended,
+        ErrorReceived: _toldError,
+    }
+
+    # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
+
+    def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
+        arrived.refused.add(sequence)
+        self.machine.refuse(sequence, failure.getErrorMessage())
+
+    def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """As the hook ``batchReceived`` by default."""
+        sink, listener = self.factory.sink, self.protocol.messageReceived
+        if type(self.protocol).messageReceived is SessionHooks.messageReceived:
+            return None if sink is None else sink.put(batch)
+        return self.offerTo(listener, batch)
+
+    def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
+        """Let ``listener`` hear of each message, and then give the batch to the sink."""
+        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
+
+    def _whence(self, batch: MessageBatch) -> Arrived:
+        return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
+
+    async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
+        before, offered = self._offered, Deferred[None]()
+        self._offered = offered
+        stored: Deferred[int | None] | None = None
+        try:
+            results = [maybeDeferred(listener, message) for message in batch]
+            # Deferreds that have fired already are answered at once, without waiting.
+            answers: Any = await DeferredList(results, consumeErrors=True)
+            if before is not None:
+                await before  # the sink gets the batches of a session in order
+            kept = []
+            for row, (good, answer) in enumerate(answers):
+                if good:
+                    kept.append(row)
+                    continue
+                sequence = arrived.event.sequences[row]
+                if not answer.check(MessageRefused):
+                    raise _Unsafe(sequence, answer)
+                self._refuse(arrived, sequence, answer)
+            if kept and self.factory.sink is not None:
+                stored = self.factory.sink.put(_rows(batch, kept))
+        finally:
+            if self._offered is offered:
+                self._offered = None
+            offered.callback(None)
+        if stored is not None:
+            await stored
+
+    def _safe(self, arrived: Arrived) -> None:
+        """This batch is in the sink: publish what is in order, then acknowledge."""
+        arrived.stored = True
+        while self._arrived and self._arrived[0].stored:
+            self.publish(self._arrived.pop(0))
+
+    def publish(self, arrived: Arrived) -> None:
+        """Everything but the acknowledgement is done; the server has a broker to tell."""
+        self.settled(arrived)
+
+    def settled(self, arrived: Arrived) -> None:
+        if not self._gone:
+            self.machine.made_safe(arrived.event.position, self._now())
+            group = getattr(self.factory.sink, "telling", None)
+            if group is not None:
+                group[self.toldSafe] = None
+            elif not self._following:
+                self.toldSafe()
+
+    def toldSafe(self) -> None:
+        """The sink has said what is safe now: one acknowledgement for all of it."""
+        self._followAlone(())
+
+    def _notSafe(self, arrived: Arrived, failure: Failure) -> None:
+        """A refused batch is settled; after any other failure there is no ack for it (MM-19).
+
+        Nor for what follows, and the session ends.
+        """
+        if failure.check(MessageRefused):
+            for sequence in arrived.event.sequences:
+                self._refuse(arrived, sequence, failure)
+            self._safe(arrived)
+            return
+        self._arrived.clear()
+        error = failure.value
+        if isinstance(error, _Unsafe):
+            failure = error.failure
+            self.machine.blame(arrived.event.position, error.sequence)
+        super()._notSafe(arrived.event.position, failure)
+
+    # ── for verbs ───────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        destination: str,
+        payloads: Iterable[Any],
+        properties: Mapping[str, Writable],
+        typeName: str | None,
+        notes: Mapping[str, str],
+    ) -> Deferred[None]:
+        """As :meth:`MicroMsg2Client.sendMany`."""
+        if typeName is not None:
+            notes = {**notes, "dotnet": typeName}
+        try:
+            self.inSession()
+            address = self.machine.address(destination, properties)
+            encoded = deque(map(self._encoded, payloads))
+            sizes = list(map(len, encoded))
+            self.machine.check(sizes, notes)
+            self._checkUnsent(sizes)
+        except Exception:
+            return fail()
+        ticket: Ticket[None] = Ticket(lambda _: self._cancelled(sent))
+        sent = Sent(address, encoded, notes, ticket, len(encoded))
+        if not encoded:
+            sent.done(0)
+            return ticket
+        if self._unsent is _NOTHING_UNSENT:
+            self._unsent = deque()
+        self._unsent.append(sent)
+        self._unsentMessages += len(encoded)
+        self._unsentOctets += sum(sizes)
+        self._pump()
+        self._settle()
+        return ticket
+
+    def _cancelled(self, sent: Sent) -> None:
+        self._drop(sent)
+        self._lookClosing()
+
+    def _drop(self, sent: Sent) -> None:
+        if sent in self._unsent:
+            self._unsent.remove(sent)
+            self._unsentMessages -= len(sent.payloads)
+            self._unsentOctets -= sum(map(len, sent.payloads))
+
+    def _encoded(self, payload: Any) -> bytes:
+        if isinstance(payload, bytes | bytearray | memoryview):
+            return bytes(payload)
+        for extension in self.machine.extensions:
+            encoded = extension.encode(payload)
+            if encoded is not None:
+                return encoded
+        raise TypeError(f"a payload is octets, not {type(payload).__name__}")
+
+    def _checkUnsent(self, sizes: Sequence[int]) -> None:
+        limits = self.machine.limits
+        room = self.machine.room
+        if not self._outputPaused and (room is None or len(sizes) <= room - self._unsentMessages):
+            return  # it does not wait
+        limits.check("unsent-messages", self._unsentMessages + len(sizes))
+        limits.check("unsent-octets", self._unsentOctets + sum(sizes))
+
+    def say(self, say: Callable[[], object]) -> Deferred[None]:
+        """``say`` tells the machine something that nobody answers; fires when it is written."""
+        try:
+            self.inSession()
+            if self._outputPaused:
+                self.roomFor(0)
+            say()
+        except (ValueError, ConnectionClosed) as error:
+            return fail(error)
+        self._settle()
+        return succeed(None)
+
+    def inSession(self) -> None:
+        if not self._established or self._ended or self._lateness is not None:
+            raise ConnectionClosed("there is no session to send in")
+
+    # ── the flow of what is sent ────────────────────────────────────────────────────────────────
+
+    def lookProducer(self) -> None:
+        """Pause or resume a producer, as its messages wait or not."""
+        if self.producers.producer is not None:
+            blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
+            self.producers.look(blocked)
+
+    def outputChanged(self, paused: bool) -> None:
+        self._outputPaused = paused
+        if not paused and not self._ended:
+            self._pump()
+            self._settle()
+            self._lookClosing()
+        self.lookProducer()
+
+    def _pump(self) -> None:
+        unsent, machine = self._unsent, self.machine
+        while unsent and not self._outputPaused and not self._ended:
+            sent, room = unsent[0], machine.room
+            if room == 0:
+                break
+            count = len(sent.payloads) if room is None else min(room, len(sent.payloads))
+            payloads = [sent.payloads.popleft() for _ in range(count)]
+            self._unsentMessages -= count
+            self._unsentOctets -= sum(map(len, payloads))
+            if not sent.payloads:
+                unsent.popleft()
+            now = self.factory.clock.seconds()
+            try:
+                numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
+            except Exception as error:  # a vendor's extension could not say its note
+                self._drop(sent)
+                sent.ticket.fail(error)
+                continue
+            if room is None:
+                self._settle()
+                sent.done(count)
+            else:
+                self._inFlight.update(dict.fromkeys(numbers, sent))
+        self.lookProducer()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def endInOrder(self) -> None:
+        self._lookClosing()
+
+    def leave(self) -> Deferred[None]:
+        """As :meth:`MicroMsg2Client.leave`."""
+        if not self._ended:
+            self.because(ConnectionClosed("the connection was closed"))
+            self.endNow()
+        return succeed(None) if self._gone else self._leaving.wait()
+
+    def _lookClosing(self) -> None:
+        if self._lateness is not None and not self._inFlight and not self._unsent:
+            self.drain()
+
+    def _endSending(self, error: Exception) -> None:
+        pending = {id(sent): sent.ticket for sent in (*self._inFlight.values(), *self._unsent)}
+        self._inFlight.clear()
+        self._unsent.clear()
+        self._unsentMessages = self._unsentOctets = 0
+        fail_all(pending.values(), error)
+        self.producers.stop()
+
+    def sessionEnding(self, reason: Failure) -> None:
+        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
+        super().sessionEnding(reason)
+
+
+class MicroMsg2Session(Session, link=MicroMsg2Link):
+    """One connection, whichever side, as an application sees it.
+
+    Attributes:
+        factory: sink, limits and clock come from it.
+    """
+
+    factory: MicroMsg2Factory
+    link: MicroMsg2Link
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────────
+
+    @hook
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived.
+
+        By default each goes to :meth:`messageReceived`, if a subclass overrides that, and when all
+        have been dealt with the batch goes to the factory's sink, without those that were refused.
+        The acknowledgement follows the returned Deferred (None: at once).  A failure with
+        MessageRefused settles the messages, any other ends the session without their ack (MM-19).
+        """
+        return self.link.offer(batch)
+
+    @hook
+    def errorReceived(self, code: str, text: str) -> None:
+        """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
+        self.link.tellOf("{peer}: said {text}", "error", text=shown(text))
+
+    @hook
+    def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
+        """Called when a command of one of the agreed extensions came (``MM-15``)."""
+
+    @hook
+    def extensionReceived(self, name: str, content: Any) -> None:
+        """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def extension(self, name: str) -> Extension | None:
+        """Return this connection's instance of an agreed extension; None if it was not agreed."""
+        return self.link.machine.extension(name)
+
+    def send(
+        self,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+        typeName: str | None = None,
+        notes: Mapping[str, str] = _NOTHING,
+    ) -> Deferred[None]:
+        """Send one message; fires when the peer has acknowledged it (``MM-12``, ``MM-19``).
+
+        Without ``ack`` or ``batch-ack`` it fires once the message is written.  ``payload`` is
+        octets; with ``json`` agreed anything else is encoded (``MM-28``).  ``typeName`` is for
+        ``dotnet`` (``MM-29``), ``notes`` for vendors' extensions, by name.
+
+        Fails with Refused when the peer refuses this message, ConnectionClosed when the connection
+        ends first, LimitExceeded when too much waits already or the payload is too large.
+        """
+        return self.link.send(destination, (payload,), properties, typeName, notes)
+
+    def sendExtension(self, name: str, payload: bytes) -> Deferred[None]:
+        """Send a frame of an agreed extension (``MM-16``); as :meth:`sendCommand`.
+
+        Fails with ValueError if the extension was not agreed.
+        """
+        return self.link.say(lambda: self.link.machine.send_extension(name, payload))
+
+    def decoded(self, body: bytes) -> Any:
+        """A received body as the agreed extensions read it (``MM-28``); octets without them."""
+        for extension in self.link.machine.extensions:
+            value = extension.decode(body)
+            if value is not None:
+                return value
+        return body
+
+
+def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
+    if len(kept) == batch.count:
+        return batch
+    columns: dict[str, Any] = {
+        name: [column[row] for row in kept]
+        for name in (*MessageBatch.COLUMNS, "envelope")
+        if (column := getattr(batch, name)) is not None
+    }
+    return MessageBatch(
+        batch.protocol,
+        batch.kind,
+        batch.received_at,
+        batch.peer,
+        batch.session,
+        batch.client_id,
+        len(kept),
+        batch.octets,
+        weight=batch.weight,
+        **columns,
+    )

@@ -1,0 +1,487 @@
+"""MTL's words, which are data only: limits, states and what is legal in them, events.
+
+Its four tables are a session and a data flow, as the server and as the client know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import auto
+from typing import Final
+
+from ..core.broker import LIMITS as BROKER_LIMITS
+from ..core.limits import Limit
+from ..core.machine import State, Table
+from .wire import control
+from .wire.control import Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
+from .wire.data import (
+    Confirm,
+    Content,
+    Dismiss,
+    Lease,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+)
+
+# ── Limits of both sides (``MT-29``) ──────────────────────────────────────────────────────────────
+
+
+QUEUE_LIMITS: Final = ("queue-age", "queue-idle", "dead-letters", "broker-memory", "broker-pin")
+"""The broker has these limits under the same names; the others have names of their own here."""
+
+PEER_MESSAGES: Final = 1000
+"""libzmq holds no more messages for one peer, each way."""
+
+SESSION_LEASES: Final = 64
+"""A session has no more leases; a further request gets 403."""
+
+LEASE_SECONDS: Final = 30.0
+"""A lease that nobody uses by then ends (``MT-11``)."""
+
+BURST: Final = 256
+"""Contents that an unconfirmed reader is sent between two looks at its socket."""
+
+SHARED_LIMITS: Final = (
+    *control.LIMITS,
+    Limit("content-octets", 8 << 20, "octets", "of one frame; libzmq cuts off who sends more", 1),
+    Limit("heartbeat", 5.0, "s", "a silent data flow is pinged at this interval (MT-21)", 0.001),
+    Limit("liveness", 15.0, "s", "a peer that is silent for this long is gone (MT-21)", 0.002),
+)
+
+SERVER_LIMITS: Final = (
+    *SHARED_LIMITS,
+    Limit(
+        "peer-octets",
+        256 << 20,
+        "octets",
+        "libzmq holds for one peer, each way, at content-octets a message; one message at least",
+        1,
+    ),
+    Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
+    Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),
+    Limit("authentication", 30.0, "s", "a session that is not authenticated by then ends", 0.001),
+    Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
+    Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
+    Limit("queues", 1024, "queues", "of the queue profile, without those of dead letters", 1),
+    Limit(
+        "queue-contents",
+        10_000,
+        "contents",
+        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
+        1,
+    ),
+    Limit(
+        "queue-octets",
+        256 << 20,
+        "octets",
+        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
+        1,
+    ),
+    Limit("deliveries", 5, "tries", "of one content; then it is a dead letter", 1),
+    *[limit for limit in BROKER_LIMITS if limit.name in QUEUE_LIMITS],
+)
+
+CLIENT_LIMITS: Final = (
+    *SHARED_LIMITS,
+    Limit("request-timeout", 2.5, "s", "for a reply; then on a new socket again (MT-28)", 0.001),
+    Limit("login-timeout", 12.0, "s", "for the reply to Authorize: servers let logins wait", 0.001),
+    Limit("request-tries", 3, "tries", "before a request fails (MT-28)", 1),
+    Limit("window", 1000, "contents", "sent by a writer and not confirmed yet", 1),
+    Limit(
+        "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
+    ),
+    Limit("backlog", 1000, "contents", "a reader keeps for async for; then it reads no more", 1),
+    Limit(
+        "peer-octets",
+        256 << 20,
+        "octets",
+        "libzmq holds of what the server sends, at content-octets a message; one at least",
+        1,
+    ),
+    Limit("backlog-octets", 16 << 20, "octets", "a reader keeps likewise", 1),
+    Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
+    Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
+)
+
+
+# ── States ────────────────────────────────────────────────────────────────────────────────────────
+
+
+# ── The server's session ──────────────────────────────────────────────────────────────────────────
+
+
+class Granted:
+    """The client is who it says, or need not say."""
+
+
+class Challenged:
+    """The SASL cycle continues."""
+
+
+class Denied:
+    """The SASL cycle ended without success, or the authentication has ended."""
+
+
+class SessionState(State):
+    """A session is in one of these states; a peer without one is in ``NEW``."""
+
+    NEW = auto()
+    UNAUTHORIZED = auto()
+    AUTHORIZING = auto()  # a response is being looked at
+    CHALLENGED = auto()
+    READY = auto()
+    PROFILED = auto()
+
+
+SESSION: Final[Table[SessionState]] = {
+    SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
+    SessionState.UNAUTHORIZED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Granted: SessionState.READY,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.AUTHORIZING: {
+        Granted: SessionState.READY,
+        Challenged: SessionState.CHALLENGED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.CHALLENGED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.READY: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.PROFILED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        RequestReader: SessionState.PROFILED,
+        RequestWriter: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+}
+"""A request that is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
+
+
+# ── The server's data flow ────────────────────────────────────────────────────────────────────────
+
+
+class FlowState(State):
+    """A data connection is in one of these states."""
+
+    UNLEASED = auto()  # no lease was shown, or what it gave has ended
+    READING = auto()
+    WRITING = auto()
+    BROKEN = auto()  # what it wrote could not be made safe; it ends when all before it is settled
+
+
+class ReaderLeased:
+    """The lease that was shown is one of Connection.Reader."""
+
+
+class WriterLeased:
+    """The lease that was shown is one of Connection.Writer."""
+
+
+class ContentLost:
+    """Content of the flow never will be safe."""
+
+
+class FlowEnded:
+    """The peer is gone, the session of the lease has ended, or content was lost."""
+
+
+FLOW: Final[Table[FlowState]] = {
+    FlowState.UNLEASED: {
+        ReaderLeased: FlowState.READING,
+        WriterLeased: FlowState.WRITING,
+        Ping: FlowState.UNLEASED,
+    },
+    FlowState.READING: {
+        Summon: FlowState.READING,
+        Dismiss: FlowState.READING,
+        Confirm: FlowState.READING,
+        Reject: FlowState.READING,
+        Ping: FlowState.READING,
+        Pong: FlowState.READING,
+        FlowEnded: FlowState.UNLEASED,
+    },
+    FlowState.WRITING: {
+        Content: FlowState.WRITING,
+        Ping: FlowState.WRITING,
+        Pong: FlowState.WRITING,
+        ContentLost: FlowState.BROKEN,
+        FlowEnded: FlowState.UNLEASED,
+    },
+    FlowState.BROKEN: {
+        Ping: FlowState.BROKEN,
+        Pong: FlowState.BROKEN,
+        ContentLost: FlowState.BROKEN,
+        FlowEnded: FlowState.UNLEASED,
+    },
+}
+
+REFUSALS: Final[Mapping[FlowState, Mapping[type, int]]] = {
+    FlowState.UNLEASED: {Lease: 403, Summon: 403, Dismiss: 403, Content: 403},
+    FlowState.READING: {Lease: 403, Content: 403},
+    FlowState.WRITING: {Lease: 403, Summon: 400, Dismiss: 400},
+    FlowState.BROKEN: {Lease: 403, Summon: 400, Dismiss: 400, Content: 403},
+}
+"""This maps an illegal command to the code of its Response; one without a code is dropped and
+counted (``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
+
+
+# ── The client's session ──────────────────────────────────────────────────────────────────────────
+
+
+class ClientState(State):
+    """What the server has agreed to, as far as the client knows."""
+
+    CLOSED = auto()
+    UNAUTHORIZED = auto()
+    READY = auto()
+    PROFILED = auto()
+
+
+class Opened:
+    """The server answered 201 to Open or Authorize."""
+
+
+class Unauthorized:
+    """The server answered 401."""
+
+
+class ProfileSelected:
+    """The server answered 200 to Profile."""
+
+
+class SocketChanged:
+    """The server does not know the new socket."""
+
+
+CLIENT: Final[Table[ClientState]] = {
+    ClientState.CLOSED: {
+        Opened: ClientState.READY,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.UNAUTHORIZED: {
+        Opened: ClientState.READY,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.READY: {
+        Opened: ClientState.READY,
+        ProfileSelected: ClientState.PROFILED,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.PROFILED: {
+        Opened: ClientState.READY,
+        ProfileSelected: ClientState.PROFILED,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+}
+"""A request is sent in any state: the server says what it thinks of it."""
+
+
+# ── The client's data flow ────────────────────────────────────────────────────────────────────────
+
+
+class ClientFlowState(State):
+    """Where a data flow stands, as its client knows it."""
+
+    LOST = auto()  # no lease, or no socket: renew
+    LEASING = auto()  # the lease was shown
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Renewed:
+    """A lease and a socket are there."""
+
+
+class LeaseAccepted:
+    """The server answered 200 to the lease."""
+
+
+class FlowLost:
+    """The server answered 403 to a command, or nothing."""
+
+
+class FlowClosed:
+    """The caller wants no more."""
+
+
+CLIENT_FLOW: Final[Table[ClientFlowState]] = {
+    ClientFlowState.LOST: {
+        Renewed: ClientFlowState.LEASING,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+    },
+    ClientFlowState.LEASING: {
+        Renewed: ClientFlowState.LEASING,
+        LeaseAccepted: ClientFlowState.OPEN,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+        Ping: ClientFlowState.LEASING,
+        Pong: ClientFlowState.LEASING,
+        Response: ClientFlowState.LEASING,
+    },
+    ClientFlowState.OPEN: {
+        Renewed: ClientFlowState.LEASING,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+        Response: ClientFlowState.OPEN,
+        Content: ClientFlowState.OPEN,
+        Confirm: ClientFlowState.OPEN,
+        Reject: ClientFlowState.OPEN,
+        Ping: ClientFlowState.OPEN,
+        Pong: ClientFlowState.OPEN,
+    },
+    ClientFlowState.CLOSED: {FlowClosed: ClientFlowState.CLOSED},
+}
+"""A command in no row is dropped and counted."""
+
+
+# ── Events of a client: of its control flow, and of one of its data flows ─────────────────────────
+
+
+# ── A client's control flow ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Answered:
+    """Request ``number`` was answered with yes (for Open: 201 or 401)."""
+
+    number: int
+    reply: Reply
+
+
+@dataclass(slots=True)
+class RequestRefused:
+    """Request ``number`` was answered with no: ``code`` and the server's reason."""
+
+    number: int
+    code: int
+    reason: str
+
+
+@dataclass(slots=True)
+class RequestTimedOut:
+    """Nobody answered request ``number``, on as many sockets as the limit says."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class LeaseGranted:
+    """The lease of request ``number`` is here, for the first time or again."""
+
+    number: int
+    port: int
+    token: str
+
+
+@dataclass(slots=True)
+class SocketDropped:
+    """No reply came in time: close the socket, continue with a new one."""
+
+
+ClientEvent = Answered | RequestRefused | RequestTimedOut | LeaseGranted | SocketDropped
+
+
+# ── A client's data flow ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class FlowOpened:
+    """The lease was accepted; for the first time or again."""
+
+
+@dataclass(slots=True)
+class Responded:
+    """Command ``number`` was answered with this code."""
+
+    number: int
+    code: int
+
+
+@dataclass(slots=True)
+class ContentsReceived:
+    """Contents arrived from the server, as columns; ``properties`` as they came."""
+
+    sequences: list[int]
+    resources: list[str]
+    properties: list[bytes]
+    bodies: list[bytes]
+
+
+@dataclass(slots=True)
+class ContentsConfirmed:
+    """These contents (the numbers that ``send`` returned) are safe, in the order of sending."""
+
+    numbers: list[int]
+
+
+@dataclass(slots=True)
+class ContentsRefused:
+    """These contents were refused; ``code`` is that of a Response, None for a Reject."""
+
+    numbers: list[int]
+    code: int | None
+
+
+LEASE_UNANSWERED: Final = "the lease was not answered"
+"""A suspended flow has this reason if its data port said nothing."""
+
+
+@dataclass(slots=True)
+class FlowSuspended:
+    """The flow is lost: get another lease and a socket, then ``renew``."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class FlowBroken:
+    """The server has rejected content and does not know the flow any more: ``close`` it.
+
+    What follows the rejected content was not accepted either.  It is not sent again by the flow:
+    that would leave a gap where the rejected content was.
+    """
+
+    reason: str
+
+
+@dataclass(slots=True)
+class FlowGivenUp:
+    """The flow was renewed as often as it may, and nothing of it was answered: ``close`` it.
+
+    A content that the server's limits forbid ends the connection each time it is sent.
+    """
+
+    reason: str
+
+
+ClientFlowEvent = (
+    FlowOpened
+    | Responded
+    | ContentsReceived
+    | ContentsConfirmed
+    | ContentsRefused
+    | FlowSuspended
+    | FlowBroken
+    | FlowGivenUp
+)

@@ -1,1 +1,0 @@
-"""What both sides of MTL are made of, data only: limits, states with their tables, events."""

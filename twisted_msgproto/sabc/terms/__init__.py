@@ -1,1 +1,0 @@
-"""What sABC's machines are made of, as data: events, tables, limits, counters."""

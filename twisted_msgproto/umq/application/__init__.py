@@ -1,1 +1,0 @@
-"""What a UMQ server may do with its calls: methods by name, topics by name, the stock server."""

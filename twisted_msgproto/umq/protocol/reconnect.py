@@ -1,0 +1,191 @@
+"""A UMQ client reconnects: subscriptions and attributes are renewed with each session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, LimitExceeded
+from ...net.clients import subscriptions
+from ...net.clients.reconnect import ReconnectingClient
+from .calls import Reply, Update
+from .sides import UmqClient, UmqClientFactory
+from .topics import Subscription, Updates
+
+log = Logger(namespace="twisted_msgproto.umq")
+
+
+class Renewed(subscriptions.Renewed):
+    """A topic to which every session subscribes; :meth:`end` it when it is enough.
+
+    A hook is called, or iterate it through all sessions: what had come from one that has ended can
+    still be iterated.  The server may end it while the session continues: it refuses it, or says
+    ``D``.  Its ``reason`` then is one of those of :class:`~.topics.Subscription`, but never
+    ``"lost"``.  Iteration ends then, and continues with :meth:`renew` or the next session.
+    """
+
+    log = log
+
+    def __init__(
+        self,
+        service: UmqClientService,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
+    ) -> None:
+        super().__init__(service, service._renewed, self)
+        self._updates = Updates(self._taken)
+        self._asked = request, hook, attachments, timeout, streamed, self._updates
+
+    def __aiter__(self) -> Renewed:
+        return self
+
+    async def __anext__(self) -> Update:
+        return await self._updates.take()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._updates.reopen()
+
+    def _share(self) -> float:
+        limits, updates = self._service.factory.limits, self._updates
+        return float(
+            max(len(updates) / limits["backlog"], updates.octets / limits["backlog-octets"])
+        )
+
+    def _ask(self, session: UmqClient) -> Subscription:
+        return session.link.topics.subscribe(*self._asked)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if self.reason is None:
+            self._updates.end(failure)
+        super()._end(reason, failure)
+
+
+class UmqClientService(ReconnectingClient[UmqClient]):
+    """One session with a server; see ``ReconnectingService``.
+
+    A call that was not sent waits for the next session.  One that was on its way when the session
+    ended fails with ConnectionClosed, because nobody knows whether the server did it; a caller who
+    knows that doing it twice does no harm says ``safe=True``, and it is repeated. Subscriptions and
+    attributes are renewed with every new session.
+    """
+
+    factory: UmqClientFactory
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, factory: UmqClientFactory, **options: Any
+    ) -> None:
+        """``options`` as ``ReconnectingService`` has them."""
+        super().__init__(endpoint, factory, **options)
+        self._renewed: dict[Renewed, Renewed] = {}
+        self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+        *,
+        safe: bool = False,
+    ) -> Deferred[Reply]:
+        """Call the server in the session that stands, or in the next one (``UM-09``).
+
+        ``timeout`` (None: the limit ``call-seconds``) is for all of it, waiting for a session
+        included.  ``safe``: it may be repeated when a session ends before its answer; its
+        attachments then are octets, since a Deferred is sent once only (ValueError).  Fails as
+        :meth:`UmqClient.call` does, with Refused when the server refuses the session, and with
+        LimitExceeded when too many wait for one.
+        """
+        if safe and any(isinstance(one, Deferred) for one in attachments):
+            return fail(ValueError("a Deferred cannot be sent twice"))
+        limits = self.factory.limits
+        if self.session is None and self.waiting >= limits.integer("own-calls"):
+            return fail(LimitExceeded("too many calls wait for a session"))
+        seconds = limits["call-seconds"] if timeout is None else timeout
+
+        def call(session: UmqClient, left: float) -> Deferred[Reply]:
+            # Without a time-out of its own, and without a wait, its time runs as in a session.
+            given = None if timeout is None and left >= seconds else left
+            return session.call(payload, attachments, given, streamed)
+
+        return self.perform(
+            call,
+            seconds=seconds,
+            octets=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
+            safe=safe,
+        )
+
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None = None,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Renewed:
+        """Subscribe, now and in every session to come, as :meth:`UmqClient.subscribe` does.
+
+        ``request`` is asked anew each time; attachments are octets here (ValueError).
+        """
+        if any(isinstance(one, Deferred) for one in attachments):
+            raise ValueError("a Deferred cannot be sent twice")
+        renewed = Renewed(self, request, hook, attachments, timeout, streamed)
+        if self.session is not None:
+            renewed._renew(self.session)
+        return renewed
+
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
+        """Set an attribute, now and in every session to come; attachments are octets here.
+
+        The Deferred fires when it is written in the session that stands, or at once where none
+        does.  It fails with ValueError for a name that no attribute has, and with LimitExceeded;
+        then no session has it.
+        """
+        if "=" in name:
+            return fail(ValueError(f"an attribute's name has no '=': {name!r}"))
+        self._attributes[name] = value, attachments
+        if self.session is None:
+            return succeed(None)
+
+        def refused(failure: Failure) -> None:
+            if not failure.check(ConnectionClosed):  # else the next session will have it
+                self._attributes.pop(name, None)
+                failure.raiseException()
+
+        return self.session.setAttribute(name, value, attachments).addErrback(refused)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Remove an attribute, now and in every session to come; as :meth:`setAttribute`."""
+        self._attributes.pop(name, None)
+        if self.session is None:
+            return succeed(None)
+
+        def refused(failure: Failure) -> None:
+            failure.trap(ConnectionClosed)  # then the next session will not have it
+
+        return self.session.unsetAttribute(name).addErrback(refused)
+
+    def _renew(self, session: UmqClient) -> None:
+        for name, (value, attachments) in self._attributes.items():
+            session.setAttribute(name, value, attachments).addErrback(self._notRenewed, name)
+        for renewed in list(self._renewed):
+            renewed._renew(session)
+
+    def _notRenewed(self, failure: Failure, name: str) -> None:
+        if not failure.check(ConnectionClosed):
+            text = failure.getErrorMessage()
+            log.warn("attribute {name} was not set again: {text}", name=name, text=text)
+
+    def _closeSession(self, session: UmqClient) -> Deferred[None]:
+        return session.close()
