@@ -18,7 +18,7 @@ from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from twisted_msgproto.core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,

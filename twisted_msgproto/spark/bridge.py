@@ -30,8 +30,7 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
-from ..core.jsonlog import json_line
-from ..core.log_output import LogOutput, missing_line
+from ..core.logs import LogOutput, json_line, missing_line
 from ..queue.lineage import Landed
 from ..queue.queue_directories import queues_at
 from ..table import preflight

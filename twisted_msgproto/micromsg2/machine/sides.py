@@ -29,7 +29,7 @@ from ...core.errors import Fault, shown
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import Table
-from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import (
     ACK_TIMEOUT,

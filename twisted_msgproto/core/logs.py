@@ -1,15 +1,53 @@
-"""A log goes to standard output without ever waiting for whoever reads it."""
+"""A log: a line of it as JSON (``--json-log``), and output that never waits for its reader.
+
+Every process of the package writes the same keys: ``time`` (ISO 8601, UTC), ``level``, ``source``
+(the part of the program), ``text`` (the line as people see it) and what else the line says by name,
+such as ``protocol``, ``peer``, ``session``, ``client_id`` and ``event``.
+"""
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Final
+
+FIXED: Final = ("time", "level", "source", "text")
+
+FIELD_MAX: Final = 1000
+"""A field's text is cut after this many characters; ``text`` itself is not cut."""
+
+
+def json_line(
+    seconds: float, level: str, source: str, text: str, fields: Mapping[str, Any] | None = None
+) -> str:
+    """Return one line, without its line end; ``seconds`` since 1970-01-01 UTC.
+
+    Fields that are None are left out; those that JSON has no form for are written as text.
+    """
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+    line: dict[str, Any] = dict(zip(FIXED, (moment[:-6] + "Z", level, source, text), strict=True))
+    for name, value in (fields or {}).items():
+        if value is not None and name not in line:
+            line[name] = _plain(value)
+    return json.dumps(line)  # in ASCII: Unicode has more ends of a line than one
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return str(value)[:FIELD_MAX]
+
+
+# ── a log goes to standard output without ever waiting for whoev ────────────────────────────────
+
 
 WAITING_BYTES: Final = 1 << 20
 END_SECONDS: Final = 1.0  # a process that ends waits so long for the reader of its last lines

@@ -30,8 +30,8 @@ from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from zope.interface import implementer
 
-from ..core.errors import ConfigurationError
-from .authentication import Authentication, LoggedIn, Passcode, PasswordFile
+from ...core.errors import ConfigurationError
+from . import Authentication, LoggedIn, Passcode, PasswordFile
 
 USER_OCTETS_MAX: Final = 255
 """Of a user's name; failed attempts are remembered with it."""
