@@ -108,7 +108,7 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
     assert (echo.paused(1.0), echo.resumed(2.0), echo.held, echo.unfinished) == ([], [], 0, False)
     assert echo.objects == 0
     for answer in (echo.made_safe, echo.not_safe):
-        with pytest.raises(ValueError, match="no event had the place 7"):
+        with pytest.raises(ValueError, match="no event had the position 7"):
             answer(7, 1.0)
     assert not echo.finished
     assert echo.ended(3.0) == []

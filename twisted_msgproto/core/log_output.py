@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import stat
@@ -57,6 +58,7 @@ class LogOutput:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
+                atexit.register(self.close)
             self._changed.notify_all()
 
     def flush(self) -> None:

@@ -7,6 +7,7 @@ here: they stay exact whatever is written.
 
 from __future__ import annotations
 
+import atexit
 import signal
 import sys
 import time
@@ -357,6 +358,7 @@ def _unblocked(descriptor: int, observer: Callable[[Any], Any]) -> LogOutput:
     from twisted.internet import reactor
 
     cast(Any, reactor).addSystemEventTrigger("after", "shutdown", output.close)
+    atexit.register(output.close)  # what ends a start comes before any shutdown
     return output
 
 
