@@ -664,6 +664,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
                 self._lost(Failure(Refused(event.reason, event.code)))
 
     def flowEnded(self, client: MtlClient) -> None:
+        """A flow of ``client`` is over: without flows nobody asks for a server that is away."""
         if client is self.session and self.state is ReconnectState.DOWN and not client.flows:
             self._lost(Failure(TimedOut("the server does not answer")))
 
