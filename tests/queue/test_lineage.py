@@ -428,9 +428,7 @@ def test_a_lineage_which_is_lost_makes_no_queue_another(kind: str) -> None:
     if kind == "missing":
         disk.remove(FILE)
     elif kind == "damaged":
-        octets = bytearray(disk.octets_of(FILE))
-        octets[3] ^= 1
-        disk.spoil(FILE, bytes(octets))
+        disk.flip(FILE, 3)
     else:
         disk.spoil(FILE, b"" if kind == "empty" else sealed("something 1 2"))
     reader = a_reader(disk)

@@ -160,9 +160,7 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
 
 def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
     path = f"{DIRECTORY}/{first:020d}.segment"
-    octets = bytearray(disk.octets_of(path))
-    octets[at] ^= 1
-    disk.spoil(path, bytes(octets))
+    disk.flip(path, at)
 
 
 def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:

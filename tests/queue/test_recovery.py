@@ -166,9 +166,7 @@ def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_
     log.append([frame(3, 3)])
     log.close()
     disk.spoil(f"{DIRECTORY}/end", published)
-    octets = bytearray(disk.octets_of(FIRST))
-    octets[frames(disk)[1][0] + 40] ^= 1
-    disk.spoil(FIRST, bytes(octets))
+    disk.flip(FIRST, frames(disk)[1][0] + 40)
     again = reopened(disk)
     assert again.recovery.quarantined == [(2, 3)]
     assert (again.end, again.losses) == (6, 0)
@@ -370,9 +368,7 @@ def test_damage_beside_a_block_that_the_disk_cannot_read_is_damage() -> None:
     log = SegmentLog(DIRECTORY, disk=disk)
     for number in range(80):
         log.append([frame(number, octets=100)])
-    octets = bytearray(disk.octets_of(FIRST))
-    octets[frames(disk)[1][1] - 1] ^= 1
-    disk.spoil(FIRST, bytes(octets))
+    disk.flip(FIRST, frames(disk)[1][1] - 1)
     disk.bad = {2}
     found = QueueReader(DIRECTORY, disk=disk).read(0, 4)
     assert sum(batch.num_rows for batch in found) == 3
@@ -442,9 +438,7 @@ def test_more_damage_later_is_told_with_its_own_range_only() -> None:
     a_queue(disk)
     places = frames(disk)
     for index in (1, 0):
-        octets = bytearray(disk.octets_of(FIRST))
-        octets[places[index][0] + 40] ^= 1
-        disk.spoil(FIRST, bytes(octets))
+        disk.flip(FIRST, places[index][0] + 40)
         log = reopened(disk)
         assert log.recovery.quarantined == [RANGES[index]]
         log.close()
@@ -456,9 +450,7 @@ def test_a_disk_too_full_for_the_copies_costs_only_the_copies() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
     places = frames(disk)
-    octets = bytearray(disk.octets_of(FIRST))
-    octets[places[0][0] + 40] ^= 1
-    disk.spoil(FIRST, bytes(octets))
+    disk.flip(FIRST, places[0][0] + 40)
     disk.capacity = disk.used()
     log = reopened(disk)
     assert log.recovery.quarantined == [(0, 2)]

@@ -65,9 +65,7 @@ def test_every_flipped_bit_is_found() -> None:
     for at in range(size):
         disk = SimulatedDisk()
         a_queue(disk, [2, 1])
-        octets = bytearray(disk.octets_of(path(0)))
-        octets[at] ^= 1 << at % 8
-        disk.spoil(path(0), bytes(octets))
+        disk.flip(path(0), at, 1 << at % 8)
         report = verify(DIRECTORY, disk=disk)
         assert report.lines
         assert report.messages + sum(hi - lo for lo, hi in report.damaged) == 3
@@ -163,9 +161,7 @@ def test_without_the_published_end_records_are_checked_and_that_is_said__NB_12(
     [line] = report.unseen
     assert line.startswith(f"the file 'end' is {'damaged' if spoilt else 'missing'}")
     assert not report.whole
-    octets = bytearray(disk.octets_of(path(5)))
-    octets[-9] ^= 1
-    disk.spoil(path(5), bytes(octets))
+    disk.flip(path(5), -9)
     assert verify(DIRECTORY, disk=disk).damaged == [(5, 6)]
 
 

@@ -602,9 +602,7 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
         QueueReader(DIRECTORY, disk=disk).commit("spark", 3)
         wait_until(lambda: writer.begin == 3)
     path = f"{DIRECTORY}/{5:020d}.segment"
-    octets = bytearray(disk.octets_of(path))
-    octets[-20] ^= 1
-    disk.spoil(path, bytes(octets))
+    disk.flip(path, -20)
     told: list[str] = []
     with a_writer(disk, report=told.append, check_octets=0) as writer:
         wait_until(lambda: len(told) == 1)

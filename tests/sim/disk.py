@@ -244,6 +244,12 @@ class SimulatedDisk:
         content.octets, content.durable = bytearray(octets), bytearray(octets)
         content.unsynced.clear()
 
+    def flip(self, path: str, at: int, bits: int = 1) -> None:
+        """Spoil one octet of a file."""
+        octets = bytearray(self.octets_of(path))
+        octets[at] ^= bits
+        self.spoil(path, bytes(octets))
+
     def paths(self) -> list[str]:
         return sorted(
             os.path.join(directory, name)

@@ -25,7 +25,6 @@ from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     LIMITS,
-    TRIES,
     Broker,
     DeadLettered,
     Declared,
@@ -374,7 +373,7 @@ class Watched:
         """Move the specification where the broker decides by itself: limits, ages, people."""
         for event in events:
             match event:
-                case DeadLettered(name, places, reason) if reason != TRIES:
+                case DeadLettered(name, places, reason) if reason != "tries":
                     for place in places:
                         self._expect(place, name)
                         self.stories[place].step(Buried)

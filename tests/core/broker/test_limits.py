@@ -7,8 +7,6 @@ import pytest
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
 from tests.doubles import lines_run
 from twisted_msgproto.core.broker import (
-    AGE,
-    FULL,
     LETTER_OCTETS,
     Broker,
     DeadLettered,
@@ -116,7 +114,7 @@ def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     one.publish(ORDERS, letters(range(5)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
     assert not one.full(ORDERS) and not one.overfull(ORDERS, 0, 0)
-    assert DeadLettered(ORDERS, [0, 1], FULL) in one.take_events()
+    assert DeadLettered(ORDERS, [0, 1], "full") in one.take_events()
 
 
 def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
@@ -179,7 +177,7 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
     one.advance(NOW + 60)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2], [0, 1])
     assert one.deadline == NOW + 65
-    assert DeadLettered(ORDERS, [0, 1], AGE) in one.take_events()
+    assert DeadLettered(ORDERS, [0, 1], "age") in one.take_events()
 
 
 def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 from zlib import crc32
 
 import pytest
 
 from tests.queue.broker_files.world import DIRECTORY, World
-from twisted_msgproto.queue.verify import Report, verify
+from twisted_msgproto.queue.verify import verify
 
 BROKER = f"{DIRECTORY}/broker"
 
@@ -28,7 +29,7 @@ def a_world() -> World:
     return world
 
 
-def verified(world: World) -> Report:
+def verified(world: World) -> Any:
     return verify(DIRECTORY, disk=world.disk)
 
 

@@ -274,9 +274,7 @@ def test_a_message_that_cannot_be_read_any_more_is_told_and_not_waited_for() -> 
     kept = [place for place in sorted(world.there) if place < world.log.begin]
     assert kept
     path = next(one for one in world.disk.paths() if "/broker/log/" in one and "segment" in one)
-    octets = bytearray(world.disk.octets_of(path))
-    octets[-9] ^= 1
-    world.disk.spoil(path, bytes(octets))
+    world.disk.flip(path, -9)
     loaded = world.state.load(sorted(world.there))
     assert loaded.unreadable
     assert set(loaded.unreadable) <= set(kept)

@@ -13,8 +13,7 @@ import pytest
 
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.queue.test_format_document import line, number
-from twisted_msgproto.queue.broker_files import names, overflow, settled
-from twisted_msgproto.queue.broker_files.state import PIN_OCTETS
+from twisted_msgproto.queue.broker_files import names, overflow, settled, state
 
 PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
 
@@ -149,4 +148,6 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"`{overflow.PROTOCOL}`, `{overflow.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
     assert settled.LONG_OCTETS == 1 << 20
-    assert f"within `broker-pin` ({PIN_OCTETS >> 30} GiB) and a quarter of what the log" in PAGE
+    assert (
+        f"within `broker-pin` ({state.PIN_OCTETS >> 30} GiB) and a quarter of what the log" in PAGE
+    )
