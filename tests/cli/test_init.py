@@ -154,9 +154,8 @@ def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(
 def test_a_number_of_instances_that_cannot_be_is_one_line(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["init", str(tmp_path), *words])
-    assert "a number from 1 to 64 is expected" in capsys.readouterr().err
+    assert cli.main(["init", str(tmp_path), *words]) == 2
+    assert "a whole number from 1 to 64 is expected" in capsys.readouterr().err
 
 
 def test_a_protocol_that_cannot_share_a_port_is_refused_with_the_reason(
@@ -479,10 +478,3 @@ def test_a_queue_in_memory_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_slow_disk_is_a_note(tmp_path: Path, seconds: float, state: str) -> None:
     times = iter(n * seconds for n in range(1000))
     assert doctor.sync_time(tmp_path, lambda: next(times)).state == state
-
-
-def test_an_unknown_sub_command_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["docter"]) == 2
-    assert "did you mean 'doctor'?" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -29,7 +28,6 @@ from tests.tools.certificates import Authority, Pair
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli
 from twisted_msgproto.cli import send
-from twisted_msgproto.cli.clients import add_connect_options, connect_options
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
@@ -332,6 +330,16 @@ def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
     assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
 
 
+def planted(monkeypatch: pytest.MonkeyPatch, sending: object) -> None:
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
+        with pytest.raises(StopIteration):
+            work(Clock()).send(None)
+
+    command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1")
+    monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
+    monkeypatch.setattr(send, "why_not", driven)
+
+
 @pytest.mark.parametrize(
     ("sent", "acknowledged", "status"), [(5, 5, 0), (5, 4, 1), (4, 4, 1), (0, 0, 1)]
 )
@@ -342,13 +350,7 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
         progress.sent(sent)
         progress.acknowledged(acknowledged)
 
-    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
-        with pytest.raises(StopIteration):
-            work(Clock()).send(None)
-
-    command = SimpleNamespace(send=claim, DEFAULT_ENDPOINT="tcp:h:1")
-    monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
-    monkeypatch.setattr(send, "why_not", driven)
+    planted(monkeypatch, claim)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status
 
 
@@ -362,16 +364,20 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
     ],
 )
 def test_a_password_is_the_first_line_of_its_file(
-    tmp_path: Path, octets: bytes, password: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, octets: bytes, password: str
 ) -> None:
     """Only a line end ends it: a form feed or a line separator may be part of it."""
     file = tmp_path / "password"
     file.write_bytes(octets)
-    parser = argparse.ArgumentParser()
-    add_connect_options(parser)
-    words = ["sabc", "tcp:h:1", "--user", "me", "--password-file", str(file)]
-    command: Any = SimpleNamespace(DEFAULT_ENDPOINT="")
-    assert connect_options(parser.parse_args(words), command)["password"] == password
+    told: list[str | None] = []
+
+    async def noting(reactor: object, options: SendOptions, *rest: object) -> None:
+        told.append(options.password)
+
+    planted(monkeypatch, noting)
+    words = ["sabc", "tcp:h:1", "--count", "1", "--user", "me", "--password-file", str(file)]
+    cli.main(["send", *words])
+    assert told == [password]
 
 
 # ── ``msgproto recv``: a message a line, an end after ``--count``; with a protocol o ──

@@ -8,7 +8,6 @@ status is 0 only if sent = acknowledged = landed for every protocol.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import json
@@ -21,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
@@ -28,13 +28,12 @@ from twisted_msgproto.gateway import toml_value
 from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
-from .clients import FAILED, positive
+from .clients import FAILED
+from .options import FILE, POSITIVE, command, flag, option
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue import QueueReader
     from twisted_msgproto.spark.table import LandedTable
-
-SUMMARY = "one gateway, one Spark bridge, real clients: sent = acknowledged = landed"
 
 MESSAGES = 1_000
 """Each protocol has this many messages by default."""
@@ -83,29 +82,23 @@ class Count:
         return everywhere and self.sent == self.acknowledged == self.landed > 0
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--messages",
-        metavar="N",
-        type=positive,
-        default=MESSAGES,
-        help=f"messages per protocol (default {MESSAGES})",
-    )
-    parser.add_argument(
-        "--keep",
-        metavar="DIR",
-        type=Path,
-        help="queue, table and logs go there and stay; a second run adds to them"
-        " (default: a directory under the system's temporary one, until the next demo)",
-    )
-    parser.add_argument(
-        "--stay",
-        action="store_true",
-        help="keep gateway, bridge and live page after the report, until Ctrl-C",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@option(
+    "--messages",
+    metavar="N",
+    type=POSITIVE,
+    default=MESSAGES,
+    help=f"messages per protocol (default {MESSAGES})",
+)
+@option(
+    "--keep",
+    metavar="DIR",
+    type=FILE,
+    help="queue, table and logs go there and stay; a second run adds to them"
+    " (default: a directory under the system's temporary one, until the next demo)",
+)
+@flag("--stay", "keep gateway, bridge and live page after the report, until Ctrl-C")
+def run(arguments: SimpleNamespace) -> int:
     """Run the demo; 0 if all counts agree."""
     with signals_as_interrupts(), working_directory(arguments.keep) as directory:
         try:

@@ -1,13 +1,12 @@
 """Check Python, Java, packages, the system's limits and the disk of a queue.
 
-Each line is one finding.  ``ok`` needs nothing; ``note`` works, and could be
-better; ``missing`` has to be mended for the part it names.  The exit status is 1 if anything is
+Each line is one finding.  "ok" needs nothing; "note" works, and could be
+better; "missing" has to be mended for the part it names.  The exit status is 1 if anything is
 missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -20,10 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "say what this machine lacks"
+from .options import FILE, command, flag, option
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 
@@ -68,14 +68,10 @@ class Finding:
     remedy: str = ""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--queue", metavar="DIR", type=Path, help="look at the disk of this queue as well"
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@option("--queue", metavar="DIR", type=FILE, help="look at the disk of this queue as well")
+@flag("--json", "print the findings as JSON")
+def run(arguments: SimpleNamespace) -> int:
     """Print what was found; 1 if anything is missing."""
     found = list(look(arguments.queue))
     if arguments.json:
