@@ -8,10 +8,12 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -423,11 +425,7 @@ def test_certificates_that_cannot_be_used_are_told_in_words(
 
 # ── ``msgproto doctor`` says what this machine lacks ──
 
-MOUNTS = """\
-/dev/sda1 / ext4 rw 0 0
-tmpfs /run tmpfs rw 0 0
-/dev/sdb1 /mnt/big\\040disk xfs rw 0 0
-"""
+DISK = "queue's disk"
 
 
 def test_a_machine_that_runs_these_tests_lacks_nothing_of_the_queue(
@@ -462,16 +460,33 @@ def test_few_open_files_are_a_note(soft: int, state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "kind"),
-    [("/srv/queue", "ext4"), ("/run/queue", "tmpfs"), ("/mnt/big disk/q", "xfs"), ("/", "ext4")],
+    ("mounts", "state", "text"),
+    [
+        ({"/": "ext4"}, OK, "ext4 at "),
+        ({"/": "tmpfs", "HERE": "xfs"}, OK, "xfs at "),
+        ({"/": "ext4", "HERE": "tmpfs"}, NOTE, "tmpfs: it may be gone after a restart"),
+        ({"/": "ext4", "HERE/inside": "tmpfs"}, OK, "ext4 at "),
+        (None, OK, "unknown file system at "),
+    ],
 )
-def test_the_nearest_mount_names_the_file_system(directory: str, kind: str) -> None:
-    assert doctor.file_system(Path(directory), MOUNTS) == kind
-
-
-def test_a_queue_in_memory_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "read_mounts", lambda: "tmpfs / tmpfs rw 0 0\n")
-    assert next(doctor.disk(tmp_path)).state == NOTE
+def test_the_nearest_mount_names_the_file_system_of_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    mounts: dict[str, str] | None,
+    state: str,
+    text: str,
+) -> None:
+    found = [
+        SimpleNamespace(mountpoint=point.replace("HERE", str(tmp_path)), fstype=kind)
+        for point, kind in (mounts or {}).items()
+    ]
+    known = None if mounts is None else SimpleNamespace(disk_partitions=lambda all: found)
+    monkeypatch.setitem(sys.modules, "psutil", known)
+    cli.main(["doctor", "--json", "--queue", str(tmp_path / "queue")])
+    (disk,) = (one for one in json.loads(capsys.readouterr().out) if one["subject"] == DISK)
+    assert disk["state"] == state
+    assert disk["text"].startswith(text)
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(0.002, OK), (0.05, NOTE)])

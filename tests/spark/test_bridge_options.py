@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from tests.spark.conftest import identity
 from tests.tools.certificates import Authority
 from tests.tools.served import Served
-from twisted_msgproto.cli import bridge as command
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import bridge as bridge_room
 from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
@@ -33,9 +32,7 @@ def read(*words: str, monkeypatch: pytest.MonkeyPatch) -> BridgeOptions:
         return 0
 
     monkeypatch.setattr(bridge_room, "run_bridge", ran)
-    parser = argparse.ArgumentParser()
-    command.configure(parser)
-    assert command.run(parser.parse_args(words)) == 0
+    assert cli.main(["bridge", *words]) == 0
     return found[0]
 
 

@@ -52,6 +52,7 @@ EXTRAS: Mapping[str, str] = {
     "deltalake": "delta",
     "isal": "fast",
     "rich": "cli",
+    "psutil": "cli",
     "matplotlib": "cli",
     "scramp": "sasl",
     "prometheus_client": "metrics",

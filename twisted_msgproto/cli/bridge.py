@@ -14,7 +14,7 @@ import click
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import LOCATION, POSITIVE, command, flag, option, tls_ca, token_file
+from .options import LOCATION, command, flag, option, tls_ca, token_file
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
 
@@ -70,7 +70,7 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
     help="a PySpark function DataFrame → DataFrame for every batch",
 )
 @option("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
-@option("--max-rows", metavar="N", type=POSITIVE, help="rows of one batch at most")
+@option("--max-rows", metavar="N", type=int, help="rows of one batch at most")
 @token_file("queues at grpc://HOST:PORT")
 @tls_ca("grpc+tls://HOST:PORT")
 @option("--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark")
@@ -80,6 +80,8 @@ def run(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
     from twisted_msgproto.table.plan import ROWS_MAX
 
+    if arguments.max_rows is not None and arguments.max_rows < 1:
+        raise ConfigurationError("--max-rows is a whole number from 1")
     return run_bridge(
         BridgeOptions(
             queues=[part for text in arguments.queue for part in text.split(",") if part],

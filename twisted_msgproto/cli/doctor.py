@@ -51,6 +51,7 @@ PARTS = (
     ("sasl", "scramp", "log-ins by SCRAM"),
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),
+    ("cli", "psutil", "the kind of a queue's disk"),
 )
 """Each row has an extra of this package, the distribution that it brings, and its purpose."""
 
@@ -164,7 +165,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
         remedy = f"run it as the owner of {directory}, or choose another directory"
         yield Finding("queue's disk", MISSING, f"{directory} cannot be written", remedy)
         return
-    kind = file_system(directory, read_mounts())
+    kind = file_system(directory)
     if kind in MEMORY_FILE_SYSTEMS:
         remedy = "put the queue on a disk"
         yield Finding("queue's disk", NOTE, f"{kind}: it may be gone after a restart", remedy)
@@ -194,23 +195,16 @@ def nearest(path: Path) -> Path:
     return path
 
 
-def read_mounts() -> str:
-    """Return the kernel's table of mounts; empty where there is none."""
+def file_system(directory: Path) -> str:
     try:
-        return Path("/proc/self/mounts").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def file_system(directory: Path, mounts: str) -> str:
-    best, kind = "", "unknown file system"
-    for line in mounts.splitlines():
-        _, point, name, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        inside = directory == Path(point) or Path(point) in directory.parents
-        if inside and len(point) >= len(best):
-            best, kind = point, name
-    return kind
+        import psutil
+    except ImportError:
+        return "unknown file system"
+    points = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next(
+        (points[place] for place in (directory, *directory.parents) if place in points),
+        "unknown file system",
+    )
 
 
 def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:
