@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.tools.queues import batch, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.spark.report import status_path

@@ -26,13 +26,12 @@ from twisted.trial.unittest import TestCase
 
 from tests.tools.certificates import Authority, Pair
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
-from twisted_msgproto import cli
+from twisted_msgproto import Message, cli
 from twisted_msgproto.cli import send
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
 from twisted_msgproto.cli.send import deliver, incomplete
-from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader

@@ -18,12 +18,11 @@ from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2.machine import MessagesReceived
 from twisted_msgproto.micromsg2.protocol.connection import READ_OCTETS
-from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
+from twisted_msgproto.net import Access, IAuthoriser, MsgprotoServerFactory
+from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
-from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
-from twisted_msgproto.umq import Hub, MethodRegistry
-from twisted_msgproto.umq.application.methods import call_method
+from twisted_msgproto.umq import Hub, MethodRegistry, call_method
 
 BY_SEND = {
     "lumberjack": ("publish", ""),

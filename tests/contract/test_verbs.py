@@ -27,10 +27,10 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl.protocol.flows import MtlReader, MtlWriter
+from twisted_msgproto.mtl import MtlReader, MtlWriter
+from twisted_msgproto.net import Session
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.comeback import Comeback
-from twisted_msgproto.net.session import Session
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
 """What a failed verb may say of the peer, the connection and limits."""

@@ -18,9 +18,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.machine import Server
-from twisted_msgproto.mtl.machine.client_flow import ClientFlow
+from twisted_msgproto.mtl import ClientFlow, MtlClient, MtlServer, MtlServerFactory, Server
 from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.wire.data import Reject
 

@@ -12,8 +12,13 @@ from twisted.python.failure import Failure
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
-from twisted_msgproto.umq import UmqClient, UmqClientFactory, UmqClientService, UmqServerFactory
-from twisted_msgproto.umq.protocol.session import UmqSession
+from twisted_msgproto.umq import (
+    UmqClient,
+    UmqClientFactory,
+    UmqClientService,
+    UmqServerFactory,
+    UmqSession,
+)
 
 # autobahn formats a page of debug text for each connection, whether anybody logs it or not: a tenth
 # of a world's time.

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.spark.conftest import identity
-from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark.gateways import Gateways
 from twisted_msgproto.spark.jobs import Runner, open_range
 from twisted_msgproto.spark.loop import Loop, Pace

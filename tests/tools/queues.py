@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
 from twisted_msgproto.queue.columns import Encoded, encode
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.tools.queues import batch, put
-from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.landing import TABLE_SCHEMA, Range, Target, land_ranges
 from twisted_msgproto.table.log import Table
