@@ -168,3 +168,17 @@ def test_what_was_mistyped_is_one_line_that_says_what_was_meant(
     said = capsys.readouterr().err
     assert text in said
     assert said.count("\n") == 1
+
+
+def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("twisted.scripts.twistd.run", lambda: ran.append(sys.argv[1:]))
+    monkeypatch.setattr(sys, "argv", ["msgproto"])
+    said = ["--config=g.toml", "--queue=q", "--limit=a=1", "--limit=b=2", "--set=status.x=y"]
+    said += ["--log-sessions", "--json-log", "--show-config"]
+    assert cli.main(["gateway", *said]) == 0
+    assert ran == [["--nodaemon", "--pidfile=", "msgproto", *said]]
+    assert cli.main(["gateway", "-c", "g.toml"]) == 0
+    assert ran[1:] == [["--nodaemon", "--pidfile=", "msgproto", "--config=g.toml"]]
