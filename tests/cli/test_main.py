@@ -159,6 +159,21 @@ def test_importing_a_sub_command_starts_no_reactor_and_no_spark(launch: Launcher
             "a whole number from 1 on is expected, not '0'",
         ),
         (["gatway"], "unknown sub-command 'gatway' (did you mean 'gateway'?)"),
+        (["send", "umq", "--compress", "10"], "a whole number from 0 to 9 is expected, not '10'"),
+        (["send", "umq", "--compress", "-1"], "a whole number from 0 to 9 is expected, not '-1'"),
+        (["send", "umq", "--protocol-version", "3"], "a whole number from 1 to 2 is expected"),
+        (["send", "umq", "--timeout", "0"], "a number of seconds, more than 0, is expected"),
+        (["send", "umq", "--timeout", "nan"], "a number of seconds, more than 0, is expected"),
+        (["send", "umq", "--property", "=x"], "NAME=VALUE is expected, not '=x'"),
+        (["queue", "tail", "q", "-n", "-1"], "a whole number from 0 on is expected, not '-1'"),
+        (["queue"], "msgproto queue: Missing command"),
+        (["status", "--json", "--watch"], "--json, --watch and --grafana exclude each other"),
+        (
+            ["queue", "consumers", "q", "--forget", "a", "--reset", "a", "0"],
+            "msgproto queue consumers: --forget and --reset exclude each other; see msgproto queue",
+        ),
+        (["table", "expire", "t"], "it needs one of --before DAY and --keep AGE"),
+        (["table", "expire", "t", "--before", "d", "--keep", "1d"], "it needs one of --before DAY"),
     ],
 )
 def test_what_was_mistyped_is_one_line_that_says_what_was_meant(
@@ -182,3 +197,10 @@ def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
     assert ran == [["--nodaemon", "--pidfile=", "msgproto", *said]]
     assert cli.main(["gateway", "-c", "g.toml"]) == 0
     assert ran[1:] == [["--nodaemon", "--pidfile=", "msgproto", "--config=g.toml"]]
+
+
+def test_one_of_the_options_that_exclude_each_other_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["status", "--grafana"]) == 0
+    assert capsys.readouterr().out.startswith("{")

@@ -329,12 +329,12 @@ def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
     assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, sending: object) -> None:
+def planted(monkeypatch: pytest.MonkeyPatch, sending: object, **more: object) -> None:
     def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
         with pytest.raises(StopIteration):
             work(Clock()).send(None)
 
-    command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1")
+    command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1", **more)
     monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
     monkeypatch.setattr(send, "why_not", driven)
 
@@ -351,6 +351,27 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
 
     planted(monkeypatch, claim)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status
+
+
+def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def call(
+        reactor: object, options: object, method: str, arguments: list[str]
+    ) -> tuple[str, bool]:
+        return f"{method} {arguments}", True
+
+    planted(monkeypatch, None, call=call)
+    for words, told in (
+        (
+            ["--call", "add", "--args", "1", "-2", '{"a": 3}', "--user", "me"],
+            ["1", "-2", '{"a": 3}'],
+        ),
+        (["--call", "add", "--args", "--user", "me"], []),
+        (["--call", "add"], []),
+    ):
+        assert cli.main(["send", "umq", "ws://h", *words]) == 0
+        assert capsys.readouterr().out == f"add {told}\n"
 
 
 @pytest.mark.parametrize(
