@@ -109,9 +109,7 @@ def test_the_commands_are_those_of_msgproto(capsys: pytest.CaptureFixture[str]) 
     entry = words_of(of("base", "ENTRYPOINT")[0])
     assert entry == ["msgproto"]
     for words in (words_of(of(stage, "CMD")[0]) for stage in ("gateway", "bridge")):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*words, "--help"])
-        assert ended.value.code == 0
+        assert cli.main([*words, "--help"]) == 0
         known = capsys.readouterr().out
         assert all(word in known for word in words if word.startswith("--")), words
 

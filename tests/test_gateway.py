@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load

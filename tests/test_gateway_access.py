@@ -18,11 +18,10 @@ from twisted.trial.unittest import TestCase
 
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, launching
 from tests.tools.queues import rows
-from twisted_msgproto import cli
+from twisted_msgproto import Access, cli
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Offer, Proposal
-from twisted_msgproto.net.authorising import Access
 from twisted_msgproto.registry import PROTOCOLS, load
 from twisted_msgproto.umq import call_method, connect
 

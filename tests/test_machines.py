@@ -21,10 +21,10 @@ from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.lumberjack import Reader, Writer
 from twisted_msgproto.lumberjack import wire as lumberjack
-from twisted_msgproto.lumberjack.machine import Reader, Writer
-from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
-from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
+from twisted_msgproto.micromsg2 import Client as MicroMsg2Client
+from twisted_msgproto.micromsg2 import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire import encode_address
 from twisted_msgproto.mtl import Client as MtlClient
 from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile
@@ -34,9 +34,9 @@ from twisted_msgproto.mtl.wire import control, data
 from twisted_msgproto.sabc import Client as SabcClient
 from twisted_msgproto.sabc import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
+from twisted_msgproto.umq import Client as UmqClient
+from twisted_msgproto.umq import Server as UmqServer
 from twisted_msgproto.umq.machine.attachments import Slot
-from twisted_msgproto.umq.machine.sides import Client as UmqClient
-from twisted_msgproto.umq.machine.sides import Server as UmqServer
 
 NOW = 1_000_000.0
 WALKS = 60

@@ -34,15 +34,20 @@ line-length = 100
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module, with its root in ``tmp_path`` and no Java to be found."""
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
     loader = SourceFileLoader("run_script", str(RUN))
     spec = spec_from_loader("run_script", loader)
     assert spec is not None
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     module = module_from_spec(spec)
     loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, with its root in ``tmp_path`` and no Java to be found."""
+    module: ModuleType = loaded(monkeypatch)
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     (tmp_path / "setup.py").touch()
     (tmp_path / "twisted_msgproto").mkdir()
@@ -91,53 +96,28 @@ def world(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(run, monkeypatch)
 
 
-def test_the_set_up_happens_once(world: World) -> None:
-    world.run.set_up()
-    assert world.since() == ["venv", "install all"]
-    world.run.set_up()
-    assert world.since() == []
-
-
-def test_a_changed_requirement_installs_again_into_the_same_environment(world: World) -> None:
-    world.run.set_up()
-    world.since()
-    (world.run.ROOT / "pyproject.toml").write_text(PYPROJECT.replace("a>=1", "a>=2"))
-    world.run.set_up()
-    assert world.since() == ["install all"]
-
-
-def test_a_changed_source_of_what_is_compiled_installs_again(world: World) -> None:
-    world.run.set_up()
-    world.since()
-    (world.run.ROOT / "twisted_msgproto" / "scan.c").write_text("/* changed */")
-    world.run.set_up()
-    assert world.since() == ["install all"]
-
-
-def test_what_is_no_requirement_installs_nothing(world: World) -> None:
-    world.run.set_up()
-    world.since()
-    changed = PYPROJECT.replace("text", "other").replace("100", "99")
-    (world.run.ROOT / "pyproject.toml").write_text(changed)
-    world.run.set_up()
-    assert world.since() == []
-
-
-@pytest.mark.parametrize("name", ["python", "root"])
-def test_another_python_or_place_makes_a_new_environment(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("name", "old", "new", "again"),
+    [
+        ("pyproject.toml", "", "", []),
+        ("pyproject.toml", "text", "other", []),
+        ("pyproject.toml", "100", "99", []),
+        ("pyproject.toml", "a>=1", "a>=2", ["install all"]),
+        ("twisted_msgproto/scan.c", "", "/* changed */", ["install all"]),
+        (".venv/installed.json", sys.version.split()[0], "3.11.0", ["venv", "install all"]),
+        (".venv/installed.json", '"root": "/', '"root": "/elsewhere/', ["venv", "install all"]),
+    ],
+)
+def test_the_set_up_happens_once_and_again_after_a_change_that_matters(
+    world: World, name: str, old: str, new: str, again: list[str]
 ) -> None:
     world.run.set_up()
-    world.since()
-    stamp = world.run.STAMP.read_text()
-    old, new = {
-        "python": (sys.version.split()[0], "3.11.0"),
-        "root": (str(world.run.ROOT), "/elsewhere"),
-    }[name]
-    assert old in stamp
-    world.run.STAMP.write_text(stamp.replace(old, new, 1))
-    world.run.set_up()
     assert world.since() == ["venv", "install all"]
+    file = world.run.ROOT / name
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    world.run.set_up()
+    assert world.since() == again
 
 
 def test_a_set_up_which_broke_off_is_done_again(
@@ -325,12 +305,7 @@ def test_a_java_which_cannot_be_run_is_none(run: Any, tmp_path: Path) -> None:
 def test_java_is_looked_for_in_java_home_and_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: int | None, path: int | None, found: bool
 ) -> None:
-    loader = SourceFileLoader("run_script", str(RUN))
-    spec = spec_from_loader("run_script", loader)
-    assert spec is not None
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    run: Any = module_from_spec(spec)
-    loader.exec_module(run)
+    run = loaded(monkeypatch)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     if home:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from tests.tools.processes import Launched, Launcher
+from twisted_msgproto import cli
+from twisted_msgproto.cli import bench
 from twisted_msgproto.queue import QueueReader
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -83,3 +88,35 @@ def test_what_cannot_be_is_one_line(
     assert (ended.returncode, ended.stdout) == (status, "")
     (told,) = ended.stderr.splitlines()
     assert told.startswith(f"msgproto bench: {line}")
+
+
+@pytest.mark.parametrize("verb", ["acknowledged", "written"])
+def test_parts_of_a_batch_are_counted_and_timed_each_for_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    taken: list[bytes] = []
+
+    async def sending(clock: Clock, options: object, messages: Any, progress: Any) -> None:
+        taken.extend(await messages.some(5))
+        progress.sent(1)
+        progress.sent(4)
+        for seconds, count in ((1.0, 3), (2.0, 1)):
+            clock.advance(seconds)
+            getattr(progress, verb)(count)
+        clock.advance(8.0)
+        assert await messages.some(1) == []
+
+    def driven(work: Any, *rest: object) -> None:
+        with pytest.raises(StopIteration):
+            work(Clock()).send(None)
+
+    command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1")
+    monkeypatch.setattr(bench, "command_of", lambda protocol, verb: command)
+    monkeypatch.setattr(bench, "why_not", driven)
+    assert cli.main(["bench", "lumberjack", "--size", "100", "--json"]) == 1  # one is missing
+    told = json.loads(capsys.readouterr().out)
+    whole = len(taken[0])
+    assert [len(one) for one in taken] == [whole] * 5
+    assert (told["sent"], told["bytes"], told["seconds"]) == (5, 4 * whole, 3.0)
+    timed = (told["latency_p50_seconds"], told["latency_p99_seconds"])
+    assert timed == ((1.0, 3.0) if verb == "acknowledged" else (None, None))

@@ -17,12 +17,12 @@ import pytest
 from tests.net.test_control import message
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import broker, main
 from twisted_msgproto.cli.stopped import StoppedBroker
 from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.shapes import QueueShown
 from twisted_msgproto.queue import QueueWriter

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from twisted_msgproto.cli import available, load, main
+from twisted_msgproto import cli
+
+MSGPROTO = Path(sys.executable).with_name("msgproto")
+
+BASH = """
+source "$1"; shift
+compopt() { COMPREPLY+=("(a path)"); }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_msgproto_completion "$1"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -18,66 +28,42 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shell in ("bash", "zsh", "fish"):
         with pytest.MonkeyPatch.context() as patch, (directory / shell).open("w") as file:
             patch.setattr("sys.stdout", file)
-            assert main(["completion", shell]) == 0
+            assert cli.main(["completion", shell]) == 0
     return directory
 
 
-def completed(scripts: Path, *words: str, where: Path | None = None) -> list[str]:
-    program = """
-source "$1"; shift
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-_msgproto
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ([""], [*cli.COMMANDS]),
+        (["ga"], ["gateway"]),
+        (["--v"], ["--version"]),
+        (["reload", "--"], ["--token-file", "--tls-ca", "--json", "--help"]),
+        (["queue", "t"], ["tail", "trim"]),
+        (["queue", "tail", "-f", "--pro"], ["--protocol"]),
+        (["queue", "ls", "--pro"], []),
+        (["completion", ""], ["bash", "fish", "zsh"]),
+        (["send", "lum"], ["lumberjack"]),
+        (["queue", "tail", "--protocol", "um"], ["umq"]),
+        (["bridge", "--start", ""], ["begin"]),
+        (["queue", "ls", "my"], ["(a path)"]),
+        (["send", "--tls-ca", "my"], ["(a path)"]),
+        (["send", "--window", ""], []),
+    ],
+    ids=lambda words: " ".join(words) or "nothing",
+)
+def test_bash_offers_what_may_stand_there(
+    scripts: Path, words: list[str], offered: list[str]
+) -> None:
     done = subprocess.run(
-        ["bash", "--norc", "-c", program, "bash", scripts / "bash", "msgproto", *words],
-        cwd=where,
+        ["bash", "--norc", "-c", BASH, "bash", scripts / "bash", MSGPROTO, *words],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
     assert done.stderr == ""
-    return [line for line in done.stdout.splitlines() if line]
-
-
-def test_every_sub_command_is_offered(scripts: Path) -> None:
-    assert completed(scripts, "") == [name for name in available()]
-    assert completed(scripts, "ga") == ["gateway"]
-    assert completed(scripts, "--v") == ["--version"]
-
-
-def test_every_option_of_every_sub_command_is_offered(scripts: Path) -> None:
-    for name in ("send", "recv", "gateway", "bridge", "reload"):
-        parser = argparse.ArgumentParser()
-        load(name).configure(parser)
-        flags = {
-            flag
-            for action in parser._actions
-            if action.help != argparse.SUPPRESS
-            for flag in action.option_strings
-        }
-        assert set(completed(scripts, name, "-")) == flags, name
-
-
-def test_actions_and_their_options_are_offered(scripts: Path) -> None:
-    assert completed(scripts, "queue", "t") == ["tail", "trim"]
-    assert completed(scripts, "queue", "tail", "-f", "--pro") == ["--protocol"]
-    assert completed(scripts, "queue", "ls", "--pro") == []
-    assert completed(scripts, "completion", "") == ["bash", "fish", "zsh"]
-
-
-def test_values_are_offered(scripts: Path, tmp_path: Path) -> None:
-    assert completed(scripts, "send", "lum") == ["lumberjack"]
-    assert completed(scripts, "queue", "tail", "--protocol", "m") == ["micromsg2", "mtl"]
-    assert completed(scripts, "queue", "tail", "--protocol", "=", "um") == ["umq"]
-    assert completed(scripts, "bridge", "--start", "") == ["begin"]
-    (tmp_path / "my queue").mkdir()
-    (tmp_path / "my.pem").touch()
-    for words in (("queue", "ls", "my"), ("send", "--tls-ca", "my")):
-        offered = completed(scripts, *words, where=tmp_path)
-        assert {"my queue", "my.pem"} <= set(offered)
-    assert completed(scripts, "send", "--window", "", where=tmp_path) == []
+    assert [line for line in done.stdout.splitlines() if line] == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -92,7 +78,8 @@ def test_the_shell_can_read_its_script(scripts: Path, shell: str) -> None:
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish: apt-get install fish")
 def test_fish_offers_the_same(scripts: Path) -> None:
-    program = f'source {scripts / "fish"}; complete -C "msgproto queue t"'
+    program = f"set PATH {MSGPROTO.parent} $PATH; source {scripts / 'fish'}"
+    program += '; complete -C "msgproto queue t"'
     done = subprocess.run(
         ["fish", "--no-config", "-c", program], capture_output=True, text=True, timeout=60
     )

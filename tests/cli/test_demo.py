@@ -16,8 +16,16 @@ from tests.tools import upkept
 from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
-from twisted_msgproto.cli.demo import Count, Progress, gateway_file, landed_since, report
-from twisted_msgproto.cli.landed import SHOWN, draw, sample
+from twisted_msgproto.cli.demo import (
+    SHOWN,
+    Count,
+    Progress,
+    draw,
+    gateway_file,
+    landed_since,
+    report,
+    sample,
+)
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.registry import PROTOCOLS

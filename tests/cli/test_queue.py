@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.tools.queues import batch, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.spark.report import status_path
@@ -68,6 +68,24 @@ def test_ls_shows_segments_offsets_and_consumers(
     assert facts["consumers"] == {"spark": 5}
     assert facts["octets"] == sum(path.stat().st_size for path in directory.glob("*.segment"))
     assert [part["begin"] for part in facts["segments"]] == [0, 2, 4, 6, 8]
+
+
+def test_of_several_queues_in_a_directory_each_is_shown_below_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("1", "2"):
+        writer = QueueWriter(tmp_path / name)
+        put(writer, batch(0, 2))
+        writer.close()
+    assert main(["queue", "ls", str(tmp_path)]) == 0
+    heads = re.findall(r"^(\S+):$", capsys.readouterr().out, re.M)
+    assert heads == [f"{tmp_path}/1", f"{tmp_path}/2"]
+    assert main(["queue", "ls", "--json", str(tmp_path)]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [facts["directory"] for facts in shown] == heads
+    spoil(tmp_path / "1", f"{0:020d}.segment")
+    assert main(["queue", "verify", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("all whole") == 1
 
 
 def test_a_queue_is_looked_into_while_it_is_locked(

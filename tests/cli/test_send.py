@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -27,14 +26,12 @@ from twisted.trial.unittest import TestCase
 
 from tests.tools.certificates import Authority, Pair
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
-from twisted_msgproto import cli
+from twisted_msgproto import Message, cli
 from twisted_msgproto.cli import send
-from twisted_msgproto.cli.clients import add_connect_options, connect_options
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
 from twisted_msgproto.cli.send import deliver, incomplete
-from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
@@ -332,6 +329,16 @@ def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
     assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
 
 
+def planted(monkeypatch: pytest.MonkeyPatch, sending: object, **more: object) -> None:
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
+        with pytest.raises(StopIteration):
+            work(Clock()).send(None)
+
+    command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1", **more)
+    monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
+    monkeypatch.setattr(send, "why_not", driven)
+
+
 @pytest.mark.parametrize(
     ("sent", "acknowledged", "status"), [(5, 5, 0), (5, 4, 1), (4, 4, 1), (0, 0, 1)]
 )
@@ -342,14 +349,29 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
         progress.sent(sent)
         progress.acknowledged(acknowledged)
 
-    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
-        with pytest.raises(StopIteration):
-            work(Clock()).send(None)
-
-    command = SimpleNamespace(send=claim, DEFAULT_ENDPOINT="tcp:h:1")
-    monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
-    monkeypatch.setattr(send, "why_not", driven)
+    planted(monkeypatch, claim)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status
+
+
+def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def call(
+        reactor: object, options: object, method: str, arguments: list[str]
+    ) -> tuple[str, bool]:
+        return f"{method} {arguments}", True
+
+    planted(monkeypatch, None, call=call)
+    for words, told in (
+        (
+            ["--call", "add", "--args", "1", "-2", '{"a": 3}', "--user", "me"],
+            ["1", "-2", '{"a": 3}'],
+        ),
+        (["--call", "add", "--args", "--user", "me"], []),
+        (["--call", "add"], []),
+    ):
+        assert cli.main(["send", "umq", "ws://h", *words]) == 0
+        assert capsys.readouterr().out == f"add {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -362,16 +384,20 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
     ],
 )
 def test_a_password_is_the_first_line_of_its_file(
-    tmp_path: Path, octets: bytes, password: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, octets: bytes, password: str
 ) -> None:
     """Only a line end ends it: a form feed or a line separator may be part of it."""
     file = tmp_path / "password"
     file.write_bytes(octets)
-    parser = argparse.ArgumentParser()
-    add_connect_options(parser)
-    words = ["sabc", "tcp:h:1", "--user", "me", "--password-file", str(file)]
-    command: Any = SimpleNamespace(DEFAULT_ENDPOINT="")
-    assert connect_options(parser.parse_args(words), command)["password"] == password
+    told: list[str | None] = []
+
+    async def noting(reactor: object, options: SendOptions, *rest: object) -> None:
+        told.append(options.password)
+
+    planted(monkeypatch, noting)
+    words = ["sabc", "tcp:h:1", "--count", "1", "--user", "me", "--password-file", str(file)]
+    cli.main(["send", *words])
+    assert told == [password]
 
 
 # ── ``msgproto recv``: a message a line, an end after ``--count``; with a protocol o ──

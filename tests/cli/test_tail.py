@@ -14,9 +14,9 @@ import pytest
 
 from tests.tools.processes import Launcher, environment
 from tests.tools.queues import batch, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.cli.tail import Tail
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.flight import QueueFlightServer
 

@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from twisted_msgproto import Message
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.cli.waiting import ALIVE_FACTOR, LEAVE_SECONDS, Patience
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.core.message import Message
 from twisted_msgproto.net.clients.shapes import RecvOptions
 
 reactor: Any = installed

@@ -14,15 +14,15 @@ from tests.contract.cases import CASES, Peer
 from tests.contract.world import World, only, over_all
 from tests.micromsg2.streams import message
 from tests.tools.sinks import SafeSink
+from twisted_msgproto import Access, IAuthoriser
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2.protocol.session import READ_OCTETS
-from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
+from twisted_msgproto.net import MsgprotoServerFactory
+from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
-from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
-from twisted_msgproto.umq import Hub, MethodRegistry
-from twisted_msgproto.umq.application import call_method
+from twisted_msgproto.umq import Hub, MethodRegistry, call_method
 
 BY_SEND = {
     "lumberjack": ("publish", ""),

@@ -18,9 +18,9 @@ from tests.contract.sending import ENDPOINTS, TIMEOUT_SECONDS, Peer, Sent, Typed
 from tests.contract.test_log_in import RIGHT, Checker
 from tests.contract.world import World, only, over_all
 from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto import Message
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.core.message import Message
 from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl import MtlClient
 from twisted_msgproto.net.clients.shapes import RecvOptions

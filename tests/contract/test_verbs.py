@@ -28,9 +28,10 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl import MtlReader, MtlWriter
+from twisted_msgproto.net import Session
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.clients.reconnect import ReconnectingService
-from twisted_msgproto.net.session import Session, SessionLink
+from twisted_msgproto.net.session import SessionLink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
 """What a failed verb may say of the peer, the connection and limits."""

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contract.cases import CASES, Case, Peer
 from tests.tools.memory_zeromq import Network
-from twisted_msgproto.net.counters import Counters
+from twisted_msgproto.net import Counters
 
 START = 1_700_000_000.0
 

@@ -11,7 +11,7 @@ from tests.micromsg2.streams import CAPTURE, message, proposal, safe
 from tests.tools.pcap import Capture
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2 import machine as micromsg2
-from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc import Client, Server
 from twisted_msgproto.sabc.terms import SESSION_LIMITS
 
 DATA = Path(__file__).parent.parent / "data"

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from tests.tools.processes import START_SECONDS, Launched, Launcher
 from twisted_msgproto.gateway import toml_value
-from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.registry import LOOPBACK, PROTOCOLS
 from twisted_msgproto.spark.report import Aside, Batch, Lag, Progress, Report, StatusFiles
 

@@ -5,26 +5,12 @@ from __future__ import annotations
 import re
 import resource
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from tests.docs import scenes, screenshots
-from tests.docs.drawings import CHARACTER, FLOORS
-from tests.docs.embedded import PAGES, PROJECT, filled, shown
-from tests.docs.machines import (
-    DIRECTORY,
-    DOCS,
-    general,
-    initial,
-    page,
-    pictures,
-    rooms_imports,
-    tables,
-)
 from tests.tools.browser import needs_browser
 from tests.tools.processes import Launcher
-from twisted_msgproto import registry
 
 pytest.importorskip("websockets")
 Image = pytest.importorskip("PIL.Image")
@@ -99,116 +85,3 @@ def test_every_picture_of_the_documents_is_one_that_is_taken() -> None:
     taken = {picture.name for scene in screenshots.SCENES.values() for picture in scene.pictures}
     there = {path.name for path in screenshots.DOCS.glob("status*.png")}
     assert there == taken, "run python -m tests.docs.screenshots"
-
-
-# ── The drawn machines are those in the code (FC-04) ──
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_protocol_has_its_machines_drawn_as_they_are(protocol):
-    drawn = (DIRECTORY / f"{protocol}.md").read_text()
-    assert drawn == page(protocol), "run python -m tests.docs.machines"
-    for name, picture in pictures(protocol):
-        assert (DIRECTORY / name).read_text() == picture, "run python -m tests.docs.machines"
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_a_picture_names_every_state_and_event_FC_04(protocol):
-    drawn = dict(pictures(protocol))
-    assert len(drawn) == len(list(tables(protocol)))
-    for (_, _, table), picture in zip(tables(protocol), drawn.values(), strict=True):
-        told = set(re.findall(r"\w+", " ".join(re.findall(r">([^<]+)</text>", picture))))
-        assert {event.__name__ for row in table.values() for event in row} <= told
-        assert {state.name for state, row in table.items() if row} <= told
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_text_of_a_picture_is_within_it_FC_04(protocol):
-    for _, picture in pictures(protocol):
-        assert_texts_are_within(picture)
-
-
-def assert_texts_are_within(picture):
-    root = ElementTree.fromstring(picture)
-    width, height = float(root.get("width")), float(root.get("height"))
-    for text in root.iter("{http://www.w3.org/2000/svg}text"):
-        half = len(text.text) * CHARACTER * int(text.get("font-size")) / 12
-        left = float(text.get("x")) - (half / 2 if text.get("text-anchor") else 0)
-        right = float(text.get("x")) + (half / 2 if text.get("text-anchor") else half)
-        assert left >= 0 and right <= width and float(text.get("y")) < height, text.text
-
-
-def test_the_pictures_of_the_tour_and_of_the_house_are_as_drawn_FC_04():
-    for name, picture in general().items():
-        assert (DOCS / name).read_text() == picture, "run python -m tests.docs.machines"
-        assert_texts_are_within(picture)
-
-
-def test_the_house_shows_every_room_and_no_import_leads_up():
-    floor = {
-        room: number
-        for number, (_, rooms) in enumerate(reversed(FLOORS))
-        for names, _ in rooms
-        for room in names.split()
-    }
-    found = rooms_imports()
-    assert set(found) | {"core"} <= set(floor) | {"__init__", "__main__", "web"}
-    for room, used in found.items():
-        if room in floor:
-            lower = {name for name in used if floor[name] <= floor[room]}
-            # A protocol's service and command are on floor 3.
-            assert used - lower <= ({"cli"} if floor[room] == 2 else set()), room
-
-
-def test_no_page_shows_the_source_of_a_picture_FC_04():
-    for file in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
-        assert "```mermaid" not in file.read_text(), file
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_protocol_has_a_table_for_each_side(protocol):
-    assert len(list(tables(protocol))) >= 2
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_state_of_a_table_is_a_row_and_every_target_a_state(protocol):
-    for _, name, table in tables(protocol):
-        states = set(type(next(iter(table))))
-        assert set(table) == states, name
-        assert {target for row in table.values() for target in row.values()} <= states, name
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_state_of_a_table_can_be_reached(protocol):
-    for _, name, table in tables(protocol):
-        reached, waiting = set(), [initial(table)]
-        while waiting:
-            state = waiting.pop()
-            if state not in reached:
-                reached.add(state)
-                waiting += table[state].values()
-        # A state which one side never has is an empty row of its table.
-        assert not any(table[state] for state in set(table) - reached), name
-
-
-# ── The files that pages show are those of the examples ──
-
-SHOWING = [page for page in PAGES if shown(page)]
-
-
-@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
-def test_a_page_shows_the_files_as_they_are(page: Path) -> None:
-    for name, text in shown(page).items():
-        assert text == (PROJECT / name).read_text(), name
-    assert filled(page.read_text()) == page.read_text()
-
-
-def test_the_sixth_protocol_is_shown_whole() -> None:
-    example = PROJECT / "examples" / "lines"
-    files = {str(path.relative_to(PROJECT)) for path in example.rglob("*.py")}
-    names = set(shown(PROJECT / "docs" / "sixth-protocol.md"))
-    assert names == files | {"examples/lines/pyproject.toml"}
-
-
-def test_some_pages_show_files() -> None:
-    assert {page.stem for page in SHOWING} == {"extending", "javascript", "sixth-protocol"}

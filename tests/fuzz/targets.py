@@ -24,7 +24,7 @@ from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl.wire import control as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
 from twisted_msgproto.mtl.wire import fields as mtl_fields
-from twisted_msgproto.net.factory import MsgprotoServerFactory
+from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     WebSocketServerFactory,

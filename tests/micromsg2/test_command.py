@@ -19,8 +19,8 @@ from tests.contract.cases import CASES
 from tests.contract.sending import Peer, Sent
 from tests.contract.world import ContractCase
 from tests.tools.sinks import SafeSink
+from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.message import Message
 from twisted_msgproto.micromsg2 import command
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 

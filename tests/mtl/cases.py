@@ -9,8 +9,7 @@ from twisted.internet import reactor as installed
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import TestCase
 
-from twisted_msgproto import testing
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch, testing
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.zeromq import sockets
 

@@ -12,8 +12,8 @@ from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
 from tests.mtl.plain import REJECT, Flow, Plain, dealer_from, let_in
+from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
-from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, Profile, QueueProfile
 from twisted_msgproto.mtl.wire import data, fields
 

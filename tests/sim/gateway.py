@@ -16,15 +16,14 @@ from twisted.internet.defer import Deferred
 
 from tests.sim.clock import ProcessClock
 from tests.sim.disk import SimulatedDisk
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.sink import DurableSink
-from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
 from twisted_msgproto.queue.format import Identity
-from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.writer import Callback
 
 DIRECTORY = "/queue"

@@ -9,8 +9,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
-from twisted_msgproto.lumberjack import LumberjackServerFactory
-from twisted_msgproto.lumberjack.protocol import LumberjackShipper
+from twisted_msgproto.lumberjack import LumberjackServerFactory, LumberjackShipper
 from twisted_msgproto.lumberjack.wire import encode_compressed, encode_json, encode_window
 
 

@@ -21,6 +21,7 @@ from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
+    Broker,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
     MicroMsg2Server,
@@ -28,7 +29,6 @@ from twisted_msgproto.micromsg2 import (
     Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.application import Broker
 from twisted_msgproto.micromsg2.machine import Session, receiving
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
@@ -40,8 +40,8 @@ from twisted_msgproto.micromsg2.wire import (
     encode_handshake,
     encode_message,
 )
+from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker.persistence import BrokerPersistence, KeptBroker
-from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import format as segments
 
 AGAIN_SECONDS = 0.5

@@ -27,8 +27,7 @@ from twisted_msgproto.core.errors import (
     QueueError,
     QueueMismatch,
 )
-from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
 from twisted_msgproto.spark import flight as client
 from twisted_msgproto.spark.flight import FlightQueue
 

@@ -14,8 +14,7 @@ import pytest
 
 from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
-from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.lineage import Description, Landed
+from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.spark import daemon_threads
 from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool

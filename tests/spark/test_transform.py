@@ -18,8 +18,7 @@ from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, TableError
-from twisted_msgproto.queue import SCHEMA, QueueReader
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import SCHEMA, Landed, QueueReader
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import LandedRanges, Target
 from twisted_msgproto.table.log import Table

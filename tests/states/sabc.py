@@ -22,11 +22,10 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc import Client, ConnectReceived, Server
 from twisted_msgproto.sabc.terms import (
     SEND_ONLY,
     SESSION_LIMITS,
-    ConnectReceived,
     FrameDiscarded,
     FrameRefused,
     MessageAbandoned,

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.tools.powercut import LOSSES, CutDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact

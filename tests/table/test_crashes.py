@@ -18,7 +18,7 @@ from tests.tools.powercut import LOSSES
 from tests.tools.tables import RUN
 from tests.tools.upkept import Gateway, create, expected, rows
 from tests.tools.upkept import land as land_gateways
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact

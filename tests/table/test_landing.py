@@ -18,8 +18,7 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.tables import TABLE_SCHEMA, TIME
 from twisted_msgproto.core.errors import QueueMismatch, TableError
-from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.table import landing
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests.tools.s3 import Store, running_store
 from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact

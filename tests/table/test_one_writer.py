@@ -15,7 +15,7 @@ import pytest
 
 from tests.tools.tables import RUN, TABLE_SCHEMA
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.checkpoint import clean_log

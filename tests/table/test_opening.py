@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.tools.powercut import damaged
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twisted_msgproto.queue.lineage import Description, Landed
+from twisted_msgproto.queue import Description, Landed
 from twisted_msgproto.table.plan import Waiting, plan_batch
 
 TASK = 20_000

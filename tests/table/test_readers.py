@@ -20,8 +20,7 @@ import pytest
 from tests.spark.conftest import data_source
 from tests.tools.s3 import Store
 from tests.tools.tables import rows_of
-from twisted_msgproto.queue import SCHEMA
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import SCHEMA, Landed
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import Files, Target
 from twisted_msgproto.table.log import Table

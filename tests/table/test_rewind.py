@@ -12,8 +12,7 @@ from deltalake import DeltaTable
 from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table

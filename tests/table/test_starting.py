@@ -22,7 +22,7 @@ from twisted_msgproto.core.errors import (
     TableChanged,
     TableError,
 )
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table

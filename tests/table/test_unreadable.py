@@ -27,7 +27,7 @@ from tests.tools.tables import TABLE_SCHEMA, rows_of, stored_file
 from tests.tools.unreadable import Unreadable
 from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import ConfigurationError, TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log, preflight
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.compact import compact

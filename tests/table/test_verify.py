@@ -24,8 +24,7 @@ from tests.tools.loops import drain
 from tests.tools.tables import rows_of
 from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import gaps

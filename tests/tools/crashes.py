@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from tests.tools.powercut import Cut, CutDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, rows_of
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import LocalStorage

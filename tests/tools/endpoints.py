@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tools.processes import environment
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.disk import OSDisk

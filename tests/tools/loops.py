@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.spark.conftest import identity
-from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace

@@ -15,13 +15,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from twisted_msgproto import IMessageSink, MessageBatch
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.factory import MsgprotoServerFactory
-from twisted_msgproto.net.session import Session, SessionLink
-from twisted_msgproto.net.sink import IMessageSink
+from twisted_msgproto.net import MsgprotoServerFactory, Session
+from twisted_msgproto.net.session import SessionLink
 
 
 @dataclass

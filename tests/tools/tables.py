@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twisted_msgproto.queue import SCHEMA
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import SCHEMA, Landed
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tests.tools.processes import Launched
-from twisted_msgproto.net.factory import SessionFactory
+from twisted_msgproto.net import SessionFactory
 from twisted_msgproto.net.turns import TurnWatch
 
 WORKS = 10

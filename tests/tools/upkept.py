@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from tests.tools.queues import batch, put
 from tests.tools.tables import TABLE_SCHEMA
-from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table

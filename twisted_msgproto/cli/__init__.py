@@ -1,8 +1,7 @@
 """The command line ``msgproto SUB-COMMAND …`` has one small module per sub-command.
 
-Each module has ``SUMMARY`` (one line), ``configure(parser)`` and ``run(arguments) -> int``.  Only
-the module of the sub-command asked for is imported, so ``msgproto queue ls`` starts no reactor and
-``msgproto send`` no Spark.
+Each module has a click command ``run``, and is imported when its sub-command is asked for, so
+``msgproto queue ls`` starts no reactor and ``msgproto send`` no Spark.
 
 What an operator did wrong (:class:`~twisted_msgproto.core.errors.ConfigurationError`, a
 :class:`~twisted_msgproto.core.errors.QueueError`, a
@@ -12,41 +11,39 @@ stderr and exit status 2, never a traceback.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
-import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from types import ModuleType
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
 
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
 from twisted_msgproto.core.named import closest
 
 COMMANDS: Mapping[str, str] = {
-    "gateway": "twisted_msgproto.cli.gateway",
-    "bridge": "twisted_msgproto.cli.bridge",
-    "send": "twisted_msgproto.cli.send",
-    "recv": "twisted_msgproto.cli.recv",
-    "bench": "twisted_msgproto.cli.bench",
-    "queue": "twisted_msgproto.cli.queue",
-    "broker": "twisted_msgproto.cli.broker",
-    "status": "twisted_msgproto.cli.status",
-    "table": "twisted_msgproto.cli.table",
-    "flight": "twisted_msgproto.cli.flight",
-    "reload": "twisted_msgproto.cli.reload",
-    "init": "twisted_msgproto.cli.init",
-    "passwd": "twisted_msgproto.cli.passwd",
-    "check": "twisted_msgproto.cli.check",
-    "doctor": "twisted_msgproto.cli.doctor",
-    "demo": "twisted_msgproto.cli.demo",
-    "completion": "twisted_msgproto.cli.completion",
+    "gateway": "run all servers of a gateway.toml in the foreground",
+    "bridge": "land queues in a Delta table, with Spark",
+    "send": "send the lines of stdin, or made-up messages, and wait for the acknowledgements",
+    "recv": "print what arrives: topics, published messages, summoned content",
+    "bench": "load a running server with made-up messages, and measure its acknowledgements",
+    "queue": "look into a queue: ls, verify, dump, tail, consumers, trim, mend",
+    "broker": "look into the broker's queues: ls, peek, purge, requeue",
+    "status": "show the figures of a running gateway",
+    "table": "look after a table: counts, verify, compact, vacuum, expire, rewind",
+    "flight": "serve a queue to a bridge on another machine",
+    "reload": "let a running gateway read certificates, keys, rules and tokens again",
+    "init": "write a gateway.toml and systemd units to begin with",
+    "passwd": "set a user's password in a file, hashed",
+    "check": "validate a gateway.toml",
+    "doctor": "say what this machine lacks",
+    "demo": "one gateway, one Spark bridge, real clients: sent = acknowledged = landed",
+    "completion": "print a script for bash, zsh or fish that completes sub-commands and options",
 }
-"""This maps each sub-command to its module, in the order of ``msgproto --help``."""
+"""Each sub-command with its summary, in the order of ``msgproto --help``."""
 
 EXTRAS: Mapping[str, str] = {
     "pyarrow": "queue",
@@ -57,6 +54,7 @@ EXTRAS: Mapping[str, str] = {
     "obstore": "delta",
     "isal": "fast",
     "rich": "cli",
+    "psutil": "cli",
     "matplotlib": "cli",
     "scramp": "sasl",
     "prometheus_client": "metrics",
@@ -81,89 +79,55 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     return f"{package} is not installed: pip install 'twisted-msgproto[{extra}]'"
 
 
-def available() -> list[str]:
-    return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
+class SubCommands(click.Group):
+    """The sub-commands, each of which is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{name}").run
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0]
+        if name not in COMMANDS:
+            near = closest(name, COMMANDS)
+            ctx.fail(f"unknown sub-command {name!r}{near}; known: {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Sub-commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def overview() -> str:
-    """Return what ``msgproto --help`` prints; imports every sub-command's module for its
-    summary.
-    """
-    lines = ["usage: msgproto SUB-COMMAND …", "", "sub-commands:"]
-    wide = max(map(len, COMMANDS)) + 2
-    for name in available():
-        try:
-            summary = load(name).SUMMARY
-        except ModuleNotFoundError as error:
-            text = missing_extra(error)
-            if text is None:
-                raise
-            summary = f"({text})"
-        lines.append(f"  {name:<{wide}}{summary}")
-    return "\n".join([*lines, "", "msgproto SUB-COMMAND --help says more about each."])
+COMPLETING = "_MSGPROTO_COMPLETE"
+"""With this variable a shell asks what may stand where its user has come to."""
 
-
-CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
-"""Argparse's text for a word that is none of those that may stand in its place."""
-
-
-VALUE = re.compile(r"argument (\S+): invalid (\w+) value: (.*)", re.DOTALL)
-"""What argparse says of a value that the function for it cannot read."""
-
-KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "positive": "a whole number from 1 on",
-    "seconds": "a number of seconds",
-}
-"""This is what the values of these functions are called."""
-
-
-class Parser(argparse.ArgumentParser):
-    _words: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; argparse calls this for each action of a sub-command, too."""
-        self._words = list(args or ())
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Say it and end; argparse calls this."""
-        self.exit(USAGE_ERROR, f"{self.prog}: {self._said(message)}; see {self.prog} --help\n")
-
-    def _said(self, message: str) -> str:
-        choice = CHOICE.fullmatch(message)
-        if choice is not None:
-            known = re.findall(r"[^\s,']+", choice[3])
-            near = closest(choice[2], known)
-            return f"{choice[2]!r} is none of {', '.join(known)}{near}"
-        value = VALUE.fullmatch(message)
-        if value is not None:
-            return f"{value[1]} is {KINDS.get(value[2], 'something else')}, not {value[3]}"
-        flags = list(_flags(self, self._words))
-        for word in self._words:
-            flag = word.partition("=")[0]
-            if flag == "--":
-                break
-            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
-                return f"unknown option {flag}{closest(flag, flags)}"
-        return message
-
-
-def _flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for name in action.choices.keys() & set(words):
-                yield from _flags(action.choices[name], words)
-
-
-def load(name: str) -> ModuleType:
-    return importlib.import_module(COMMANDS[name])
+msgproto = click.version_option(__version__, message="msgproto %(version)s")(
+    SubCommands(
+        subcommand_metavar="SUB-COMMAND …",
+        epilog="msgproto SUB-COMMAND --help says more about each.",
+        no_args_is_help=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+)
 
 
 def fail(name: str, text: str) -> int:
-    print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)
+    print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
     return USAGE_ERROR
 
 
@@ -184,29 +148,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def chosen(words: Sequence[str]) -> int:
     """Run what these words say; an operator's fault is a line and USAGE_ERROR."""
-    name = words[0] if words else "--help"
-    if name in ("-h", "--help"):
-        print(overview())
-        return 0 if words else USAGE_ERROR
-    if name == "--version":
-        print(f"msgproto {__version__}")
-        return 0
-    if name not in available():
-        near = closest(name, available())
-        print(
-            f"msgproto: unknown sub-command {name!r}{near}; known: {', '.join(available())}",
-            file=sys.stderr,
-        )
-        return USAGE_ERROR
+    if COMPLETING in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(msgproto, {}, "msgproto", COMPLETING, os.environ[COMPLETING])
+    name = f"msgproto {words[0]}" if words else "msgproto"
     try:
-        module = load(name)
-        parser = Parser(
-            prog=f"msgproto {name}",
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.configure(parser)
-        return int(module.run(parser.parse_args(words[1:])))
+        with msgproto.make_context("msgproto", list(words) or ["--help"]) as context:
+            return int(msgproto.invoke(context))
+    except click.exceptions.Exit as ended:
+        return ended.exit_code if words else USAGE_ERROR
+    except click.UsageError as error:
+        path = name if error.ctx is None else error.ctx.command_path
+        return fail(path, f"{usage_of(error)}; see {path} --help")
     except (ConfigurationError, QueueError, TableError) as error:
         return fail(name, str(error))
     except ModuleNotFoundError as error:
@@ -214,3 +168,11 @@ def chosen(words: Sequence[str]) -> int:
         if text is None:
             raise
         return fail(name, text)
+
+
+def usage_of(error: click.UsageError) -> str:
+    """Return what is wrong with the words, and what was meant perhaps."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        known = [flag for one in error.ctx.command.get_params(error.ctx) for flag in one.opts]
+        return f"unknown option {error.option_name}{closest(error.option_name, known)}"
+    return error.format_message().rstrip(".")

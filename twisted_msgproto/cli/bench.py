@@ -7,53 +7,22 @@ exit status is 0 only if no client failed and every message was acknowledged.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter, deque
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ..net.clients.shapes import SIZE_OCTETS, SendOptions
 from . import INTERRUPTED
-from .clients import FAILED, add_connect_options, command_of, positive, seconds, tell, why_not
+from .clients import FAILED, command_of, connecting, tell, why_not
 from .messages import MadeUp
+from .options import POSITIVE, SECONDS, command, flag, option
 from .progress import Counted
-from .send import add_sending_options, incomplete, options_of
+from .send import incomplete, options_of, sending
 
-SUMMARY = "load a running server with made-up messages, and measure its acknowledgements"
-
-SECONDS = 10.0
+SECONDS_OF_LOAD = 10.0
 NUMBERS = 1_000_000_000
 """Messages have numbers below this."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_connect_options(parser)
-    option = parser.add_argument
-    option("--clients", metavar="N", type=positive, default=1, help="connections (default 1)")
-    option(
-        "--seconds",
-        metavar="S",
-        type=seconds,
-        default=SECONDS,
-        help=f"begin messages for S seconds (default {SECONDS:g})",
-    )
-    option(
-        "--rate",
-        metavar="N",
-        type=seconds,
-        help="N messages a second, of all clients together; default: as many as the windows allow",
-    )
-    option(
-        "--size",
-        metavar="B",
-        type=positive,
-        default=SIZE_OCTETS,
-        help=f"bytes of a message (default {SIZE_OCTETS})",
-    )
-    add_sending_options(parser)
-    option("--json", action="store_true", help="print one line of JSON")
-    parser.set_defaults(count=None, call=None)
 
 
 class Load:
@@ -186,7 +155,7 @@ class Client:
 
 
 async def drive(
-    load: Load, command: ModuleType, options: SendOptions, arguments: argparse.Namespace
+    load: Load, command: ModuleType, options: SendOptions, arguments: SimpleNamespace
 ) -> None:
     """Have all clients send; what one of them fails with is counted, and the others go on."""
     from twisted.internet.defer import Deferred, gatherResults
@@ -234,9 +203,35 @@ def shown(load: Load, clients: int) -> str:
     return text
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@connecting
+@option("--clients", metavar="N", type=POSITIVE, default=1, help="connections (default 1)")
+@option(
+    "--seconds",
+    metavar="S",
+    type=SECONDS,
+    default=SECONDS_OF_LOAD,
+    help=f"begin messages for S seconds (default {SECONDS_OF_LOAD:g})",
+)
+@option(
+    "--rate",
+    metavar="N",
+    type=SECONDS,
+    help="N messages a second, of all clients together; default: as many as the windows allow",
+)
+@option(
+    "--size",
+    metavar="B",
+    type=POSITIVE,
+    default=SIZE_OCTETS,
+    help=f"bytes of a message (default {SIZE_OCTETS})",
+)
+@sending
+@flag("--json", "print one line of JSON")
+def run(arguments: SimpleNamespace) -> int:
     """Load the server; 0 if all was acknowledged, 1 if not."""
     command = command_of(arguments.protocol, "send")
+    arguments.count = arguments.call = None
     options = options_of(arguments, command)
     load: Load | None = None
 

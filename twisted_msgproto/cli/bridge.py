@@ -6,14 +6,15 @@ does not wait), and exits 0.  A gateway's rows reach a table through one bridge 
 
 from __future__ import annotations
 
-import argparse
 import re
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .queues import PROXY_HELP
-
-SUMMARY = "land queues in a Delta table, with Spark"
+from .options import LOCATION, command, flag, flight_proxy, option, tls_ca, token_file
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
 
@@ -21,70 +22,61 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 """This maps a unit, by its first letter but for milliseconds, to its seconds."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--queue",
-        metavar="DIR",
-        action="append",
-        required=True,
-        help="a queue's directory, one that has queues in it (all are landed), or"
-        " grpc://HOST:PORT of a gateway; repeatable",
-    )
-    add(
-        "--table",
-        metavar="LOCATION",
-        required=True,
-        help="the table: a directory, or in an object store (s3://BUCKET/NAME)",
-    )
-    add(
-        "--storage",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of the object store that the table is in; repeatable",
-    )
-    add(
-        "--partition-by",
-        metavar="COLUMNS",
-        help="day or protocol,day; default: what the table has, day for a new one",
-    )
-    add(
-        "--trigger",
-        metavar="DURATION",
-        default="1s",
-        help="least time from one batch to the next, like 500ms, 10s or 2m; 0: the next batch "
-        "begins when the last one ends; default: 1s",
-    )
-    add("--once", action="store_true", help="land what is there, then exit 0")
-    add("--consumer", metavar="NAME", help="default: spark- and 8 digits of the table's id")
-    add(
-        "--start",
-        metavar="begin",
-        choices=["begin"],
-        help="take a gateway which the table does not know from the first row it still holds",
-    )
-    add(
-        "--transform",
-        metavar="MODULE:FUNCTION",
-        help="a PySpark function DataFrame → DataFrame for every batch",
-    )
-    add("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
-    add("--max-rows", metavar="N", type=int, help="rows of one batch at most")
-    add("--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT")
-    add("--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT")
-    add("--flight-proxy", metavar="URL", help=PROXY_HELP)
-    add(
-        "--conf",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="a setting of Spark; repeatable",
-    )
-    add("--json-log", action="store_true", help="print one JSON object a line")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@option(
+    "--queue",
+    metavar="DIR",
+    type=LOCATION,
+    multiple=True,
+    required=True,
+    help="a queue's directory, one that has queues in it (all are landed), or"
+    " grpc://HOST:PORT of a gateway",
+)
+@option(
+    "--table",
+    metavar="LOCATION",
+    type=LOCATION,
+    required=True,
+    help="the table: a directory, or in an object store (s3://BUCKET/NAME)",
+)
+@option(
+    "--storage",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="an option of the object store that the table is in",
+)
+@option(
+    "--partition-by",
+    metavar="COLUMNS",
+    help="day or protocol,day; default: what the table has, day for a new one",
+)
+@option(
+    "--trigger",
+    metavar="DURATION",
+    default="1s",
+    help="least time from one batch to the next, like 500ms, 10s or 2m; 0: the next batch "
+    "begins when the last one ends; default: 1s",
+)
+@flag("--once", "land what is there, then exit 0")
+@option("--consumer", metavar="NAME", help="default: spark- and 8 digits of the table's id")
+@option(
+    "--start",
+    type=click.Choice(["begin"]),
+    help="take a gateway which the table does not know from the first row it still holds",
+)
+@option(
+    "--transform",
+    metavar="MODULE:FUNCTION",
+    help="a PySpark function DataFrame → DataFrame for every batch",
+)
+@option("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
+@option("--max-rows", metavar="N", type=int, help="rows of one batch at most")
+@token_file("queues at grpc://HOST:PORT")
+@tls_ca("grpc+tls://HOST:PORT")
+@flight_proxy()
+@option("--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark")
+@flag("--json-log", "print one JSON object a line")
+def run(arguments: SimpleNamespace) -> int:
     """Runs the bridge.  Raises MsgprotoError, one line, when it cannot run."""
     from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
     from twisted_msgproto.table.plan import ROWS_MAX
@@ -130,7 +122,7 @@ def read_duration(text: str) -> float:
     return float(match[1]) * SECONDS[unit if unit == "ms" else unit[0]]
 
 
-def read_settings(words: list[str]) -> dict[str, str]:
+def read_settings(words: Sequence[str]) -> dict[str, str]:
     """Return settings of Spark; raise ConfigurationError for a word that is none."""
     for word in words:
         if not word.startswith("spark.") or "=" not in word:
@@ -138,7 +130,7 @@ def read_settings(words: list[str]) -> dict[str, str]:
     return read_pairs("--conf", words)
 
 
-def read_pairs(option: str, words: list[str]) -> dict[str, str]:
+def read_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
     """Return ``KEY=VALUE`` words as a dictionary; raise ConfigurationError for a word that is
     none.
     """

@@ -6,24 +6,26 @@ the directory, it is asked through its socket there; else the files themselves a
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
-from .clients import positive
+from .options import POSITIVE, as_json, command, group, option, where
+from .queues import reading
 from .rows import iso_time
 
 if TYPE_CHECKING:
     from ..net.site.shapes import MessageShown, QueueShown
-
-SUMMARY = "look into the broker's queues: ls, peek, purge, requeue"
 
 DEAD_LETTERS: Final = ".dead"
 """The queue of a queue's dead letters has this behind its name."""
@@ -44,51 +46,34 @@ AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 """An age is shown in the first of these units (in seconds) that it has two of."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ls|peek|purge|requeue", required=True)
+run = group(__doc__)
 
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        known = actions.add_parser(name, help=text, description=text)
-        known.add_argument(
-            "where", metavar="WHERE", help="a queue's directory, or http://HOST:PORT"
-        )
-        known.add_argument("--token-file", metavar="FILE", help="the token for http://HOST:PORT")
-        known.add_argument(
-            "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
-        )
+
+def action(name: str, text: str) -> Callable[[Callable[[Any, SimpleNamespace], int]], None]:
+    """Make an action of a function that gets the broker, too; all but ``ls`` are of one queue."""
+
+    def made(act: Callable[[Any, SimpleNamespace], int]) -> None:
+        @functools.wraps(act)
+        def asked(arguments: SimpleNamespace) -> int:
+            broker = opened(arguments.where, arguments.token_file, arguments.tls_ca)
+            try:
+                with reading(arguments.where):
+                    return act(broker, arguments)
+            finally:
+                close = getattr(broker, "close", None)
+                if close is not None:
+                    close()
+
+        declared: Any = as_json(asked)
         if name != "ls":
-            known.add_argument("queue", metavar="QUEUE", help="the queue's name, as ls shows it")
-            known.add_argument(
-                "--space", metavar="SPACE", help="where more than one space has such a queue"
-            )
-        known.add_argument("--json", action="store_true", help="one JSON object")
-        return known
+            text_of_space = "where more than one space has such a queue"
+            declared = option("--space", metavar="SPACE", help=text_of_space)(declared)
+            text_of_queue = "the queue's name, as ls shows it"
+            declared = click.argument("queue", metavar="QUEUE", help=text_of_queue)(declared)
+        declared = where("a queue's directory, or http://HOST:PORT")(declared)
+        run.add_command(command(text, name)(declared))
 
-    action("ls", "queues with what waits in them, their consumers and the oldest message's age")
-    peek = action("peek", "show the first messages of a queue; they stay there")
-    peek.add_argument(
-        "--count", metavar="N", type=positive, default=10, help="so many at most (default 10)"
-    )
-    action("purge", "settle everything that waits in a queue: no consumer gets it")
-    again = action("requeue", "put what waits in a queue, such as dead letters, to another queue")
-    again.add_argument(
-        "--to", metavar="QUEUE", help="the other queue; NAME where the queue is NAME.dead"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; QueueError for what cannot be, in one line."""
-    broker = opened(arguments.where, arguments.token_file, arguments.tls_ca)
-    try:
-        return ACTIONS[arguments.action](broker, arguments)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise QueueError(f"cannot read the queue {arguments.where}: {error}") from error
-    finally:
-        close = getattr(broker, "close", None)
-        if close is not None:
-            close()
+    return made
 
 
 def opened(where: str, token_file: str | None = None, authority: str | None = None) -> Any:
@@ -189,7 +174,8 @@ def as_line(message: MessageShown) -> str:
 # ── what is done ────────────────────────────────────────────────────────────────────────────────
 
 
-def _ls(broker: Any, arguments: argparse.Namespace) -> int:
+@action("ls", "queues with what waits in them, their consumers and the oldest message's age")
+def _ls(broker: Any, arguments: SimpleNamespace) -> int:
     queues = broker.queues()
     if arguments.json:
         print(json.dumps({"queues": [asdict(queue) for queue in queues]}, ensure_ascii=False))
@@ -202,7 +188,9 @@ def _ls(broker: Any, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _peek(broker: Any, arguments: argparse.Namespace) -> int:
+@action("peek", "show the first messages of a queue; they stay there")
+@option("--count", metavar="N", type=POSITIVE, default=10, help="so many at most (default 10)")
+def _peek(broker: Any, arguments: SimpleNamespace) -> int:
     queue = find(broker.queues(), arguments.queue, arguments.space)
     messages = broker.peek(queue.space, queue.name, arguments.count)
     if arguments.json:
@@ -213,14 +201,17 @@ def _peek(broker: Any, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _purge(broker: Any, arguments: argparse.Namespace) -> int:
+@action("purge", "settle everything that waits in a queue: no consumer gets it")
+def _purge(broker: Any, arguments: SimpleNamespace) -> int:
     queue = find(broker.queues(), arguments.queue, arguments.space)
     count = broker.purge(queue.space, queue.name)
     _tell(arguments, count, f"{count} messages of {escaped(queue.name)} are settled")
     return 0
 
 
-def _requeue(broker: Any, arguments: argparse.Namespace) -> int:
+@action("requeue", "put what waits in a queue, such as dead letters, to another queue")
+@option("--to", metavar="QUEUE", help="the other queue; NAME where the queue is NAME.dead")
+def _requeue(broker: Any, arguments: SimpleNamespace) -> int:
     queue = find(broker.queues(), arguments.queue, arguments.space)
     to = arguments.to
     if to is None:
@@ -234,9 +225,5 @@ def _requeue(broker: Any, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(arguments: argparse.Namespace, count: int, line: str) -> None:
+def _tell(arguments: SimpleNamespace, count: int, line: str) -> None:
     print(json.dumps({"count": count}) if arguments.json else line)
-
-
-ACTIONS: Final = {"ls": _ls, "peek": _peek, "purge": _purge, "requeue": _requeue}
-"""Each action is one of these functions."""

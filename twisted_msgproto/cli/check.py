@@ -7,30 +7,26 @@ Beside a gateway that runs with the file, --file-only leaves out the endpoints a
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import click
+
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
+
+from .options import FILE, command, flag
 
 if TYPE_CHECKING:
     from twisted_msgproto.gateway import Configuration
 
-SUMMARY = "validate a gateway.toml"
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the gateway.toml")
-    parser.add_argument(
-        "--file-only",
-        action="store_true",
-        help="try neither endpoints nor the queue: for the file of a gateway that runs",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@click.argument("file", metavar="FILE", type=FILE, help="the gateway.toml")
+@flag("--file-only", "try neither endpoints nor the queue: for the file of a gateway that runs")
+def run(arguments: SimpleNamespace) -> int:
     """0 if a gateway would start with it; ConfigurationError with everything that is wrong."""
     from twisted_msgproto.gateway import Configuration, read_file
 

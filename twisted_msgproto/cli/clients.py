@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
 from twisted_msgproto.registry import PROTOCOLS, load, registered
+
+from .options import FILE, Protocol, option, together
 
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
@@ -37,52 +39,35 @@ FLAGS: Final[Mapping[str, str]] = {
 """A field of the options → what an operator types for it.  Not every protocol has each."""
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"at least 1, not {text}")
-    return number
-
-
-def seconds(text: str) -> float:
-    """Return an option's value in seconds, more than 0."""
-    number = float(text)
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"more than 0 seconds, not {text}")
-    return number
-
-
-def add_connect_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
-    )
-    parser.add_argument(
+connecting = together(
+    click.argument(
+        "protocol",
+        metavar="PROTOCOL",
+        type=Protocol(),
+        help=f"{' | '.join(PROTOCOLS)}, or one of another package",
+    ),
+    click.argument(
         "endpoint",
         metavar="ENDPOINT",
-        nargs="?",
+        required=False,
         help="tcp:HOST:PORT, tls:HOST:PORT, unix:PATH, ws://…, wss://…, for mtl a ZeroMQ address;"
         " without it: where the protocol's server listens by default",
-    )
-    parser.add_argument(
-        "--destination", metavar="NAME", help="the queue, topic, method or resource meant"
-    )
-    parser.add_argument("--user", metavar="NAME", help="who logs in")
-    parser.add_argument(
-        "--password-file", metavar="FILE", type=Path, help="its first line is the password"
-    )
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", type=Path, help="PEM of the authorities to trust"
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM of our certificate")
-    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="PEM of its private key")
-    parser.add_argument(
+    ),
+    option("--destination", metavar="NAME", help="the queue, topic, method or resource meant"),
+    option("--user", metavar="NAME", help="who logs in"),
+    option("--password-file", metavar="FILE", type=FILE, help="its first line is the password"),
+    option("--tls-ca", metavar="FILE", type=FILE, help="PEM of the authorities to trust"),
+    option("--tls-cert", metavar="FILE", type=FILE, help="PEM of our certificate"),
+    option("--tls-key", metavar="FILE", type=FILE, help="PEM of its private key"),
+    option(
         "--extension",
         metavar="TEXT",
-        action="append",
-        default=[],
+        multiple=True,
         help="micromsg2: require this extension, like batch-ack:max-count=50 or json; none requires"
-        " nothing.  Repeatable; by default batch-ack, then ack, is tried",
-    )
+        " nothing; by default batch-ack, then ack, is tried",
+    ),
+)
+"""Declares PROTOCOL, ENDPOINT and the options that say who connects."""
 
 
 def command_of(protocol: str, verb: str) -> ModuleType:
@@ -106,7 +91,7 @@ def check_options(
             raise ConfigurationError(f"{verb} {protocol} has no {flag}")
 
 
-def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[str, Any]:
+def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str, Any]:
     """Return the fields of ConnectOptions.
 
     Raises ConfigurationError if the password file cannot be read, or belongs to nobody.

@@ -6,17 +6,20 @@ consumers need each time it trims.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
-from .queues import ELSEWHERE, opened, queue_options
+from .options import as_json, command, flag, option
+from .queues import ELSEWHERE, opened, queue_options, reading
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
@@ -44,26 +47,27 @@ FORGETTING: Final = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    queue_options(parser)
-    add = parser.add_argument
-    changes = parser.add_mutually_exclusive_group()
-    changes.add_argument(
-        "--forget", metavar="NAME", help="forget this consumer: what it needs may be trimmed"
-    )
-    changes.add_argument(
-        "--reset",
-        nargs=2,
-        metavar=("NAME", "PLACE"),
-        help="set this consumer to an offset that the queue still has, to earliest or latest, or to"
-        " the first message of a time, such as 2026-01-31T12:00Z",
-    )
-    add("--yes", action="store_true", help="do it, although a bridge has this consumer")
-    add("--json", action="store_true", help="one JSON object")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command("Show who reads the queue and how far; forget or reset them, also while a gateway writes.")
+@queue_options
+@option("--forget", metavar="NAME", help="forget this consumer: what it needs may be trimmed")
+@option(
+    "--reset",
+    nargs=2,
+    metavar="NAME PLACE",
+    help="set this consumer to an offset that the queue still has, to earliest or latest, or to"
+    " the first message of a time, such as 2026-01-31T12:00Z",
+)
+@flag("--yes", "do it, although a bridge has this consumer")
+@as_json
+def run(arguments: SimpleNamespace) -> int:
     """Do what was asked, then list who is left; QueueError in one line."""
+    if arguments.forget is not None and arguments.reset is not None:
+        raise click.UsageError("--forget and --reset exclude each other")
+    with reading(arguments.directory):
+        return _changed(arguments)
+
+
+def _changed(arguments: SimpleNamespace) -> int:
     queue = opened(arguments)
     if arguments.forget is not None:
         if not arguments.yes:

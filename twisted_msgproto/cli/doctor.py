@@ -1,13 +1,12 @@
 """Check Python, Java, packages, the system's limits and the disk of a queue.
 
-Each line is one finding.  ``ok`` needs nothing; ``note`` works, and could be
-better; ``missing`` has to be mended for the part it names.  The exit status is 1 if anything is
+Each line is one finding.  "ok" needs nothing; "note" works, and could be
+better; "missing" has to be mended for the part it names.  The exit status is 1 if anything is
 missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -20,10 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "say what this machine lacks"
+from .options import FILE, command, flag, option
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 
@@ -52,6 +52,7 @@ PARTS = (
     ("sasl", "scramp", "log-ins by SCRAM"),
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),
+    ("cli", "psutil", "the kind of a queue's disk"),
 )
 """Each row has an extra of this package, the distribution that it brings, and its purpose."""
 
@@ -69,14 +70,10 @@ class Finding:
     remedy: str = ""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--queue", metavar="DIR", type=Path, help="look at the disk of this queue as well"
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@option("--queue", metavar="DIR", type=FILE, help="look at the disk of this queue as well")
+@flag("--json", "print the findings as JSON")
+def run(arguments: SimpleNamespace) -> int:
     """Print what was found; 1 if anything is missing."""
     found = list(look(arguments.queue))
     if arguments.json:
@@ -169,7 +166,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
         remedy = f"run it as the owner of {directory}, or choose another directory"
         yield Finding("queue's disk", MISSING, f"{directory} cannot be written", remedy)
         return
-    kind = file_system(directory, read_mounts())
+    kind = file_system(directory)
     if kind in MEMORY_FILE_SYSTEMS:
         remedy = "put the queue on a disk"
         yield Finding("queue's disk", NOTE, f"{kind}: it may be gone after a restart", remedy)
@@ -199,23 +196,16 @@ def nearest(path: Path) -> Path:
     return path
 
 
-def read_mounts() -> str:
-    """Return the kernel's table of mounts; empty where there is none."""
+def file_system(directory: Path) -> str:
     try:
-        return Path("/proc/self/mounts").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def file_system(directory: Path, mounts: str) -> str:
-    best, kind = "", "unknown file system"
-    for line in mounts.splitlines():
-        _, point, name, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        inside = directory == Path(point) or Path(point) in directory.parents
-        if inside and len(point) >= len(best):
-            best, kind = point, name
-    return kind
+        import psutil
+    except ImportError:
+        return "unknown file system"
+    points = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next(
+        (points[place] for place in (directory, *directory.parents) if place in points),
+        "unknown file system",
+    )
 
 
 def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:

@@ -8,16 +8,16 @@ directory, where programs of the same user find it by themselves.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.logs import LogOutput
 
-SUMMARY = "serve a queue to a bridge on another machine"
+from .options import LOCATION, command, option
 
 LOOK_SECONDS = 0.2
 
@@ -25,21 +25,23 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 """The server's TLS is bounded by this file, unless the environment names another one."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--queue", metavar="DIR", required=True, help="the queue's directory")
-    add(
-        "--listen",
-        metavar="LOCATION",
-        default="grpc://127.0.0.1:8815",
-        help="grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
-    )
-    add("--token-file", metavar="FILE", help="the token for all calls; default: a new one in DIR")
-    add("--tls-cert", metavar="FILE", help="certificate chain, PEM")
-    add("--tls-key", metavar="FILE", help="its private key, PEM")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@option("--queue", metavar="DIR", type=LOCATION, required=True, help="the queue's directory")
+@option(
+    "--listen",
+    metavar="LOCATION",
+    default="grpc://127.0.0.1:8815",
+    help="grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
+)
+@option(
+    "--token-file",
+    metavar="FILE",
+    type=LOCATION,
+    help="the token for all calls; default: a new one in DIR",
+)
+@option("--tls-cert", metavar="FILE", type=LOCATION, help="certificate chain, PEM")
+@option("--tls-key", metavar="FILE", type=LOCATION, help="its private key, PEM")
+def run(arguments: SimpleNamespace) -> int:
     """Serves until SIGTERM or Ctrl-C.  Raises ConfigurationError or QueueError, one line."""
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))

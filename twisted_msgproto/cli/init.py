@@ -8,17 +8,19 @@ own below the queue's directory, and the gateway's unit is a template.
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+
+import click
 
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "write a gateway.toml and systemd units to begin with"
+from .options import FILE, LOCATION, command, option, whole
 
 CONFIGURATION = "gateway.toml"
 GATEWAY_UNIT = "msgproto-gateway.service"
@@ -123,54 +125,43 @@ WantedBy=multi-user.target
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "directory",
-        metavar="DIR",
-        type=Path,
-        nargs="?",
-        default=Path(),
-        help="where the files are written; it is made if need be (default: here)",
-    )
-    parser.add_argument(
-        "--queue", metavar="DIR", type=Path, help="the durable queue (default: DIR/queue)"
-    )
-    parser.add_argument(
-        "--table", metavar="LOCATION", help="where the bridge lands (default: DIR/table)"
-    )
-    parser.add_argument("--user", metavar="NAME", help="whom systemd runs them as (default: you)")
-    parser.add_argument(
-        "--protocol",
-        metavar="NAME",
-        action="append",
-        choices=list(registry.PROTOCOLS),
-        help="a protocol to serve, repeatable (default: all five; with --instances all that can"
-        " share a port)",
-    )
-    parser.add_argument(
-        "--instances",
-        metavar="N",
-        type=_instances,
-        help="for N gateways on the same ports, each with a queue of its own in the queue's"
-        " directory",
-    )
-
-
-def _instances(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= INSTANCES_MAX:
-        raise argparse.ArgumentTypeError(
-            f"a number from 1 to {INSTANCES_MAX} is expected, not {text!r}"
-        )
-    return int(text)
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@click.argument(
+    "directory",
+    metavar="DIR",
+    type=FILE,
+    required=False,
+    default=Path(),
+    help="where the files are written; it is made if need be (default: here)",
+)
+@option("--queue", metavar="DIR", type=FILE, help="the durable queue (default: DIR/queue)")
+@option(
+    "--table",
+    metavar="LOCATION",
+    type=LOCATION,
+    help="where the bridge lands (default: DIR/table)",
+)
+@option("--user", metavar="NAME", help="whom systemd runs them as (default: you)")
+@option(
+    "--protocol",
+    metavar="NAME",
+    multiple=True,
+    type=click.Choice(list(registry.PROTOCOLS)),
+    help="a protocol to serve (default: all five; with --instances all that can share a port)",
+)
+@option(
+    "--instances",
+    metavar="N",
+    type=whole(1, INSTANCES_MAX),
+    help="for N gateways on the same ports, each with a queue of its own in the queue's directory",
+)
+def run(arguments: SimpleNamespace) -> int:
     """Write the files, and say what to do next; ConfigurationError if one of them exists."""
     directory: Path = arguments.directory.resolve()
     queue = (arguments.queue or directory / "queue").resolve()
     table = arguments.table or str(directory / "table")
     count = arguments.instances
-    protocols = arguments.protocol or [
+    protocols = list(arguments.protocol) or [
         name for name in registry.PROTOCOLS if count is None or refusal(name) is None
     ]
     for name in protocols if count is not None else ():

@@ -1,28 +1,29 @@
-"""Set or remove a user in a file of passwords, which ``--auth passwords:FILE`` reads."""
+"""Set or remove a user in a file of passwords, which ``--auth passwords:FILE`` reads.
+
+The password is asked for twice on a terminal; otherwise it is the first line of standard input.  A
+server reads the file again at the next log-in: no reload is needed.
+"""
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import sys
+from types import SimpleNamespace
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "set a user's password in a file, hashed"
+from .options import FILE, command, flag
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="the file, made if need be; its mode is 0600")
-    parser.add_argument("name", metavar="NAME", help="the user")
-    parser.add_argument("--delete", action="store_true", help="remove this user")
-    parser.epilog = (
-        "The password is asked for twice on a terminal; otherwise it is the first line of standard"
-        " input. A server reads the file again at the next log-in: no reload is needed."
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@click.argument(
+    "file", metavar="FILE", type=FILE, help="the file, made if need be; its mode is 0600"
+)
+@click.argument("name", metavar="NAME", help="the user")
+@flag("--delete", "remove this user")
+def run(arguments: SimpleNamespace) -> int:
     """Write the file; ConfigurationError, one line, if it cannot be."""
     from twisted_msgproto.net.authentication.password_file import write_user
 

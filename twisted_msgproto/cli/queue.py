@@ -1,31 +1,33 @@
 """Inspect a durable queue: list, check, print and follow it, look after its consumers, trim it.
 
-Reading a queue never needs its lock; only ``trim`` and ``mend`` acquire it, and refuse while a
+Reading a queue never needs its lock; only trim and mend acquire it, and refuse while a
 gateway writes.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.core.message import Message
 
 from . import consumers, tail
-from .queues import one_of
+from .options import FILE, as_json, command, flag, group, option
+from .queues import one_of, reading
 from .rows import row
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue import SegmentLog
-
-SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim, mend"
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
@@ -35,76 +37,44 @@ enough.
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        dest="action", metavar="ls|verify|dump|tail|consumers|trim|mend", required=True
-    )
-
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        known = actions.add_parser(name, help=text, description=text)
-        known.add_argument("directory", metavar="DIR", type=Path, help="the queue's directory")
-        return known
-
-    ls = action("ls", "segments, offsets, consumers")
-    ls.add_argument("--json", action="store_true", help="one JSON object")
-    verify = action(
-        "verify",
-        "read every record; exit status 1 if anything is damaged, 3 if not all could be looked at",
-    )
-    verify.add_argument("--json", action="store_true", help="one JSON object")
-    dump = action("dump", "print a message a line as JSON with the table's column names")
-    dump.add_argument("--from", dest="lo", metavar="OFFSET", type=int, help="default: the first")
-    dump.add_argument("--to", dest="hi", metavar="OFFSET", type=int, help="exclusive; default: end")
-    dump.add_argument("--count", metavar="N", type=int, help="end after N messages")
-    text = "show the last messages, and follow what arrives"
-    tail.configure(actions.add_parser("tail", help=text, description=tail.__doc__))
-    text = "who reads the queue and how far; forget or reset them, also while a gateway writes"
-    consumers.configure(actions.add_parser("consumers", help=text, description=text))
-    trim = action("trim", "remove the segments which every consumer has committed")
-    trim.add_argument(
-        "--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs"
-    )
-    trim.add_argument(
-        "--yes",
-        action="store_true",
-        help="forget it, although it still needs messages or is a bridge's",
-    )
-    action(
-        "mend",
-        "start and end the writer of each queue that no gateway holds, so that all that was"
-        " acknowledged lands; exit status 1 if one is refused",
-    )
+run = group(__doc__)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; QueueError for what is no queue, or one that is locked (trim).
+def action(
+    name: str, text: str, *, of_each: bool = True
+) -> Callable[[Callable[[SimpleNamespace], int]], Callable[[SimpleNamespace], int]]:
+    """Make an action of a function; of each queue that a directory has in it, or of one."""
 
-    What is about all of a queue is done for each that a directory has in it.
-    """
-    from twisted_msgproto.queue.queue_directories import queues_at
+    def made(act: Callable[[SimpleNamespace], int]) -> Callable[[SimpleNamespace], int]:
+        @functools.wraps(act)
+        def asked(arguments: SimpleNamespace) -> int:
+            with reading(arguments.directory):
+                if not of_each:
+                    return act(arguments)
+                from twisted_msgproto.queue.queue_directories import queues_at
 
-    try:
-        if arguments.action not in OF_EACH:
-            return ACTIONS[arguments.action](arguments)
-        statuses = []
-        places = queues_at(arguments.directory)
-        for place in places:
-            arguments.directory = Path(place)
-            if (
-                len(places) > 1
-                and arguments.action != "mend"
-                and not getattr(arguments, "json", False)
-            ):
-                print(f"{place}:", flush=True)
-            statuses.append(ACTIONS[arguments.action](arguments))
-        return DAMAGED if DAMAGED in statuses else max(statuses)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise QueueError(f"cannot read the queue {arguments.directory}: {error}") from error
+                places = queues_at(arguments.directory)
+                named = len(places) > 1 and name != "mend" and not getattr(arguments, "json", False)
+                statuses = []
+                for place in places:
+                    arguments.directory = Path(place)
+                    if named:
+                        print(f"{place}:", flush=True)
+                    statuses.append(act(arguments))
+                return DAMAGED if DAMAGED in statuses else max(statuses)
+
+        directory = click.argument(
+            "directory", metavar="DIR", type=FILE, help="the queue's directory"
+        )
+        run.add_command(command(text, name)(directory(asked)))
+        return act
+
+    return made
 
 
-def _ls(arguments: argparse.Namespace) -> int:
+@action("ls", "segments, offsets, consumers")
+@as_json
+def _ls(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader
     from twisted_msgproto.queue.disk import OS_DISK
     from twisted_msgproto.queue.verify import segments
@@ -144,7 +114,12 @@ def _ls(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(arguments: argparse.Namespace) -> int:
+@action(
+    "verify",
+    "read every record; exit status 1 if anything is damaged, 3 if not all could be looked at",
+)
+@as_json
+def _verify(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue.verify import verify
 
     report = verify(arguments.directory)
@@ -210,7 +185,11 @@ def _tell_missing(queue_id: str, lo: int, hi: int) -> None:
         print(f"msgproto queue: {text}", file=sys.stderr)
 
 
-def _dump(arguments: argparse.Namespace) -> int:
+@action("dump", "print a message a line as JSON with the table's column names", of_each=False)
+@option("--from", "lo", metavar="OFFSET", type=int, help="default: the first")
+@option("--to", "hi", metavar="OFFSET", type=int, help="exclusive; default: end")
+@option("--count", metavar="N", type=int, help="end after N messages")
+def _dump(arguments: SimpleNamespace) -> int:
     for number, found in enumerate(rows(arguments.directory, arguments.lo, arguments.hi)):
         if number == arguments.count:
             break
@@ -218,7 +197,14 @@ def _dump(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trim(arguments: argparse.Namespace) -> int:
+run.add_command(tail.run, "tail")
+run.add_command(consumers.run, "consumers")
+
+
+@action("trim", "remove the segments which every consumer has committed")
+@option("--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs")
+@flag("--yes", "forget it, although it still needs messages or is a bridge's")
+def _trim(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
     from twisted_msgproto.queue.consumers import remove
     from twisted_msgproto.queue.disk import OS_DISK
@@ -239,7 +225,12 @@ def _trim(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _mend(arguments: argparse.Namespace) -> int:
+@action(
+    "mend",
+    "start and end the writer of each queue that no gateway holds, so that all that was"
+    " acknowledged lands; exit status 1 if one is refused",
+)
+def _mend(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
     from twisted_msgproto.queue.queue_directories import has_broker
 
@@ -274,18 +265,3 @@ def _check_forgotten(log: SegmentLog, name: str) -> None:
             "them: they are removed where no other consumer needs them; if you mean that, say --yes"
         )
     consumers.look_for_bridge(log.directory, name, consumers.FORGETTING)
-
-
-OF_EACH = frozenset({"ls", "verify", "trim", "mend"})
-"""These actions are about each queue in a directory."""
-
-ACTIONS = {
-    "ls": _ls,
-    "verify": _verify,
-    "dump": _dump,
-    "tail": tail.run,
-    "consumers": consumers.run,
-    "trim": _trim,
-    "mend": _mend,
-}
-"""Each action is one of these functions."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import click
+
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
+
+from .options import LOCATION, flight_proxy, tls_ca, together, token_file
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
@@ -14,25 +20,36 @@ if TYPE_CHECKING:
 CALL_SECONDS_MAX = 10.0
 """A gateway elsewhere may need this long for one answer."""
 
-PROXY_HELP = "an HTTP proxy in front of grpc://HOST:PORT; default: none, whatever http_proxy says"
-
 ELSEWHERE = ("grpc://", "grpc+tls://")
 """The address of a queue on another machine begins with one of these."""
 
 
-def queue_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+queue_options = together(
+    click.argument(
         "directory",
         metavar="QUEUE",
+        type=LOCATION,
         help="the queue's directory, or where a gateway serves it: grpc://HOST:PORT",
-    )
-    add("--token-file", metavar="FILE", help="the token for a queue at grpc://HOST:PORT")
-    add("--tls-ca", metavar="FILE", help="who signed the certificate of grpc+tls://HOST:PORT")
-    add("--flight-proxy", metavar="URL", help=PROXY_HELP)
+    ),
+    token_file("a queue at grpc://HOST:PORT"),
+    tls_ca("grpc+tls://HOST:PORT"),
+    flight_proxy(),
+)
+"""Declares where the queue is, and what its gateway wants."""
 
 
-def opened(arguments: argparse.Namespace) -> Queue:
+@contextmanager
+def reading(place: object) -> Iterator[None]:
+    """Raise QueueError, one line, for what the system says of the queue's files."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise QueueError(f"cannot read the queue {place}: {error}") from error
+
+
+def opened(arguments: SimpleNamespace) -> Queue:
     """Return the queue that the arguments name; QueueError, one line, if there is none."""
     if arguments.directory.startswith(ELSEWHERE):
         from twisted_msgproto.spark.flight import FlightQueue
@@ -52,7 +69,7 @@ def opened(arguments: argparse.Namespace) -> Queue:
     return QueueReader(one_of(arguments.directory))
 
 
-def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
+def all_opened(arguments: SimpleNamespace) -> dict[str, Queue]:
     """Return the queues that the arguments name: one, or all that are in a directory.
 
     Each has the name of its directory as its name; one queue, and one that stands in the directory

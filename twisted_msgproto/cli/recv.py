@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from twisted_msgproto.core.errors import Refused, escaped
@@ -15,46 +14,18 @@ from twisted_msgproto.core.message import Message
 from ..net.clients.shapes import RecvOptions
 from .clients import (
     FAILED,
-    add_connect_options,
     check_options,
     command_of,
     connect_options,
-    positive,
-    seconds,
+    connecting,
     tell,
     why_not,
 )
+from .options import POSITIVE, SECONDS, command, flag, option
 from .rows import row
-
-SUMMARY = "print what arrives: topics, published messages, summoned content"
 
 QUIET_SECONDS = 1.0
 """With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_connect_options(parser)
-    option = parser.add_argument
-    option("--count", metavar="N", type=positive, help="end after N messages")
-    option(
-        "--timeout",
-        metavar="S",
-        type=seconds,
-        help="end when nothing has come for S seconds; the exit status is 1 if too little came",
-    )
-    option(
-        "--until-empty",
-        action="store_true",
-        help="micromsg2, mtl: end in peace, with or without a message, when nothing has come for"
-        f" {QUIET_SECONDS:g} s (or --timeout S) since the server agreed to send what waits",
-    )
-    option("--json", action="store_true", help="a message a line as JSON")
-    option("--properties", action="store_true", help="show each message's properties, too")
-    option(
-        "--filter",
-        metavar="EXPRESSION",
-        help="micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
-    )
 
 
 def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:
@@ -152,7 +123,28 @@ async def receive(
         raise broken
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@connecting
+@option("--count", metavar="N", type=POSITIVE, help="end after N messages")
+@option(
+    "--timeout",
+    metavar="S",
+    type=SECONDS,
+    help="end when nothing has come for S seconds; the exit status is 1 if too little came",
+)
+@flag(
+    "--until-empty",
+    "micromsg2, mtl: end in peace, with or without a message, when nothing has come for"
+    f" {QUIET_SECONDS:g} s (or --timeout S) since the server agreed to send what waits",
+)
+@flag("--json", "a message a line as JSON")
+@flag("--properties", "show each message's properties, too")
+@option(
+    "--filter",
+    metavar="EXPRESSION",
+    help="micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
+)
+def run(arguments: SimpleNamespace) -> int:
     """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one.
 
     With ``--timeout`` and without ``--count``: 0 if any message came.  With ``--until-empty``: 0

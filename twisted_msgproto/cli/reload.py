@@ -7,26 +7,18 @@ says which file it is, and the exit status is 2.  SIGHUP does the same and write
 
 from __future__ import annotations
 
-import argparse
 import json
+from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "let a running gateway read certificates, keys, rules and tokens again"
+from .options import as_json, command, where
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "where", metavar="WHERE", help="the queue's directory of a gateway, or http://HOST:PORT"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="the token for http(s)://HOST:PORT")
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@where("the queue's directory of a gateway, or http://HOST:PORT")
+@as_json
+def run(arguments: SimpleNamespace) -> int:
     """Ask the gateway; QueueError or QueueAway, one line, if it does not or cannot."""
     from ..net.reloading import told
     from ..net.site.client import GatewayBroker, is_url

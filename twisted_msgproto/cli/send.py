@@ -6,13 +6,14 @@ was acknowledged.  Otherwise one line on stderr says how many of how many were, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError, TimedOut
 
@@ -20,15 +21,14 @@ from ..net.clients.shapes import SIZE_OCTETS, Messages, SendOptions
 from . import INTERRUPTED, USAGE_ERROR
 from .clients import (
     FAILED,
-    add_connect_options,
     check_options,
     command_of,
     connect_options,
-    positive,
-    seconds,
+    connecting,
     tell,
     why_not,
 )
+from .options import PAIR, POSITIVE, SECONDS, command, flag, option, together, whole
 from .progress import Counted, progress_for
 
 T = TypeVar("T")
@@ -36,83 +36,51 @@ T = TypeVar("T")
 NO_SUCH_METHOD = 3
 """Exit status of ``--call`` for a method that the server has not: it stored the call."""
 
-SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknowledgements"
 
-
-def named(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"NAME=VALUE expected, not {text!r}")
-    return name, value
-
-
-def add_sending_options(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
-    option("--window", metavar="N", type=positive, help="messages in flight")
-    option(
-        "--compress", metavar="LEVEL", type=int, choices=range(10), help="zlib level, 0 for none"
-    )
+sending = together(
+    option("--window", metavar="N", type=POSITIVE, help="messages in flight"),
+    option("--compress", metavar="LEVEL", type=whole(0, 9), help="zlib level, 0 for none"),
     option(
         "--property",
         metavar="NAME=VALUE",
-        type=named,
-        action="append",
-        default=[],
-        help="micromsg2, mtl, sabc: a property (field, header) of every message; repeatable",
-    )
-    option("--protocol-version", metavar="1|2", type=int, choices=(1, 2), help="lumberjack: which")
+        type=PAIR,
+        multiple=True,
+        help="micromsg2, mtl, sabc: a property (field, header) of every message",
+    ),
+    option("--protocol-version", metavar="1|2", type=whole(1, 2), help="lumberjack: which"),
     option(
         "--host",
         metavar="HOST:PORT",
-        action="append",
-        default=[],
-        help="lumberjack: one more server, tried when the one before is away; repeatable",
-    )
+        multiple=True,
+        help="lumberjack: one more server, tried when the one before is away",
+    ),
     option(
-        "--ttl", metavar="S", type=seconds, help="lumberjack: replace a connection after S seconds"
-    )
-    option("--pipelining", metavar="N", type=positive, help="lumberjack: windows in flight")
-    option(
-        "--replace-invalid",
-        action="store_true",
-        help="lumberjack, umq: send U+FFFD for what is not UTF-8",
-    )
+        "--ttl", metavar="S", type=SECONDS, help="lumberjack: replace a connection after S seconds"
+    ),
+    option("--pipelining", metavar="N", type=POSITIVE, help="lumberjack: windows in flight"),
+    flag("--replace-invalid", "lumberjack, umq: send U+FFFD for what is not UTF-8"),
     option(
         "--timeout",
         metavar="S",
-        type=seconds,
+        type=SECONDS,
         help="give up when the server answers nothing for S seconds (default 30)",
-    )
+    ),
+)
+"""Declares the options that say how messages are sent."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_connect_options(parser)
-    option = parser.add_argument
-    option("--count", metavar="N", type=positive, help="send N made-up messages instead of stdin")
-    option(
-        "--size",
-        metavar="B",
-        type=positive,
-        help=f"octets of a made-up message (default {SIZE_OCTETS})",
-    )
-    add_sending_options(parser)
-    option("--json", action="store_true", help="end with one line of JSON; show no progress")
-    option(
-        "--call",
-        metavar="METHOD",
-        help="umq: call this method once, and print its result; sabc: send this text as one"
-        " request, and print the answer; either is a line of JSON",
-    )
-    option(
-        "--args",
-        metavar="VALUE",
-        nargs="*",
-        default=[],
-        help="umq: the method's arguments, JSON or plain text",
-    )
+class Sending(click.Command):
+    """``send``, whose ``--args`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words, taking = [], False
+        for word in args:
+            taking = word == "--args" or (taking and not word.startswith("--"))
+            words += ["--args", word] if taking and word != "--args" else [word] * (not taking)
+        return super().parse_args(ctx, words)
 
 
-def options_of(arguments: argparse.Namespace, command: ModuleType) -> SendOptions:
+def options_of(arguments: SimpleNamespace, command: ModuleType) -> SendOptions:
     """Return what the operator asked for; ConfigurationError for what this protocol has not."""
     fields = {
         **connect_options(arguments, command),
@@ -180,7 +148,30 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
     return f"{done} of {total} messages were {verb}: {why}"
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__, cls=Sending)
+@connecting
+@option("--count", metavar="N", type=POSITIVE, help="send N made-up messages instead of stdin")
+@option(
+    "--size",
+    metavar="B",
+    type=POSITIVE,
+    help=f"octets of a made-up message (default {SIZE_OCTETS})",
+)
+@sending
+@flag("--json", "end with one line of JSON; show no progress")
+@option(
+    "--call",
+    metavar="METHOD",
+    help="umq: call this method once, and print its result; sabc: send this text as one"
+    " request, and print the answer; either is a line of JSON",
+)
+@click.option(
+    "--args",
+    metavar="VALUE …",
+    multiple=True,
+    help="umq: the method's arguments, JSON or plain text",
+)
+def run(arguments: SimpleNamespace) -> int:
     """Send; 0 if all was acknowledged, 1 if not, 2 for what the operator has to change."""
     if arguments.call is not None:
         return call(arguments)
@@ -248,7 +239,7 @@ async def within(reactor: Any, timeout: float | None, work: Coroutine[Any, Any, 
     return await (running if timeout is None else running.addTimeout(timeout, reactor, late))
 
 
-def call(arguments: argparse.Namespace) -> int:
+def call(arguments: SimpleNamespace) -> int:
     """Call one method and print its result.
 
     1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
@@ -262,7 +253,7 @@ def call(arguments: argparse.Namespace) -> int:
 
     async def work(reactor: Any) -> None:
         nonlocal carried_out
-        called = command.call(reactor, options, arguments.call, arguments.args)
+        called = command.call(reactor, options, arguments.call, list(arguments.args))
         text, carried_out = await within(reactor, arguments.timeout, called)
         if carried_out:
             print(text, flush=True)

@@ -7,20 +7,22 @@ acknowledged, and 1 if not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
+from .options import command, flag, where
+
 if TYPE_CHECKING:
     from ..net.site.client import GatewayBroker
-
-SUMMARY = "show the figures of a running gateway"
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 """This endpoint is asked when nobody names one."""
@@ -32,41 +34,32 @@ ROWS_MAX: Final = 20
 """A table shows at most this number of rows; ``--json`` has more."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "where",
-        metavar="WHERE",
-        nargs="?",
-        default=DEFAULT_URL,
-        help=f"a queue's directory, or http://HOST:PORT (default {DEFAULT_URL})",
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="the token for http(s)://HOST:PORT")
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
-    )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="one JSON object, as /status.json")
-    shown.add_argument("--watch", action="store_true", help="ask again and again, on a terminal")
-    shown.add_argument(
-        "--grafana", action="store_true", help="print a Grafana dashboard for /metrics, and end"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@where(
+    f"a queue's directory, or http://HOST:PORT (default {DEFAULT_URL})",
+    required=False,
+)
+@flag("--json", "one JSON object, as /status.json")
+@flag("--watch", "ask again and again, on a terminal")
+@flag("--grafana", "print a Grafana dashboard for /metrics, and end")
+def run(arguments: SimpleNamespace) -> int:
     """Show the figures; return 1 if nothing can be acknowledged.
 
     Raises QueueAway, one line, when the gateway does not answer.
     """
     from ..net.site.client import GatewayBroker, is_url
 
+    if arguments.json + arguments.watch + arguments.grafana > 1:
+        raise click.UsageError("--json, --watch and --grafana exclude each other")
     if arguments.grafana:
         file = files("twisted_msgproto.net.site") / "grafana.json"
         print(file.read_text(encoding="utf-8"), end="")
         return 0
-    if arguments.token_file is not None and not is_url(arguments.where):
+    if arguments.token_file is not None and not is_url(arguments.where or DEFAULT_URL):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
-    gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
-    figures = asked(gateway.figures) if arguments.where != DEFAULT_URL else at_default(gateway)
+    place = arguments.where or DEFAULT_URL
+    gateway = GatewayBroker(place, arguments.token_file, authority=arguments.tls_ca)
+    figures = asked(gateway.figures) if place != DEFAULT_URL else at_default(gateway)
     if arguments.json:
         print(json.dumps(figures, ensure_ascii=False))
     elif arguments.watch and sys.stdout.isatty():

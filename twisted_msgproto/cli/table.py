@@ -1,30 +1,42 @@
 """Maintain a landed table: count it, prove it, compact it, remove old days, set it back.
 
 Every action is safe beside a running bridge and beside the others; each says in plain lines what
-it did.  ``--dry-run`` says what it would do.
+it did.  --dry-run says what it would do.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .queues import PROXY_HELP
+from .options import (
+    LOCATION,
+    as_json,
+    command,
+    flag,
+    flight_proxy,
+    group,
+    option,
+    tls_ca,
+    together,
+    token_file,
+)
+from .options import Run as Act
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
     from twisted_msgproto.table.log import Table
     from twisted_msgproto.table.verify import Report
-
-SUMMARY = "look after a table: counts, verify, compact, vacuum, expire, rewind"
 
 WRONG = 1
 """``verify`` ends with this exit status when something is missing or twice."""
@@ -32,84 +44,52 @@ WRONG = 1
 AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        dest="action", metavar="counts|verify|compact|vacuum|expire|rewind", required=True
-    )
+run = group(__doc__)
 
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        known = actions.add_parser(name, help=text, description=text)
-        known.add_argument(
-            "location", metavar="LOCATION", help="the table: a directory, or s3://BUCKET/NAME"
+
+def action(name: str, text: str) -> Callable[[Act], None]:
+    """Make an action of a function; all have a table."""
+
+    def made(act: Act) -> None:
+        of_all = together(
+            click.argument(
+                "location",
+                metavar="LOCATION",
+                type=LOCATION,
+                help="the table: a directory, or s3://BUCKET/NAME",
+            ),
+            option(
+                "--storage",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="an option of the object store that the table is in",
+            ),
+            as_json,
         )
-        known.add_argument(
-            "--storage",
-            metavar="KEY=VALUE",
-            action="append",
-            default=[],
-            help="an option of the object store that the table is in; repeatable",
-        )
-        known.add_argument("--json", action="store_true", help="one JSON object")
-        return known
+        run.add_command(command(text, name)(of_all(act)))
 
-    def changing(name: str, text: str) -> argparse.ArgumentParser:
-        known = action(name, text)
-        known.add_argument("--dry-run", action="store_true", help="say it, and change nothing")
-        return known
+    return made
 
-    action("counts", "rows, offsets, protocols, files and days of every gateway")
-    verify = action("verify", "read every row's place; exit 1 if anything is missing or twice")
-    verify.add_argument(
-        "--all-columns", action="store_true", help="read whole files, to find torn pages"
+
+dry_run = flag("--dry-run", "say it, and change nothing")
+
+
+def queues(text: str) -> Callable[[Any], Any]:
+    return together(
+        option(
+            "--queue",
+            metavar="DIR",
+            type=LOCATION,
+            multiple=True,
+            help=f"{text}; a directory, or grpc://HOST:PORT of a gateway",
+        ),
+        token_file("queues at grpc://HOST:PORT"),
+        tls_ca("grpc+tls://HOST:PORT"),
+        flight_proxy(),
     )
-    _queue_options(verify, "ask this queue what it still has; repeatable")
-    changing("compact", "make few large files of many small ones")
-    vacuum = changing("vacuum", "remove the files which no version needs any more")
-    vacuum.add_argument(
-        "--retain",
-        metavar="AGE",
-        default="24h",
-        help="keep what was needed since then, like 48h or 7d; at least, and by default, 24h",
-    )
-    expire = changing("expire", "take old days out of the table")
-    which = expire.add_mutually_exclusive_group(required=True)
-    which.add_argument("--before", metavar="DAY", help="the first day which stays: 2026-01-31")
-    which.add_argument("--keep", metavar="AGE", help="how many days stay: 30d")
-    rewind = changing("rewind", "set gateways to where the table is proven to be whole")
-    rewind.add_argument(
-        "--gateway", metavar="ID", action="append", default=[], help="default: all; repeatable"
-    )
-    rewind.add_argument(
-        "--discard",
-        action="store_true",
-        help="also take rows out which the queue cannot give again",
-    )
-    _queue_options(rewind, "the queue which lands again what is taken out; repeatable")
 
 
-def _queue_options(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument(
-        "--queue",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help=f"{text}; a directory, or grpc://HOST:PORT of a gateway",
-    )
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT"
-    )
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT"
-    )
-    parser.add_argument("--flight-proxy", metavar="URL", help=PROXY_HELP)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; TableError, QueueError or ConfigurationError for what cannot be done."""
-    return ACTIONS[arguments.action](arguments)
-
-
-def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
+def _open(arguments: SimpleNamespace, *, writing: bool = False) -> Table:
     from twisted_msgproto.table.log import Table
 
     opened = Table.open_for_writing if writing else Table.open
@@ -138,7 +118,7 @@ def read_age(option: str, text: str) -> timedelta:
     return timedelta(**{"hours" if match[2].startswith("h") else "days": int(match[1])})
 
 
-def read_before(arguments: argparse.Namespace, today: date) -> date:
+def read_before(arguments: SimpleNamespace, today: date) -> date:
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
         if age.seconds:
@@ -155,7 +135,7 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
     return before
 
 
-def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
+def open_queues(arguments: SimpleNamespace) -> dict[str, Queue]:
     """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
     from twisted_msgproto.spark.options import Access, open_queue
 
@@ -171,7 +151,8 @@ def _tell(line: str) -> None:
 # -- actions --------------------------------------------------------------------------------------
 
 
-def _counts(arguments: argparse.Namespace) -> int:
+@action("counts", "rows, offsets, protocols, files and days of every gateway")
+def _counts(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.verify import counts
 
     found = counts(_open(arguments))
@@ -193,11 +174,14 @@ def _counts(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(arguments: argparse.Namespace) -> int:
+@action("verify", "read every row's place; exit 1 if anything is missing or twice")
+@flag("--all-columns", "read whole files, to find torn pages")
+@queues("ask this queue what it still has")
+def _verify(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.verify import verify
 
-    queues = open_queues(arguments)
-    report = verify(_open(arguments), queues, every_column=arguments.all_columns)
+    asked = open_queues(arguments)
+    report = verify(_open(arguments), asked, every_column=arguments.all_columns)
     if arguments.json:
         print(json.dumps(_facts(report)))
     else:
@@ -237,7 +221,9 @@ def _print_report(report: Report) -> None:
     )
 
 
-def _compact(arguments: argparse.Namespace) -> int:
+@action("compact", "make few large files of many small ones")
+@dry_run
+def _compact(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.compact import compact
 
@@ -255,7 +241,15 @@ def _compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _vacuum(arguments: argparse.Namespace) -> int:
+@action("vacuum", "remove the files which no version needs any more")
+@dry_run
+@option(
+    "--retain",
+    metavar="AGE",
+    default="24h",
+    help="keep what was needed since then, like 48h or 7d; at least, and by default, 24h",
+)
+def _vacuum(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.retention import vacuum
 
     hours = read_age("--retain", arguments.retain).total_seconds() / 3600
@@ -272,10 +266,16 @@ def _vacuum(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _expire(arguments: argparse.Namespace) -> int:
+@action("expire", "take old days out of the table")
+@dry_run
+@option("--before", metavar="DAY", help="the first day which stays: 2026-01-31")
+@option("--keep", metavar="AGE", help="how many days stay: 30d")
+def _expire(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.retention import expire
 
+    if (arguments.before is None) == (arguments.keep is None):
+        raise click.UsageError("it needs one of --before DAY and --keep AGE")
     before = read_before(arguments, datetime.now(UTC).date())
     table = _open(arguments, writing=not arguments.dry_run)
     done = expire(table, before, Run.new(), dry_run=arguments.dry_run)
@@ -290,16 +290,21 @@ def _expire(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rewind(arguments: argparse.Namespace) -> int:
+@action("rewind", "set gateways to where the table is proven to be whole")
+@dry_run
+@option("--gateway", metavar="ID", multiple=True, help="default: all")
+@flag("--discard", "also take rows out which the queue cannot give again")
+@queues("the queue which lands again what is taken out")
+def _rewind(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.rewind import rewind
 
-    queues = open_queues(arguments)
+    asked = open_queues(arguments)
     table = _open(arguments, writing=not arguments.dry_run)
     plan = rewind(
         table,
         Run.new(),
-        queues=queues,
+        queues=asked,
         gateways=arguments.gateway,
         discard_rows=arguments.discard,
         dry_run=arguments.dry_run,
@@ -315,14 +320,3 @@ def _rewind(arguments: argparse.Namespace) -> int:
         )
     print("nothing was changed" if plan.version is None else f"version {plan.version} says so")
     return 0
-
-
-ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "counts": _counts,
-    "verify": _verify,
-    "compact": _compact,
-    "vacuum": _vacuum,
-    "expire": _expire,
-    "rewind": _rewind,
-}
-"""Each action is one of these functions."""

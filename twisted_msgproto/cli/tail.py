@@ -6,20 +6,23 @@ it prints.  Messages that the gateway removes before they could be shown are nam
 
 from __future__ import annotations
 
-import argparse
 import json
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMismatch, escaped
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.named import closest
 
-from .queues import all_opened, queue_options
+from .options import Protocol, command, flag, option, whole
+from .queues import all_opened, queue_options, reading
 from .rows import iso_time, row
 
 if TYPE_CHECKING:
@@ -43,42 +46,38 @@ AWAY_SECONDS: Final = 1.0
 """``-f`` asks a gateway that does not answer this often."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    queue_options(parser)
-    add = parser.add_argument
-    add("-f", "--follow", action="store_true", help="show what arrives, too, until Ctrl-C")
-    add(
-        "-n",
-        "--lines",
-        metavar="N",
-        type=_count,
-        default=LINES,
-        help=f"begin with the last N messages; 0: with the next one (default {LINES})",
-    )
-    add(
-        "--protocol",
-        metavar="NAME",
-        action="append",
-        help="only messages of this protocol; repeatable",
-    )
-    add(
-        "--destination",
-        metavar="GLOB",
-        action="append",
-        help="only messages to this queue, topic, method or resource, such as 'orders.*';"
-        " repeatable",
-    )
-    add("--json", action="store_true", help="one JSON object a line, with the table's column names")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a number from 0 is expected, not {text!r}")
-    return int(text)
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(__doc__)
+@queue_options
+@click.option("-f", "--follow", is_flag=True, help="show what arrives, too, until Ctrl-C")
+@option(
+    "-n",
+    "--lines",
+    metavar="N",
+    type=whole(0),
+    default=LINES,
+    help=f"begin with the last N messages; 0: with the next one (default {LINES})",
+)
+@option(
+    "--protocol",
+    metavar="NAME",
+    type=Protocol(),
+    multiple=True,
+    help="only messages of this protocol",
+)
+@option(
+    "--destination",
+    metavar="GLOB",
+    multiple=True,
+    help="only messages to this queue, topic, method or resource, such as 'orders.*'",
+)
+@flag("--json", "one JSON object a line, with the table's column names")
+def run(arguments: SimpleNamespace) -> int:
     """Show the messages; QueueError, one line, for what is no queue."""
+    with reading(arguments.directory):
+        return _shown(arguments)
+
+
+def _shown(arguments: SimpleNamespace) -> int:
     tails = {
         name: Tail(queue, wanted(arguments), _say) for name, queue in all_opened(arguments).items()
     }
@@ -108,17 +107,17 @@ def last_of(tails: Mapping[str, Tail], count: int) -> Iterator[tuple[str, int, M
     yield from every[len(every) - min(count, len(every)) :]
 
 
-def wanted(arguments: argparse.Namespace) -> Callable[[str, str | None], bool]:
+def wanted(arguments: SimpleNamespace) -> Callable[[str, str | None], bool]:
     """Return what decides whether a message of a protocol, to a destination, is shown.
 
     Raises ConfigurationError for a protocol that does not exist.
     """
     known = registry.known()
-    for name in arguments.protocol or ():
+    for name in arguments.protocol:
         if name not in known:
             near = closest(name, known)
             raise ConfigurationError(f"no protocol {name!r}{near}; known: {', '.join(known)}")
-    protocols = arguments.protocol and frozenset(arguments.protocol)
+    protocols = frozenset(arguments.protocol)
     globs = arguments.destination
 
     def shown(protocol: str, destination: str | None) -> bool:

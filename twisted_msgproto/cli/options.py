@@ -1,0 +1,171 @@
+"""How sub-commands are made, and the options that several of them have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from twisted_msgproto import registry
+from twisted_msgproto.core.named import closest
+
+Run = Callable[[SimpleNamespace], int]
+
+FILE: Final = click.Path(readable=False, path_type=Path)
+LOCATION: Final = click.Path(readable=False)
+"""A path, or an address; either is text."""
+
+
+class Read(click.ParamType[Any]):
+    """Values that ``read`` makes of a text; it raises ValueError for one that is no ``name``."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError:
+            self.fail(f"{self.name} is expected, not {value!r}", param, ctx)
+
+
+class Protocol(click.ParamType[str]):
+    """Names of protocols, also of those that other packages bring."""
+
+    name = "protocol"
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in registry.known() if name.startswith(incomplete)]
+
+
+def whole(least: int, most: int | None = None) -> Read:
+    """Return the type of whole numbers from ``least`` on."""
+
+    def read(text: str) -> int:
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    return Read(f"a whole number from {least} {'on' if most is None else f'to {most}'}", read)
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise ValueError
+    return number
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError
+    return name, value
+
+
+POSITIVE: Final = whole(1)
+SECONDS: Final = Read("a number of seconds, more than 0,", _seconds)
+PAIR: Final = Read("NAME=VALUE", _pair)
+
+
+class Group(click.Group):
+    """A command with actions of its own."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"{args[0]!r} is none of {', '.join(known)}{closest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Actions"):
+            texts = ((name, one.help or "") for name, one in self.commands.items())
+            formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in texts])
+
+
+def group(text: str | None) -> Group:
+    """Return a command whose module has this docstring."""
+    return Group(
+        help=inspect.cleandoc(text or ""),
+        subcommand_metavar="ACTION …",
+        no_args_is_help=False,
+    )
+
+
+def command(
+    text: str | None, name: str | None = None, cls: type[click.Command] = click.Command
+) -> Callable[[Run], click.Command]:
+    """Make a command of a function that gets its words as one object and returns the exit status.
+
+    Options are decorators below this one.
+    """
+
+    def made(run: Run) -> click.Command:
+        def call(**words: Any) -> int:
+            return run(SimpleNamespace(**words))
+
+        declared: list[click.Parameter] = getattr(run, "__click_params__", [])
+        help_ = inspect.cleandoc(text or "")
+        return cls(name, callback=call, params=declared[::-1], help=help_)
+
+    return made
+
+
+def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """Declare an option; one that may be repeated says so."""
+    if settings.get("multiple"):
+        settings["help"] += "; repeatable"
+    return click.option(*names, **settings)
+
+
+def together(*declared: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return one decorator for several, in this order."""
+
+    def decorate(run: Any) -> Any:
+        for one in reversed(declared):
+            run = one(run)
+        return run
+
+    return decorate
+
+
+def flag(name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(name, is_flag=True, help=text)
+
+
+def token_file(of: str) -> Callable[[Any], Any]:
+    return click.option("--token-file", metavar="FILE", type=LOCATION, help=f"the token for {of}")
+
+
+def tls_ca(of: str) -> Callable[[Any], Any]:
+    text = f"who signed the certificate of {of}"
+    return click.option("--tls-ca", metavar="FILE", type=LOCATION, help=text)
+
+
+def flight_proxy() -> Callable[[Any], Any]:
+    text = "an HTTP proxy in front of grpc://HOST:PORT; default: none, whatever http_proxy says"
+    return click.option("--flight-proxy", metavar="URL", help=text)
+
+
+def where(text: str, **settings: Any) -> Callable[[Any], Any]:
+    """Declare WHERE a gateway is, and what it wants to see."""
+    return together(
+        click.argument("where", metavar="WHERE", type=LOCATION, help=text, **settings),
+        token_file("http(s)://HOST:PORT"),
+        tls_ca("https://HOST:PORT"),
+    )
+
+
+as_json = flag("--json", "one JSON object")
