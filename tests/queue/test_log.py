@@ -403,15 +403,6 @@ def test_a_start_makes_the_name_of_a_segment_anew_in_which_no_end_was_published_
     assert found(disk) == [0, 1]
 
 
-def test_a_start_copies_no_segment_in_which_an_end_was_published() -> None:
-    disk = SimulatedDisk()
-    a_log(disk).append([frame(0)])
-    disk.crash()
-    disk.journal.clear()
-    a_log(disk)
-    assert not [entry for entry in disk.journal if entry[1].endswith(".segment.new")]
-
-
 FAILED = [
     fails_in_append,
     fails_in_trim,
@@ -434,39 +425,6 @@ def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     log = a_log(disk)
     assert (log.end, log.damaged, log.recovery.lost) == (2, [], False)
     assert found(disk)[-1] == 1
-
-
-class Keeps:
-    """Lets no segment go."""
-
-    def appended(self, segment: int, end: int, envelopes: int) -> None:
-        pass
-
-    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
-        return 0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_sync_of_the_list_of_damage_is_that_of_a_segment_s_name_too__NB_12(seed: int) -> None:
-    """NB-12: its failure is only told, and the next sync succeeds without the name."""
-    disk = SimulatedDisk()
-    a_long_log(disk, 3).close()
-    path = f"{DIRECTORY}/{segment_name(0)}"
-    disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
-    commit(disk, "spark", 3)
-    log = a_log(disk, segment_bytes=FRAME, check_octets=0)
-    log.keeper = Keeps()
-    assert log.trim(ending=True) == 0
-    # Of the octets that are copied aside, and of the list.
-    disk.fail_next("sync_directory", errno.EIO, "queue", times=2)
-    while log.unchecked:
-        told = log.check_older()
-    assert "could not write the list of damaged ranges" in told[-1]
-    log.append([frame(3)])
-    disk.lose_power(random.Random(seed))
-    log = a_log(disk)
-    assert (log.end, log.damaged) == (4, [(0, 1)])
-    assert found(disk) == [1, 2, 3]
 
 
 def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
@@ -545,19 +503,6 @@ def test_a_directory_of_other_things_keeps_its_mode(tmp_path: Path) -> None:
     assert directory.stat().st_mode & 0o777 == 0o755
 
 
-def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
-    commit(disk, "spark", 1)
-    assert log.trim(ending=True) == 1
-    disk.journal.clear()
-    log.append([frame(1)])
-    name = segment_name(1)
-    steps = [step for step in disk.journal if step[0] != "stat"]
-    assert steps == [("write", name), ("sync", name), ("write", "end")]
-
-
 # -- which segments go, and when -----------------------------------------------------------------
 
 
@@ -627,22 +572,6 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     log = a_log(disk)
     log.append([frame(2)])
     assert found(disk) == [2]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_head_whose_sync_failed_is_written_again__NB_12(seed: int) -> None:
-    """The next sync of the same file succeeds without it."""
-    disk = SimulatedDisk()
-    log = a_long_log(disk, 2)
-    commit(disk, "spark", 2)
-    disk.fail_next("sync", errno.EIO, segment_name(2))
-    with pytest.raises(OSError, match="Input/output error"):
-        log.trim(ending=True)
-    assert log.append([frame(2)]) == 3
-    disk.lose_power(random.Random(seed))
-    log = a_log(disk)
-    assert (log.end, log.damaged, log.recovery.lines) == (3, [], [])
-    assert found(disk)[-1] == 2
 
 
 def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
