@@ -174,6 +174,15 @@ class Sending(Case):
         self.assertTrue(transport.disconnecting)
         self.lose(client)
 
+    def test_what_waited_for_the_transport_goes_out_when_there_is_room(self) -> None:
+        client, transport = self.client(extensions="batch-ack:max-count=2")
+        transport.producer.pauseProducing()
+        client.send("q", b"1").addErrback(lambda failure: None)
+        self.assertEqual(self.bodies(transport), [])
+        transport.producer.resumeProducing()
+        self.assertEqual(self.bodies(transport), [b"1"])
+        self.lose(client)
+
     def test_many_messages_fire_once(self) -> None:
         """MM-19"""
         client, transport = self.client(extensions="batch-ack:max-count=3")

@@ -83,6 +83,9 @@ class Ends(Subscribed):
 
     def test_we_end_it__HO_08(self) -> None:
         client, transport, subscription = self.subscribed()
+        self.assertIs(self.successResultOf(client.subscribe("topic/a", "n>N1")), subscription)
+        self.assertEqual(str(subscription.filter), "n>N1")
+        transport.clear()
         ended = subscription.whenEnded()
         self.assertNoResult(ended)
         self.assertEqual(client.subscriptions, {"topic/a": subscription})
