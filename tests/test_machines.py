@@ -34,9 +34,9 @@ from twisted_msgproto.mtl.wire import control, data
 from twisted_msgproto.sabc import Client as SabcClient
 from twisted_msgproto.sabc import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
+from twisted_msgproto.umq import Client as UmqClient
+from twisted_msgproto.umq import Server as UmqServer
 from twisted_msgproto.umq.machine.attachments import Slot
-from twisted_msgproto.umq.machine.sides import Client as UmqClient
-from twisted_msgproto.umq.machine.sides import Server as UmqServer
 
 NOW = 1_000_000.0
 WALKS = 60

@@ -21,8 +21,7 @@ from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
-from twisted_msgproto.umq import Hub, MethodRegistry
-from twisted_msgproto.umq.application import call_method
+from twisted_msgproto.umq import Hub, MethodRegistry, call_method
 
 BY_SEND = {
     "lumberjack": ("publish", ""),

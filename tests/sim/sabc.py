@@ -11,10 +11,15 @@ from twisted.python.failure import Failure
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
-from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServerFactory
+from twisted_msgproto.sabc import (
+    SabcClient,
+    SabcClientFactory,
+    SabcClientService,
+    SabcServerFactory,
+    SabcSession,
+)
 from twisted_msgproto.sabc.machine.sides import Side
-from twisted_msgproto.sabc.protocol.reconnect import SabcClientService
-from twisted_msgproto.sabc.protocol.session import SabcLink, SabcSession
+from twisted_msgproto.sabc.protocol.session import SabcLink
 
 PATIENCE = {"response-seconds": 100_000.0, "connect-seconds": 1000.0}
 """A request ends with its answer or its connection here: one repeated in a session is out of order.
