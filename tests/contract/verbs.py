@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from twisted_msgproto.net.sasl import PlainClient
+from twisted_msgproto.net.authentication.sasl import PlainClient
 
 Call = Callable[[Any], Any]
 

@@ -10,9 +10,8 @@ import pytest
 
 from tests.doubles import due, octets_of, unanswered
 from twisted_msgproto.core.connection import Connection, WorkLost
-from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
+from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines, Pending
 from twisted_msgproto.core.errors import Fault, LimitExceeded, Overtaken
-from twisted_msgproto.core.pending import Pending
 
 
 class Echo(Connection[bytes, bytes, object]):

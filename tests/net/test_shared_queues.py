@@ -22,8 +22,8 @@ from twisted_msgproto.cli.stopped import StoppedBroker
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import letters as micromsg2_letters
-from twisted_msgproto.mtl import application as mtl_letters
 from twisted_msgproto.mtl import command as mtl
+from twisted_msgproto.mtl import letters as mtl_letters
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway

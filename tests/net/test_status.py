@@ -28,7 +28,7 @@ from twisted_msgproto.net.site import stream
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.verdict import safe_and_landing
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import status_path, write_status
+from twisted_msgproto.queue.consumers import status_path, write_status
 from twisted_msgproto.registry import load
 
 CONNECTIONS_MAX, LISTENERS_MAX, REQUEST_SECONDS = 100, 32, 30.0

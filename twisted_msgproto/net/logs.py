@@ -7,7 +7,6 @@ here: they stay exact whatever is written.
 
 from __future__ import annotations
 
-import atexit
 import signal
 import sys
 import time
@@ -32,8 +31,7 @@ from zope.interface import implementer
 
 from .. import registry
 from ..core.errors import shown
-from ..core.jsonlog import json_line
-from ..core.log_output import LogOutput, missing_line
+from ..core.logs import LogOutput, json_line, missing_line
 from ..core.reasons import ended_because
 from .peers import network_of
 
@@ -358,7 +356,6 @@ def _unblocked(descriptor: int, observer: Callable[[Any], Any]) -> LogOutput:
     from twisted.internet import reactor
 
     cast(Any, reactor).addSystemEventTrigger("after", "shutdown", output.close)
-    atexit.register(output.close)  # what ends a start comes before any shutdown
     return output
 
 

@@ -395,7 +395,7 @@ class MtlClient(ClientSession, link=ControlLink):
         return self._letIn(reply)
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
-        """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
+        """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
         link = self.link
         if over := link.over():
             return over

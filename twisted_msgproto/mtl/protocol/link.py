@@ -16,7 +16,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed
 from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
-from ...net import sasl
+from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
