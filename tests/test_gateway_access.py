@@ -195,9 +195,9 @@ def test_an_authoriser_of_ones_own_is_made_once_and_wins_over_the_rules(own: Pat
 def test_a_protocol_that_never_asks_is_not_run_beside_rules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from twisted_msgproto.umq.service import Options
+    options = load("umq", "service").Options
 
-    monkeypatch.setattr(Options.serverFactory, "actions", frozenset())
+    monkeypatch.setattr(options.serverFactory, "actions", frozenset())
     with pytest.raises(ConfigurationError, match=r"\[umq\]: umq does not ask who may what"):
         configuration(RULES + "[umq]\n")
 

@@ -18,7 +18,7 @@ from tests.tools.processes import START_SECONDS, Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net import options
-from twisted_msgproto.net.gateway import CannotStart, Gateway
+from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import PROTOCOLS, load
 
@@ -176,7 +176,7 @@ def test_a_sink_is_made_once_and_opened_and_closed_with_the_gateway(own: Any) ->
 
 def test_a_sink_which_cannot_open_ends_the_start_with_a_line(own: Any) -> None:
     gateway = gateway_of({"lumberjack": {"sink": "own_code:Shut"}})
-    with pytest.raises(CannotStart, match="msgproto: sink 'own_code:Shut': the door is shut"):
+    with pytest.raises(SystemExit, match="msgproto: sink 'own_code:Shut': the door is shut"):
         gateway.startService()
 
 

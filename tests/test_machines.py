@@ -282,7 +282,7 @@ class Walk:
         self.source = random.Random(seed)
         self.machine = case.make()
         self.now = NOW
-        self.places: list[Any] = []
+        self.positions: list[Any] = []
         self.events = self.placed = 0
         if case.opening is not None and self.source.random() < 0.8:
             case.opening(self.machine, NOW)
@@ -291,9 +291,9 @@ class Walk:
     def heard(self, events: Sequence[Any]) -> None:
         self.events += len(events)
         for event in events:
-            place = getattr(event, "place", None)
-            if place is not None:
-                self.places.append(place)
+            position = getattr(event, "position", None)
+            if position is not None:
+                self.positions.append(position)
                 self.placed += 1
         assert all(type(event) is not WorkLost for event in events)
         if self.machine.fault is not None and any(isinstance(e, Fault) for e in events):
@@ -319,10 +319,10 @@ class Walk:
         elif what < 0.7 and self.case.verbs:
             with contextlib.suppress(REFUSED):
                 source.choice(self.case.verbs)(machine, now)
-        elif what < 0.85 and self.places:
+        elif what < 0.85 and self.positions:
             say = machine.made_safe if source.random() < 0.9 else machine.not_safe
             try:
-                self.heard(say(self.places.pop(source.randrange(len(self.places))), now))
+                self.heard(say(self.positions.pop(source.randrange(len(self.positions))), now))
             except ValueError:
                 assert machine.finished  # it does not know of it any more
         elif what < 0.9:

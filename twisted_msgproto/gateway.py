@@ -47,7 +47,12 @@ from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.logs import twist_log
 from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit
-from .net.process import count_monotonically, share_processor, spare_lasting_objects
+from .net.process import (
+    count_monotonically,
+    forget_own_pid,
+    share_processor,
+    spare_lasting_objects,
+)
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -142,6 +147,7 @@ class Options(LegibleOptions):
             self["configuration"] = self.read()
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+        forget_own_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))

@@ -13,7 +13,7 @@ from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launched, Launcher
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import read_statuses
+from twisted_msgproto.queue.consumers import read_statuses
 
 pytestmark = [pytest.mark.slow]
 

@@ -30,8 +30,8 @@ from twisted_msgproto.micromsg2 import (
 )
 from twisted_msgproto.mtl import MtlClient, MtlClientFactory, MtlClientService
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.brokered.settled import parsed, taken
+from twisted_msgproto.queue.broker_files.marks import Marks
+from twisted_msgproto.queue.broker_files.settled import parsed, taken
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 

@@ -26,7 +26,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.shapes import QueueShown
 from twisted_msgproto.queue import QueueWriter
-from twisted_msgproto.queue.brokered.settled import SettledFile
+from twisted_msgproto.queue.broker_files.settled import SettledFile
 
 NOW = 1_700_000_000.0
 

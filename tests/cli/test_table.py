@@ -56,7 +56,7 @@ def test_counts(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
     octets = sum(file.size for file in landed.table.files())
     assert landed.msgproto("counts") == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"table {landed.location} version 4: 21 rows in 4 files, {octets} octets",
+        f"table {landed.location} version 4: 21 rows in 4 files, {octets} bytes",
         f"gateway {landed.id}: landed 21, from offset 0, 21 rows in 4 files",
         "  protocol lumberjack: 21 rows",
         "  day 2023-11-15: 11 rows",
@@ -102,8 +102,8 @@ def test_compact_says_what_it_would_do_and_does_it(
     assert landed.version == 4
     assert landed.msgproto("compact") == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"4 small files; would make 2 of 4, {octets} octets",
-        f"4 small files; made 2 of 4, {octets} octets",
+        f"4 small files; would make 2 of 4, {octets} bytes",
+        f"4 small files; made 2 of 4, {octets} bytes",
     ]
     assert landed.msgproto("verify") == 0
 
@@ -118,10 +118,10 @@ def test_vacuum_lists_and_removes(landed: Landed, capsys: pytest.CaptureFixture[
     assert landed.msgproto("vacuum", "--json") == 0
     assert not orphan.exists()
     assert capsys.readouterr().out.splitlines() == [
-        "removed 0 files, 0 octets",
+        "removed 0 files, 0 bytes",
         "day=2023-11-15/part-orphan.parquet",
-        "would remove 1 files, 5 octets",
-        '{"paths": ["day=2023-11-15/part-orphan.parquet"], "octets": 5}',
+        "would remove 1 files, 5 bytes",
+        '{"paths": ["day=2023-11-15/part-orphan.parquet"], "bytes": 5}',
     ]
 
 

@@ -40,7 +40,7 @@ from twisted_msgproto.mtl import (
     MtlServerFactory,
 )
 from twisted_msgproto.net.authentication import portal_over
-from twisted_msgproto.net.sasl import PlainClient
+from twisted_msgproto.net.authentication.sasl import PlainClient
 from twisted_msgproto.sabc import (
     SabcClient,
     SabcClientFactory,

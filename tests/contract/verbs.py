@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from twisted_msgproto.net.sasl import PlainClient
+from twisted_msgproto.net.authentication.sasl import PlainClient
 
 Call = Callable[[Any], Any]
 
@@ -299,7 +299,6 @@ ENDS = frozenset(
         "loseSession",
         "closeSession",
         "retire",
-        "fail",
         "whenEnded",
         "flush",
         "startService",
@@ -323,9 +322,6 @@ HOOKS = frozenset(
         "welcomed",
         "hello",
         "helloAttachments",
-        "admit",
-        "needsSafety",
-        "streams",
         "connectionEnded",
     }
 )
@@ -333,15 +329,7 @@ HOOKS = frozenset(
 
 INSIDE = frozenset(
     {
-        "deliver",
-        "publish",
-        "settled",
-        "dataSocket",
-        "endIfAlone",
         "flowEnded",
-        "renewFlow",
-        "leasing",
-        "renew",
         "happened",
         "progressed",
     }

@@ -10,9 +10,8 @@ import pytest
 
 from tests.doubles import due, octets_of, unanswered
 from twisted_msgproto.core.connection import Connection, WorkLost
-from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
+from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines, Pending
 from twisted_msgproto.core.errors import Fault, LimitExceeded, Overtaken
-from twisted_msgproto.core.pending import Pending
 
 
 class Echo(Connection[bytes, bytes, object]):
@@ -108,7 +107,7 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
     assert (echo.paused(1.0), echo.resumed(2.0), echo.held, echo.unfinished) == ([], [], 0, False)
     assert echo.objects == 0
     for answer in (echo.made_safe, echo.not_safe):
-        with pytest.raises(ValueError, match="no event had the place 7"):
+        with pytest.raises(ValueError, match="no event had the position 7"):
             answer(7, 1.0)
     assert not echo.finished
     assert echo.ended(3.0) == []

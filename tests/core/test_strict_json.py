@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.strict_json import (
-    CHECKED_AT_ONCE_OCTETS,
-    CHUNK_OCTETS,
-    STEP_OCTETS,
     JsonCheck,
     JsonRefused,
     NotJson,
     check_json,
     parse_json,
 )
+
+CHECKED_AT_ONCE, CHUNK, STEP = 65_536, 4096, 24  # octets
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(max_size=5),
@@ -221,12 +220,12 @@ def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
         octets = text.encode() if rng.random() < 0.3 else spoilt(rng, text)
         expected = verdict(octets)
         good += expected is None
-        for chunk_octets in (1, 2, 3, 7, 50, CHUNK_OCTETS):
+        for chunk_octets in (1, 2, 3, 7, 50, CHUNK):
             assert verdict(octets, chunk_octets) is expected, (octets, chunk_octets)
     assert 0 < good < 100
 
 
-@pytest.mark.parametrize("chunk_octets", [None, 1, CHUNK_OCTETS])
+@pytest.mark.parametrize("chunk_octets", [None, 1, CHUNK])
 @pytest.mark.parametrize(
     ("octets", "expected"),
     [
@@ -259,13 +258,13 @@ def test_numbers_may_have_any_size_and_containers_stand_512_deep(
 def test_a_slice_takes_no_more_than_it_may(octets: bytes) -> None:
     """HO-15: a token which is looked at by itself counts as one step at least"""
     large = b"[" + b",".join([octets] * (400_000 // len(octets))) + b"]"
-    assert len(large) > CHECKED_AT_ONCE_OCTETS
+    assert len(large) > CHECKED_AT_ONCE
     check, slices = JsonCheck(large), 0
     while not check.done:
         left = check.go_on(1000)
         slices += 1
-        assert left > -CHUNK_OCTETS * 2
-    assert slices >= len(large) // (1000 * STEP_OCTETS + CHUNK_OCTETS)
+        assert left > -CHUNK * 2
+    assert slices >= len(large) // (1000 * STEP + CHUNK)
     assert verdict(large) is None
     assert verdict(large[:-1]) is NotJson
 

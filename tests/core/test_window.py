@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.sequence import (
+from twisted_msgproto.core.window import (
     SEQUENCE_16_BITS_WITHOUT_0,
+    ReceiveWindow,
+    SendWindow,
 )
-from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 
 
 def filled(*sequences, limit=10):

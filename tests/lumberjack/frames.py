@@ -129,7 +129,7 @@ class Session:
         """Read ``octets``; the acks which that gave out, as (version, sequence)."""
         events = [event for turn in self.turns(octets) for event in turn]
         self.events += events
-        self.waiting += [event.place for event in events if not isinstance(event, Fault)]
+        self.waiting += [event.position for event in events if not isinstance(event, Fault)]
         return self.safe() if self.safe_at_once else self.acks()
 
     def safe(self, count=None):

@@ -151,7 +151,7 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
     events = session.reader.receive(octets, 0.0)
     assert session.reader.unfinished  # the rest of the compressed frame
     for event in events:
-        session.reader.made_safe(event.place, 0.0)
+        session.reader.made_safe(event.position, 0.0)
     given = [(2, 1), (2, 2), (2, 0)] if second == 1 else [(2, 1), (2, 0)]
     assert session.acks() == given
     rest = session.receive(b"")
@@ -177,7 +177,7 @@ def test_acks_which_wait_cost_little_more_than_their_octets(frame, within):
     finally:
         tracemalloc.stop()
     assert peak < count * 80
-    session.waiting += [event.place for event in events]
+    session.waiting += [event.position for event in events]
     sequence = 0 if frame == encode_window(0) else 7
     assert session.safe() == [(2, 1)] + [(2, sequence)] * count
     assert session.reader.counters.acks == count + 1
@@ -235,7 +235,7 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
     places: list[int] = []
 
     def receive(octets: bytes, now: float) -> None:
-        places.extend(event.place for event in reader.receive(octets, now))  # type: ignore[union-attr]
+        places.extend(event.position for event in reader.receive(octets, now))  # type: ignore[union-attr]
 
     steps: list[tuple[Callable[[], object], dict[str, Any], bytes]] = [
         (lambda: receive(encode_window(3), 1.0), {"window": 3}, b""),
@@ -387,7 +387,7 @@ def test_what_happens_in_silence_and_when__LJ_13__LJ_14__LJ_17__NB_10(name: str)
         for now, octets in enumerate(reads):
             for event in reader.receive(octets, now):
                 if safe:
-                    reader.made_safe(event.place, now)  # type: ignore[union-attr]
+                    reader.made_safe(event.position, now)  # type: ignore[union-attr]
         if without == "paused":
             reader.paused(now)
         happened: list[str] = []
@@ -438,7 +438,7 @@ def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() 
     """Half a frame behind what is acknowledged waits for nobody."""
     reader = Reader(limits(TIMES))
     (event,) = reader.receive(encode_window(1) + events_of(1) + b"2", 0.0)
-    reader.made_safe(event.place, 0.0)  # type: ignore[union-attr]
+    reader.made_safe(event.position, 0.0)  # type: ignore[union-attr]
     assert reader.outputs() == encode_ack(1)
     reader.receive(encode_window(1)[1:] + events_of(1), 10.0)
     told = []
@@ -482,13 +482,13 @@ def test_who_shuts_its_side_is_acknowledged_as_far_as_all_is_safe__LJ_19(
     (event,) = reader.receive(encode_window(5) + encode_json([1, 2], [b"a", b"b"]), 0.0)
     assert not isinstance(event, Fault)
     if safe_before:
-        reader.made_safe(event.place, 0.0)
+        reader.made_safe(event.position, 0.0)
         assert reader.outputs() == b""
         reader.ended(0.0)
     else:
         reader.ended(0.0)
         assert (reader.outputs(), reader.finished) == (b"", False)
-        reader.made_safe(event.place, 0.0)
+        reader.made_safe(event.position, 0.0)
     assert (reader.outputs(), reader.finished) == (encode_ack(2), True)
 
 
@@ -516,7 +516,7 @@ def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_n
     assert reader.unfinished
     reader.drain(0.0)
     assert reader.finished
-    reader.made_safe(events[0].place, 0.0)
+    reader.made_safe(events[0].position, 0.0)
     assert reader.outputs() == b""
 
 
@@ -647,7 +647,7 @@ def test_long_runs_are_events_of_their_own():
     # Empty batches stand between, because windows of documents alone are one run anyway.
     session.receive(encode_window(0).join([short, short, window, short, window]))
     assert [len(event.sequences) for event in session.events] == [2, count, 1, count]
-    assert [event.place for event in session.events] == [2, 66, 67, 131]
+    assert [event.position for event in session.events] == [2, 66, 67, 131]
 
 
 def test_the_reader_uses_the_compiled_form_of_the_scan_where_there_is_one():

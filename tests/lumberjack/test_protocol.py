@@ -308,7 +308,7 @@ def test_a_large_event_passes_in_either_way(version, body):
         events += reader.receive(b"", 0.0)
     (event_,) = events
     assert [*(event_.bodies if version == 2 else event_.pairs)] == [event]
-    reader.made_safe(event_.place, 0.0)
+    reader.made_safe(event_.position, 0.0)
     writer.receive(reader.outputs(), 0.0)
     assert writer.unacknowledged == 0
 

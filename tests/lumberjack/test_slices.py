@@ -71,7 +71,7 @@ def test_large_batches_land_whole_with_the_memory_of_the_compressed_octets_and_s
                 assert landed or event.bodies[0] == first
                 landed += len(event.bodies)
                 landed_octets += sum(map(len, event.bodies))
-                reader.made_safe(event.place, 0.0)
+                reader.made_safe(event.position, 0.0)
             held = max(held, reader.held)
             events = event = None
         _, peak = tracemalloc.get_traced_memory()
@@ -174,7 +174,7 @@ def test_acks_wait_for_the_good_end_of_a_large_frame():
     for turn in session.turns(encode_compressed(frames)):
         assert not acks, "they come with the last turn"
         for event in turn:
-            reader.made_safe(event.place, 0.0)
+            reader.made_safe(event.position, 0.0)
         acks = session.acks()
     assert acks == [(2, number) for number in range(10, 101, 10)]
 
@@ -193,7 +193,7 @@ def test_keep_alives_run_from_the_first_octets_of_a_compressed_frame():
     while not events:
         events = reader.receive(b"", session.now)
     assert reader.unfinished
-    reader.made_safe(events[-1].place, session.now)
+    reader.made_safe(events[-1].position, session.now)
     reader.paused(session.now)
     assert session.wait(6.5) == [(2, 0), (2, 0)]
     reader.resumed(session.now)

@@ -147,6 +147,13 @@ def test_the_ack_of_a_read_that_is_cut_waits_for_the_rest_but_not_for_ever__MM_1
     assert acks_written(full) == [2]
 
 
+def test_a_connection_that_is_lost_acknowledges_nothing__MM_19() -> None:
+    server = server_with(BATCH + "9")
+    safe(server, receive(server, message(1)))
+    server.lost(0.0)
+    assert server.outputs() == b""
+
+
 @pytest.mark.parametrize("count", [10, 100, 1000])
 @pytest.mark.parametrize("toward", ["server", "client"])
 def test_a_thousand_messages_in_bulk_need_an_ack_for_each_window__MM_19(

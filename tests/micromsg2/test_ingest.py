@@ -188,6 +188,7 @@ class Hooks(Case):
                 "ConnectionDone",
             ],
         )
+        self.assertEqual(factory.counters["errors_received"], 1)
 
     def test_a_message_which_is_refused_is_settled_and_goes_nowhere(self) -> None:
         """MM-19: raised at once, or later"""

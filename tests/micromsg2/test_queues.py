@@ -261,6 +261,13 @@ class Full(Peers):
         self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
         self.assertTrue(both.closed)
 
+    def test_who_is_lost_leaves_no_deadline__BK_03(self) -> None:
+        """BK-03: see ``tearDown``"""
+        both = self.both(70, withheld_octets=16 << 10, withheld_seconds=2000)
+        for _ in range(70):
+            both.send("q", b"x" * 330)
+        self.gone(both)
+
     def test_who_fills_its_queue_without_end_is_closed_at_once__BK_03(self) -> None:
         """BK-03: four times the limit is the bound"""
         both = self.both(500, withheld_octets=16 << 10)

@@ -246,7 +246,7 @@ class Sending(Case):
         self.assertIn("failed: 1", str(self.failureResultOf(sent, ConnectionClosed).value))
         broken, _ = self.client(extensions="ack")
         sent = broken.send("q", b"")
-        broken.dataReceived(b"\xff")
+        broken.dataReceived(encode_error("oops: no end") + b"\xff")
         self.lose(broken)
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
 

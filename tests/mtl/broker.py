@@ -189,7 +189,7 @@ class Broker:
 
     def safe(self, event: Any, safe: bool = True) -> None:
         say = self.server.made_safe if safe else self.server.not_safe
-        self.collect(say(event.place, self.now))
+        self.collect(say(event.position, self.now))
 
     @property
     def dropped(self) -> dict[str, int]:

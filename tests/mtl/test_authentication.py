@@ -19,9 +19,8 @@ from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, taking, until
 from tests.mtl.plain import Flow, Plain
 from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
 from twisted_msgproto.mtl import MtlServerFactory, zeromq
-from twisted_msgproto.net import sasl
-from twisted_msgproto.net.authentication import portal_over
-from twisted_msgproto.net.sasl import credentials
+from twisted_msgproto.net.authentication import portal_over, sasl
+from twisted_msgproto.net.authentication.sasl import credentials
 
 
 def checkers() -> list[Any]:

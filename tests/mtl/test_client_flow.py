@@ -590,58 +590,46 @@ def test_what_waits_is_sent_when_a_reject_makes_room__MT_27() -> None:
     assert [c.body for c in flowing.sent if isinstance(c, Content)] == [b"2"]
 
 
-def confirm_one(flowing: Flowing) -> None:
-    one, _ = flowing.write(1, 2), flowing.flow.suspend("lost")
-    flowing.open("new")
-    sequence = next(c.sequence for c in flowing.sent if isinstance(c, Content))
-    assert flowing.get(Confirm(sequence)) == [terms.ContentsConfirmed(one[:1])]
+def confirm_one(flowing: Flowing, sequences: list[int]) -> None:
+    assert flowing.get(Confirm(sequences[0])) == [terms.ContentsConfirmed([1])]
 
 
-def confirm_all_before(flowing: Flowing) -> None:
+def confirm_all_before(flowing: Flowing, sequences: list[int]) -> None:
     """A Confirm that names a content which is settled, and covers two that are not."""
-    flowing.write(1, 2, 3, 4, 5)
-    flowing.flow.suspend("lost")
-    flowing.open("new")
-    sequences = [c.sequence for c in flowing.sent if isinstance(c, Content)]
     flowing.get(Confirm(sequences[2]))
     assert flowing.get(Confirm(sequences[2], True)) == [terms.ContentsConfirmed([1, 2])]
 
 
-def have_a_command_answered(flowing: Flowing) -> None:
-    flowing.flow.summon("a", flowing.now)
-    flowing.flow.suspend("lost")
-    flowing.open("new")
-    (summon,) = flowing.sent
-    assert isinstance(summon, Summon)
-    flowing.get(Response(summon.sequence, 200))
+def have_a_command_answered(flowing: Flowing, sequences: list[int]) -> None:
+    flowing.get(Response(sequences[0], 200))
 
 
-def have_a_lease_accepted(flowing: Flowing) -> None:
-    flowing.flow.suspend("lost")
-    flowing.open("new")
+def have_a_lease_accepted(flowing: Flowing, sequences: list[int]) -> None:
     flowing.write(1)
 
 
 @pytest.mark.parametrize(
-    ("success", "reads"),
+    ("begin", "success"),
     [
-        (confirm_one, False),
-        (confirm_all_before, False),
-        (have_a_command_answered, True),
-        (have_a_lease_accepted, False),
+        (lambda flowing: flowing.write(1, 2), confirm_one),
+        (lambda flowing: flowing.write(1, 2, 3, 4, 5), confirm_all_before),
+        (lambda flowing: flowing.flow.summon("a", 0.0), have_a_command_answered),
+        (lambda flowing: None, have_a_lease_accepted),
     ],
 )
 def test_after_a_success_as_many_leases_as_ever_may_come_to_nothing__MT_28(
-    success: Callable[[Flowing], None], reads: bool
+    begin: Callable[[Flowing], object], success: Callable[[Flowing, list[int]], None]
 ) -> None:
-    flowing = Flowing(reads, renewals=3)
+    flowing = Flowing(success is have_a_command_answered, renewals=3)
     flowing.open()
-    success(flowing)
-    renewed = 0
-    while isinstance(flowing.flow.suspend("lost")[0], terms.FlowSuspended):
-        flowing.open("new")
-        renewed += 1
-    assert renewed == 3
+    begin(flowing)
+    flowing.flow.suspend("lost")
+    flowing.open("new")
+    success(flowing, [one.sequence for one in flowing.sent])  # type: ignore[union-attr]
+    for expected in [terms.FlowSuspended] * 3 + [terms.FlowGivenUp]:
+        assert [type(event) for event in flowing.flow.suspend("lost")] == [expected]
+        if expected is terms.FlowSuspended:
+            flowing.open("new")
 
 
 def test_a_flow_that_never_stood_is_given_up_after_as_many_leases__MT_28() -> None:

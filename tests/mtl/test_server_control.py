@@ -627,7 +627,7 @@ def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
     broker.server.lost(broker.now)
     states.append(broker.server.state)
     assert states == ["open", "draining", "closed"]
-    assert broker.server.finished
+    assert (broker.server.finished, broker.server.outputs()) == (True, ([], []))
     counted = dict(broker.server.counters)
     assert broker.ask_raw(PEER, b"", b"Connection.Open", b"{}") == []
     assert (broker.server.outputs(), broker.server.deadline) == (([], []), None)

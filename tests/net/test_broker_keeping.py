@@ -17,7 +17,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.net import DurableSink
-from twisted_msgproto.net.broker import broker_of, keeping
+from twisted_msgproto.net.broker import broker_of, persistence
 from twisted_msgproto.net.broker.view import ServedQueues
 from twisted_msgproto.queue import OS_DISK
 from twisted_msgproto.testing import BrokenDisk
@@ -144,7 +144,7 @@ class Keeps(TestCase):
 
     async def test_what_the_disk_cannot_read_now_is_delivered_later__RD_50(self) -> None:
         """RD-50: it was dropped and settled for good; one line tells it, and the page."""
-        self.patch(keeping, "AGAIN_SECONDS", 0.01)
+        self.patch(persistence, "AGAIN_SECONDS", 0.01)
         lines = list[str]()
         disk = BrokenDisk()
         sink, broker = self.start(disk=disk, report=lines.append, broker_memory=5000)
@@ -173,7 +173,7 @@ class Keeps(TestCase):
 
     async def test_what_somebody_took_away_is_delivered_when_it_is_put_back(self) -> None:
         """RD-54: it was dropped and settled for good, though a line asks to put it back."""
-        self.patch(keeping, "AGAIN_SECONDS", 0.01)
+        self.patch(persistence, "AGAIN_SECONDS", 0.01)
         for cut in (False, True):
             lines = list[str]()
             sink, broker = self.start(report=lines.append, broker_memory=5000)

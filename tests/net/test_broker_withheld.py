@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 
 from twisted_msgproto.net import ReadControl
-from twisted_msgproto.net.broker import Withheld
+from twisted_msgproto.net.broker import SenderBackpressure
 
 LIMIT = 100
 
@@ -33,7 +33,7 @@ class Sender:
 
 
 def test_senders_above_the_limit_are_not_read_until_half_of_it_is_gone() -> None:
-    withheld = Withheld(LIMIT, 30, Clock())
+    withheld = SenderBackpressure(LIMIT, 30, Clock())
     first, second = Sender(), Sender()
     withheld.add(first, LIMIT)
     assert not first.wire.paused
@@ -47,7 +47,7 @@ def test_senders_above_the_limit_are_not_read_until_half_of_it_is_gone() -> None
 
 
 def test_a_sender_of_which_nothing_waits_is_read_though_others_wait() -> None:
-    withheld = Withheld(LIMIT, 30, Clock())
+    withheld = SenderBackpressure(LIMIT, 30, Clock())
     first, second = Sender(), Sender()
     withheld.add(first, LIMIT)
     withheld.add(second, 10)
@@ -58,7 +58,7 @@ def test_a_sender_of_which_nothing_waits_is_read_though_others_wait() -> None:
 
 def test_a_sender_that_owes_acks_is_read_and_has_a_deadline() -> None:
     clock = Clock()
-    withheld = Withheld(LIMIT, 30, clock)
+    withheld = SenderBackpressure(LIMIT, 30, clock)
     sender = Sender(owing=True)
     withheld.add(sender, LIMIT + 1)
     assert not sender.wire.paused
@@ -73,7 +73,7 @@ def test_a_sender_that_owes_acks_is_read_and_has_a_deadline() -> None:
 
 def test_who_has_settled_all_waits_like_others() -> None:
     clock = Clock()
-    withheld = Withheld(LIMIT, 30, clock)
+    withheld = SenderBackpressure(LIMIT, 30, clock)
     sender = Sender(owing=True)
     withheld.add(sender, LIMIT + 1)
     sender.owes_settlements = False
@@ -87,7 +87,7 @@ def test_who_has_settled_all_waits_like_others() -> None:
 
 
 def test_four_times_the_limit_ends_who_brings_it() -> None:
-    withheld = Withheld(LIMIT, 0, Clock())
+    withheld = SenderBackpressure(LIMIT, 0, Clock())
     sender, other = Sender(owing=True), Sender(owing=True)
     withheld.add(sender, 4 * LIMIT)
     withheld.add(other, 1)

@@ -16,7 +16,7 @@ from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from twisted_msgproto.core.kept import ENTRY_OCTETS, SMALL_OCTETS, Keeping, Kept, table_octets
+from twisted_msgproto.core.kept import Keeping, Kept, table_octets
 from twisted_msgproto.net import OctetBudget, ReadControl, gateway
 
 LATE_SECONDS, LOOK_SECONDS = 5.0, 1.0
@@ -403,6 +403,7 @@ def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
 # ── what sessions keep for their peers has one bound for all of ─────────────────────────────────
 
 
+SMALL_OCTETS = 8 << 10  # a session may keep this whatever others keep
 KEPT_LIMIT = 100 * SMALL_OCTETS
 MUCH = 256 << 20
 
@@ -421,7 +422,7 @@ def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
     """NB-02."""
     texts = {"a": "", "b": "\N{GRINNING FACE}"}
     taken = sum(sys.getsizeof(text) for text in ("a", "", "b", "\N{GRINNING FACE}"))
-    assert table_octets(texts) == taken + 2 * ENTRY_OCTETS
+    assert table_octets(texts) == taken + 2 * 80
     assert table_octets({}) == 0
 
 

@@ -22,21 +22,18 @@ from twisted_msgproto.cli.stopped import StoppedBroker
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import letters as micromsg2_letters
-from twisted_msgproto.micromsg2.service import Options as MicroMsg2Options
-from twisted_msgproto.micromsg2.service import serve as serve_micromsg2
-from twisted_msgproto.mtl import application as mtl_letters
 from twisted_msgproto.mtl import command as mtl
-from twisted_msgproto.mtl.service import Options as MtlOptions
-from twisted_msgproto.mtl.service import serve as serve_mtl
+from twisted_msgproto.mtl import letters as mtl_letters
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker
+from twisted_msgproto.registry import load
 
 reactor: Any = installed
 SERVERS = {
-    "micromsg2": (MicroMsg2Options, serve_micromsg2, "tcp:0:interface=127.0.0.1", micromsg2),
-    "mtl": (MtlOptions, serve_mtl, "tcp://127.0.0.1:*", mtl),
+    "micromsg2": ("tcp:0:interface=127.0.0.1", micromsg2),
+    "mtl": ("tcp://127.0.0.1:*", mtl),
 }
 NAMESPACE = ("--broker-namespace", "shop")
 
@@ -51,11 +48,12 @@ class Shared(TestCase):
     def serve(self, queue: str | None = None, **words: tuple[str, ...]) -> Gateway:
         """A gateway of the servers that are named, with these options."""
         gateway = Gateway(reactor, queue)
-        for name, (options, serve, endpoint, _) in SERVERS.items():
+        for name, (endpoint, _) in SERVERS.items():
             if name in words:
-                read: Any = options()
+                service = load(name, "service")
+                read: Any = service.Options()
                 read.read(["-e", endpoint, *words[name]])
-                serve(read, gateway).setServiceParent(gateway)
+                service.serve(read, gateway).setServiceParent(gateway)
         gateway.startService()
         self.addCleanup(gateway.stopService)
         for service in gateway.services:
@@ -71,13 +69,13 @@ class Shared(TestCase):
         options = SendOptions(
             endpoint=self.addresses[name], destination=destination, properties=properties
         )
-        await SERVERS[name][3].send(reactor, options, Bodies(list(bodies), 2), progress)
+        await SERVERS[name][1].send(reactor, options, Bodies(list(bodies), 2), progress)
         self.assertEqual(progress.messages_acknowledged, len(bodies))
 
     async def recv(self, name: str, destination: str, **options: Any) -> list[Message]:
         shown: list[Message] = []
         asked = RecvOptions(endpoint=self.addresses[name], destination=destination, **options)
-        command = SERVERS[name][3]
+        command = SERVERS[name][1]
         await receive(reactor, command, asked, shown.append)  # type: ignore[arg-type]
         return shown
 
@@ -192,16 +190,16 @@ class Shared(TestCase):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "micromsg2", "mtl/x", "x" * 65, "-a"])
-@pytest.mark.parametrize("options", [MicroMsg2Options, MtlOptions])
-def test_a_namespace_is_named_like_no_space_of_a_server(options: Any, name: str) -> None:
+@pytest.mark.parametrize("protocol", ["micromsg2", "mtl"])
+def test_a_namespace_is_named_like_no_space_of_a_server(protocol: str, name: str) -> None:
     with pytest.raises(usage.UsageError, match="broker-namespace"):
-        options().read([f"--broker-namespace={name}"])
+        load(protocol, "service").Options().read([f"--broker-namespace={name}"])
 
 
-@pytest.mark.parametrize("options", [MicroMsg2Options, MtlOptions])
-def test_what_a_full_queue_does_is_one_of_two(options: Any) -> None:
+@pytest.mark.parametrize("protocol", ["micromsg2", "mtl"])
+def test_what_a_full_queue_does_is_one_of_two(protocol: str) -> None:
     with pytest.raises(usage.UsageError, match="wait or dead-letter, not 'drop'"):
-        options().read(["--queue-full=drop"])
+        load(protocol, "service").Options().read(["--queue-full=drop"])
 
 
 # ── the table of docs/broker.md ─────────────────────────────────────────────────────────────────

@@ -21,13 +21,13 @@ from twisted.python import usage
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
 from tests.tools.small_link import LineServer
 from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
-from twisted_msgproto.lumberjack.service import Options
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net import MachineTimer, MsgprotoServerFactory
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.process import count_monotonically
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.registry import load
 
 
 class Machine:
@@ -209,14 +209,14 @@ def test_nothing_is_measured_unless_an_operator_asks(words: list[str], watches: 
 
 
 def factory_of(words: list[str]) -> Any:
-    options = Options()
+    options = load("lumberjack", "service").Options()
     options.read(words)
     return Gateway(Clock()).makeFactory(options)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan", ""])
 def test_an_option_that_is_no_time_is_a_line(text: str) -> None:
-    read: Callable[[list[str]], None] = Options().read
+    read: Callable[[list[str]], None] = load("lumberjack", "service").Options().read
     with pytest.raises(usage.UsageError, match="turn-warn takes a time in ms"):
         read([f"--turn-warn={text}"])
 

@@ -24,7 +24,6 @@ from tests.net.test_websocket_cases import (
     sent,
 )
 from twisted_msgproto.net import MsgprotoServerFactory, SessionFactory
-from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     OctetWire,
@@ -33,6 +32,7 @@ from twisted_msgproto.net.wires.websocket import (
 )
 
 SPEAKS_TLS = "it speaks TLS, and this endpoint does not"
+TURN_SECONDS = 0.008
 LONG_HEAD = "the HTTP head is too long"
 
 

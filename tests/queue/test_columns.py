@@ -269,6 +269,16 @@ def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
         assert str(caught.value) == f"protocol and kind are text, not {told}"
 
 
+@pytest.mark.parametrize(("octets", "copied"), [(10, True), (100_000, False)])
+def test_a_small_frame_is_one_piece_and_what_is_large_is_not_copied(
+    octets: int, copied: bool
+) -> None:
+    body = b"x" * octets
+    pieces = encode([one(body=[body], message_id=["a"])]).pieces
+    assert (len(pieces) == 2) is copied  # its runs, and its columns
+    assert sum(map(len, pieces)) > octets
+
+
 def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     octets = encode([one(body=[b"x" * 500])]).octets
     monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets)

@@ -11,17 +11,23 @@ import pytest
 
 from tests.tools.queues import batch, put, rows
 from twisted_msgproto.core.errors import QueueError, QueueLocked
-from twisted_msgproto.queue import QueueWriter
-from twisted_msgproto.queue.below import (
+from twisted_msgproto.queue import QueueWriter, SegmentLog
+from twisted_msgproto.queue.consumers import cut_to_fit, read_statuses, status_path, write_status
+from twisted_msgproto.queue.queue_directories import (
     has_broker,
     is_queue,
-    is_unpublished,
-    mend,
     queues_at,
     queues_in,
     unheld,
 )
-from twisted_msgproto.queue.bridges import cut_to_fit, read_statuses, status_path, write_status
+from twisted_msgproto.queue.reader import is_unpublished
+
+
+def mend(place: Path | str) -> list[str]:
+    """Start and end a writer; what it has found."""
+    log = SegmentLog(place, check_octets=0)
+    log.close()
+    return log.recovery.lines
 
 
 def made(directory: str | Path) -> str:
@@ -114,9 +120,9 @@ def test_mending_tells_what_the_start_of_the_writer_has_found(tmp_path: Path) ->
     octets = bytearray(segment.read_bytes())
     octets[octets.rfind(b"\x93MPF") - 9] ^= 1
     segment.write_bytes(octets)
-    (line,) = mend(str(tmp_path / "q")).lines
+    (line,) = mend(tmp_path / "q")
     assert "damaged" in line
-    assert mend(str(tmp_path / "q")).lines == []
+    assert mend(tmp_path / "q") == []
 
 
 def test_a_queue_that_a_process_has_is_held_and_not_mended(tmp_path: Path) -> None:

@@ -143,15 +143,15 @@ def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
 
 def test_the_page_s_own_numbers_are_the_code_s() -> None:
     page = PAGE.read_text()
-    from twisted_msgproto.queue import format, quarantine, schema
+    from twisted_msgproto.queue import format, recovery, schema
 
     assert f"magic `{format.SEGMENT_MAGIC.hex(' ').upper()}`" in page
     assert f"magic `{format.END_MAGIC.hex(' ').upper()}`" in page
     assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
     assert f"Header, {format.SEGMENT_HEADER_OCTETS} octets" in page
     assert f"`end`, {format.END_OCTETS} octets" in page
-    assert f"(the {quarantine.UNFINISHED_KEPT} newest are kept)" in page
-    assert f"(at most {quarantine.COPY_OCTETS_MAX >> 20} MiB of each stretch)" in page
+    assert f"(the {recovery.UNFINISHED_KEPT} newest are kept)" in page
+    assert f"(at most {recovery.COPY_OCTETS_MAX >> 20} MiB of each stretch)" in page
     rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)
     named = [(int(bit), name) for bit, name, _ in rows]
     assert named == [(bit.bit_length() - 1, name) for bit, name, _ in schema.STORED]

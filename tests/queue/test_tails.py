@@ -13,7 +13,7 @@ from tests.queue.test_recovery import DIRECTORY, FIRST, frames, goes_on, reopene
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import FRAME_HEADER_OCTETS, frame, sealed
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
-from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, quarantine
+from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, recovery
 
 END = f"{DIRECTORY}/end"
 UNFINISHED_KEPT = 8
@@ -249,7 +249,7 @@ def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "COPY_OCTETS_MAX", 40)
+    monkeypatch.setattr(recovery, "COPY_OCTETS_MAX", 40)
     disk = SimulatedDisk()
     _, tail = a_spoilt_header(disk)
     [line] = reopened(disk).recovery.lines

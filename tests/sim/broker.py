@@ -15,11 +15,11 @@ from unittest import mock
 
 from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
-from twisted_msgproto.core.broker import Letter, QueueName, machine, places, stock, turns
+from twisted_msgproto.core.broker import Letter, QueueName, machine, places, store, turns
 from twisted_msgproto.core.broker.machine import Broker
 from twisted_msgproto.core.broker.places import Places, Row
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
-from twisted_msgproto.core.broker.stock import Stock
+from twisted_msgproto.core.broker.store import QueueStore
 
 STEPS = 60
 
@@ -61,7 +61,7 @@ class BrokerWorld:
         }
         # Sizes that only long backlogs reach otherwise.
         self.sizes = {
-            (stock, "READ_PLACES"): choice((2, 5, 512)),
+            (store, "READ_PLACES"): choice((2, 5, 512)),
             (machine, "SERVED_MAX"): choice((1, 3, 512)),
             (turns, "SHARED_MAX"): choice((1, 16)),
             (places, "CHUNK"): choice((1, 3, 4096)),
@@ -343,7 +343,7 @@ def written_too_early() -> AbstractContextManager[object]:
 
     def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
         for _, letters in hands:
-            self._events.append(stock.Settled(queue.name, [letter.place for letter in letters]))
+            self._events.append(store.Settled(queue.name, [letter.place for letter in letters]))
         carry_out(self, queue, hands, unwanted)
 
     return mock.patch.object(Broker, "_carry_out", carrying)
@@ -351,21 +351,21 @@ def written_too_early() -> AbstractContextManager[object]:
 
 def dead_letters_are_not_told() -> AbstractContextManager[object]:
     """The durable half does not hear of dead letters: after a crash they are in their queue."""
-    bury = Stock._bury
+    bury = QueueStore._bury
 
-    def burying(self: Stock, *arguments: Any) -> None:
+    def burying(self: QueueStore, *arguments: Any) -> None:
         events = len(self._events)
         bury(self, *arguments)
         self._events[events:] = [
-            event for event in self._events[events:] if not isinstance(event, stock.DeadLettered)
+            event for event in self._events[events:] if not isinstance(event, store.DeadLettered)
         ]
 
-    return mock.patch.object(Stock, "_bury", burying)
+    return mock.patch.object(QueueStore, "_bury", burying)
 
 
 def senders_wait_for_ever() -> AbstractContextManager[object]:
     """Who waits for room in a queue is not called."""
-    return mock.patch.object(Stock, "_freed", lambda self, queue: None)
+    return mock.patch.object(QueueStore, "_freed", lambda self, queue: None)
 
 
 def more_than_there_is_room() -> AbstractContextManager[object]:
@@ -388,11 +388,11 @@ def more_than_there_is_room() -> AbstractContextManager[object]:
 def reads_for_all_at_once() -> AbstractContextManager[object]:
     """Every queue has a letter read back, however many there are (NB-02)."""
 
-    def asking(self: Stock, queue: BrokerQueue) -> None:
+    def asking(self: QueueStore, queue: BrokerQueue) -> None:
         if queue.loading is None:
             self._ask(queue)
 
-    return mock.patch.object(Stock, "_want", asking)
+    return mock.patch.object(QueueStore, "_want", asking)
 
 
 def what_was_read_stays() -> AbstractContextManager[object]:
@@ -402,7 +402,7 @@ def what_was_read_stays() -> AbstractContextManager[object]:
 
 def nobody_is_next_in_line() -> AbstractContextManager[object]:
     """Room for reading is there, and nobody who waits for it is told."""
-    return mock.patch.object(Stock, "_read_on", lambda self, busy: None)
+    return mock.patch.object(QueueStore, "_read_on", lambda self, busy: None)
 
 
 BROKER_BUGS: dict[str, Bug] = {

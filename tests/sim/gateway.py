@@ -20,7 +20,7 @@ from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.brokered import BrokerState
+from twisted_msgproto.queue.broker_files import BrokerState
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
 from twisted_msgproto.queue.format import Identity

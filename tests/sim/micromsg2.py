@@ -18,7 +18,7 @@ from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from twisted_msgproto.core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
@@ -40,7 +40,7 @@ from twisted_msgproto.micromsg2.wire import (
     encode_handshake,
     encode_message,
 )
-from twisted_msgproto.net.broker.keeping import Keeping, KeptBroker
+from twisted_msgproto.net.broker.persistence import BrokerPersistence, KeptBroker
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import format as segments
 
@@ -509,7 +509,7 @@ def compared_by_size() -> AbstractContextManager[object]:
 
 def published_before_stored() -> AbstractContextManager[object]:
     """Consumers get what is not safe yet."""
-    put, publish, guessed = DurableSink.put, Keeping._publish, 0
+    put, publish, guessed = DurableSink.put, BrokerPersistence._publish, 0
 
     def early(self: Any, batch: Any) -> Any:
         nonlocal guessed
@@ -523,7 +523,7 @@ def published_before_stored() -> AbstractContextManager[object]:
     def patched() -> Iterator[None]:
         with (
             mock.patch.object(DurableSink, "put", early),
-            mock.patch.object(Keeping, "stored", lambda self, batch, first: None),
+            mock.patch.object(BrokerPersistence, "stored", lambda self, batch, first: None),
         ):
             yield
 

@@ -20,11 +20,9 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
 from tests.tools.s3 import Store
-from tests.tools.tables import RUN, TABLE_SCHEMA
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import read_statuses
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.table.log import Table
 
 START_SECONDS = 600.0
@@ -120,7 +118,7 @@ def test_a_wrong_option_is_one_line(
 def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
     launch: Launcher, queue: Path
 ) -> None:
-    """TB-10: delta-rs keeps the interpreter's lock while it waits, so nothing of ours could run."""
+    """TB-10: nothing of ours could run while the store said nothing."""
     with socket.create_server(("127.0.0.1", 0)) as store:
         options = {
             "aws_endpoint_url": f"http://127.0.0.1:{store.getsockname()[1]}",
@@ -136,7 +134,7 @@ def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
         with connection:
             process.signal(signal.SIGTERM)
             # Left alone it says after a minute that the store does not answer, and exits with 2.
-            assert process.wait(seconds=START_SECONDS) in (0, -signal.SIGKILL)
+            assert process.wait(seconds=START_SECONDS) == 0
 
 
 def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Path) -> None:
@@ -213,21 +211,6 @@ def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__T
         assert process.wait(seconds=START_SECONDS) == 0
     assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
     assert list(QueueReader(queue).consumers().values()) == [1500]
-
-
-def test_a_checkpoint_which_fails_does_not_end_the_bridge(
-    launch: Launcher, queue: Path, tmp_path: Path
-) -> None:
-    table = Table.create(tmp_path / "table", TABLE_SCHEMA)
-    for offset in range(100):  # as many versions as make one due
-        before = {"other": Landed(offset) if offset else None}
-        table.commit([], {"other": Landed(offset + 1)}, before=before, run=RUN)
-    (tmp_path / "table" / "_msgproto").write_bytes(b"a file in its place")
-    output = once(launch, queue, start=here)
-    assert re.search(
-        r"^bridge: cannot write a checkpoint of .*; it is tried again later$", output, re.M
-    )
-    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
 
 # -- with Spark -----------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from tests.tools.processes import Launcher
 from tests.tools.served import Served
 from twisted_msgproto.core.errors import QueueMismatch
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.table.landing import LandedRanges, Range, Target
+from twisted_msgproto.table.landing import LandedRanges, Target
+from twisted_msgproto.table.plan import Range
 
 pytestmark = pytest.mark.slow
 

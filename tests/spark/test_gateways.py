@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Description, Landed
-from twisted_msgproto.spark import crew
-from twisted_msgproto.spark.crew import Crew
-from twisted_msgproto.spark.gateways import Gateways
-from twisted_msgproto.spark.marks import Marks
+from twisted_msgproto.spark import daemon_threads
+from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
+from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
+from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.table.landing import Failure
 from twisted_msgproto.table.plan import plan_batch
 
@@ -383,7 +384,7 @@ def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> No
 
 def test_marks_are_sent_though_a_report_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their thread ended then: what had landed stayed on the gateways' disks for ever."""
-    monkeypatch.setattr("twisted_msgproto.spark.marks.SECONDS", 0.01)
+    monkeypatch.setattr("twisted_msgproto.spark.gateways.MARKS_SECONDS", 0.01)
     queue, said, reports = FakeQueue("a"), list[str](), threading.Semaphore(0)
 
     def report() -> None:
@@ -416,6 +417,22 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     assert queue.marks == [("night", 5, Landed(5))]
 
 
+def test_marks_open_the_queue_of_a_gateway_that_answers_once(tmp_path: Path) -> None:
+    write(tmp_path / "queue", messages(0, 4))
+    name = QueueReader(tmp_path / "queue").queue_id
+    one = SimpleNamespace(location=str(tmp_path / "queue"), state="answers")
+    gateways: Any = SimpleNamespace(by_id={name: one, "other": one})
+    opened = OpenedMarks(gateways, BridgeOptions([one.location], "t"))
+    first = opened(name)
+    assert (first.queue_id, opened(name) is first) == (name, True)
+    assert opened("other") is None, "another queue stands there"
+    for state in ("away", "refused"):
+        one.state = state
+        assert opened(name) is None
+    one.state = "answers"
+    assert opened(name) is not first
+
+
 # -- threads for work that may hang ---------------------------------------------------------------
 
 
@@ -426,8 +443,8 @@ def threads_of(name: str) -> list[threading.Thread]:
 def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "IDLE_SECONDS", 0.01)
-    some = Crew(3, "idle")
+    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.01)
+    some = DaemonThreadPool(3, "idle")
     for _ in range(3):
         calls = {number: lambda number=number: number for number in range(20)}
         assert some.gather(calls, FOREVER) == {number: number for number in range(20)}
@@ -441,7 +458,7 @@ def test_work_that_raises_leaves_its_place_to_other_work(monkeypatch: pytest.Mon
     """Its thread counted for ever: after as many as there may be, nothing was done any more."""
     raised: queues.SimpleQueue[str] = queues.SimpleQueue()
     monkeypatch.setattr(threading, "excepthook", lambda told: raised.put(str(told.exc_value)))
-    some = Crew(2, "raising")
+    some = DaemonThreadPool(2, "raising")
 
     def wrong() -> None:
         raise ValueError("a fault of ours")
@@ -453,14 +470,14 @@ def test_work_that_raises_leaves_its_place_to_other_work(monkeypatch: pytest.Mon
 
 
 def test_there_are_never_more_threads_than_the_crew_may_have() -> None:
-    some = Crew(3, "bounded")
+    some = DaemonThreadPool(3, "bounded")
     seen = some.gather({n: lambda: len(threads_of("bounded")) for n in range(50)}, FOREVER)
     assert len(seen) == 50
     assert max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
 
 
 def test_a_thread_that_hangs_is_relieved_once_and_ends_with_its_work() -> None:
-    some, begun, hangs = Crew(1, "relieved"), threading.Event(), threading.Event()
+    some, begun, hangs = DaemonThreadPool(1, "relieved"), threading.Event(), threading.Event()
 
     def hang() -> None:
         begun.set()

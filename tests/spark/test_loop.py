@@ -31,6 +31,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.spark import loop as loops
+from twisted_msgproto.spark.bridge import Maintenance
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table.actions import Run
@@ -38,12 +39,12 @@ from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
-    Range,
     Target,
     land_ranges,
     merged,
 )
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 PATIENCE = 60.0
 """How long a test waits for what must happen."""
@@ -150,7 +151,7 @@ def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
         lambda: now.append(now.pop() + 5.0),
         set_early("EARLY_ROWS", 20, more(19)),
         more(1),
-        set_early("EARLY_OCTETS", 1000, more(1, body=[b"x" * 50])),
+        set_early("EARLY_BYTES", 1000, more(1, body=[b"x" * 50])),
         more(1, body=[b"x" * 5000]),
     )
     assert seen == [0, 1, 1, 2, 2, 3, 3, 4]
@@ -310,6 +311,26 @@ def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
     assert said.count("bridge: a worker was lost; the batch is run again") == 2
 
 
+def test_what_counts_are_failures_in_a_row__TB_11(
+    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = TableError("a worker was lost")
+    runs = [lost, lost, None, lost, lost, None]
+
+    def run(target: Target, tasks: Tasks) -> LandedRanges:
+        failure = runs.pop(0)
+        if failure is not None:
+            raise failure
+        return run_here(target, tasks)
+
+    loop = loop_over(table, [queue], pace=Pace(trigger=0), runner=run)
+    steps: list[Callable[[], object]] = [lambda: None] * 6
+    steps[3] = lambda: write(queue, messages(1500, 10))
+    scripted(loop, monkeypatch, *steps)
+    assert (runs, loop.progress.failures) == ([], 4)
+    exactly(table, queue)
+
+
 def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
     table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +387,21 @@ def test_a_commit_which_fails_commits_the_same_files_again(
     drain(opened, [queue])
     exactly(table, queue)
     assert len(list(table.rglob("*.parquet"))) == 1
+
+
+def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Path) -> None:
+    said: list[str] = []
+    opened = Table.create(table, TABLE_SCHEMA)
+
+    def maintain() -> None:
+        raise TableError("cannot write a checkpoint: No space left on device")
+
+    opened.maintain = maintain  # type: ignore[method-assign]
+    drain(opened, [queue], maintenance=Maintenance(Run.new(), said.append))
+    exactly(table, queue)
+    assert said == [
+        "bridge: cannot write a checkpoint: No space left on device; it is tried again later"
+    ]
 
 
 class Faulty(OSTableDisk):

@@ -19,7 +19,7 @@ from tests.tools.processes import Launcher
 from tests.tools.served import Served
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
-from twisted_msgproto.queue.bridges import read_statuses
+from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.spark.report import (
     Aside,

@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def proof(queue: Path, offset: int) -> dict[str, int]:
 
 
 def ranges_of(reader: Any, start: Any, end: Any) -> list[tuple[int, int]]:
-    return [(part.lo, part.hi) for part in reader.partitions(start, end)]
+    return [(each.part.lo, each.part.hi) for each in reader.partitions(start, end)]
 
 
 def rows_of(reader: Any, parts: Any) -> list[int]:
@@ -78,7 +77,7 @@ def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     rest = reader.latestOffset(first, ALL)
     assert rest == reader.reportLatestOffset() == {name: {"offset": 1500, **proof(queue, 1500)}}
     parts = reader.partitions(start, first)
-    assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
+    assert [(each.part.lo, each.part.hi) for each in parts] == [(0, 200), (200, 400)]
     worker = pickle.loads(pickle.dumps(reader))
     assert rows_of(worker, parts) == list(range(400))
     assert reader.partitions(rest, rest) == []
@@ -162,6 +161,8 @@ def test_ranges_are_cut_evenly_but_not_too_small(
     reader = stream(queue, numPartitions=parts, minPartitionRows=rows_min)
     end = {identity(queue): {"offset": 1500}}
     assert ranges_of(reader, reader.initialOffset(), end) == list(itertools.pairwise(bounds))
+    parts = reader.partitions(reader.initialOffset(), end)
+    assert {each.part.landed for each in parts} == {None}, "the place proves nothing"
 
 
 def test_a_retired_queue_keeps_its_place(queue: Path) -> None:
@@ -204,11 +205,11 @@ CASES: dict[str, Case] = {
     ),
     "restored": (
         lambda queue: changed(queue, "incarnation"),
-        ("row 899 of queue", "is not the one which was read", "restored from an older copy"),
+        ("row 899 of the queue", "is not the one which was read", "restored from an older copy"),
     ),
     "snapshot": (
         lambda queue: changed(queue, "witness"),
-        ("row 899 of queue", "is not the one which was read", "set back to a snap"),
+        ("row 899 of the queue", "is not the one which was read", "set back to a snap"),
     ),
 }
 
@@ -318,14 +319,19 @@ def test_a_checkpoint_ahead_goes_on_from_the_end_when_the_loss_is_accepted(queue
     assert ranges_of(lossy, end, lossy.latestOffset(end, ALL)) == [(1500, 1510)]
 
 
-def test_tasks_prove_the_history_that_was_planned__TB_06_TB_07(queue: Path) -> None:
+def test_tasks_prove_the_history_that_was_planned__TB_06_TB_07(queue: Path, tmp_path: Path) -> None:
     """TB-06, TB-07 in a stream of one's own: what stands there by then is another history."""
-    place = QueueReader(queue).place(1500)
-    for witness, error in ((place.witness, None), (place.witness ^ 1, "snapshot")):
-        piece = [str(queue), identity(queue), 0, 10, 1500, place.incarnation, witness]
-        reader = batch("", ranges=json.dumps([[piece]]))
-        with pytest.raises(QueueMismatch, match=error) if error else nullcontext():
-            assert rows_of(reader, reader.partitions()) == list(range(10))
+    shutil.copytree(queue, tmp_path / "older")
+    write(queue, messages(1500, 10))
+    reader = stream(queue)
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ALL))
+    assert rows_of(reader, parts) == list(range(1510))
+    shutil.rmtree(queue)
+    shutil.move(tmp_path / "older", queue)
+    write(queue, messages(9000, 10))
+    with pytest.raises(QueueMismatch, match="restored from an older copy"):
+        rows_of(reader, parts)
 
 
 def test_another_queue_at_the_place_of_the_first_is_noticed_by_the_worker__TB_07(
@@ -522,16 +528,6 @@ def test_a_time_is_found_beside_damaged_rows(timed: Path) -> None:
     assert begun(timed, startingTimestamp=1_003_000) == 30
 
 
-def test_exactly_the_ranges_asked_for_are_read_one_task_each(timed: Path, queue: Path) -> None:
-    one, two = (str(timed), identity(timed)), (str(queue), identity(queue))
-    tasks = [[[*one, 5, 8], [*two, 0, 2]], [[*two, 700, 702]]]
-    reader = batch("", ranges=json.dumps(tasks))
-    read = [rows_of(reader, [part]) for part in reader.partitions()]
-    assert read == [[5, 6, 7, 0, 1], [700, 701]]
-    with pytest.raises(ConfigurationError, match="the option ranges is JSON"):
-        batch("", ranges="[[1]]").partitions()
-
-
 def test_small_groups_are_merged_into_large_batches(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
     write(queue, *(messages(first, 5) for first in range(0, 500, 5)))
@@ -591,7 +587,9 @@ def test_what_is_read_holds_every_offset_that_the_filters_want(
 ) -> None:
     for order in (filters, filters[::-1]):
         parts = batch(timed, *order).partitions()
-        assert [(part.lo, part.hi) for part in parts] == ([] if bounds is None else [bounds])
+        assert [(each.part.lo, each.part.hi) for each in parts] == (
+            [] if bounds is None else [bounds]
+        )
 
 
 def test_gateways_are_those_that_every_filter_names(timed: Path, queue: Path) -> None:
@@ -604,7 +602,7 @@ def test_gateways_are_those_that_every_filter_names(timed: Path, queue: Path) ->
         ([sql.StringContains(("gateway",), "zz")], {one, two}),
     ):
         parts = batch(f"{timed},{queue}", *filters).partitions()
-        assert {part.pieces[0].gateway for part in parts} == read
+        assert {each.part.gateway for each in parts} == read
 
 
 def test_filters_on_columns_leave_rows_out_before_spark_has_them(timed: Path) -> None:

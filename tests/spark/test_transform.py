@@ -21,8 +21,9 @@ from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.landing import LandedRanges, Range, Target
+from twisted_msgproto.table.landing import LandedRanges, Target
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 pytest.importorskip("pyspark")
 

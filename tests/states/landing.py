@@ -25,21 +25,20 @@ from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import segment_name
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.recovery import segment_offsets
-from twisted_msgproto.spark.crew import Crew
-from twisted_msgproto.spark.gateways import Gateways
+from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
+from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.loop import ATTEMPT_SECONDS, Loop, Pace
-from twisted_msgproto.spark.marks import Marks
-from twisted_msgproto.table import starting
+from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
-    Range,
     Target,
     make_durable,
     read_all,
 )
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.torn import PARQUET_MARK
 
 TABLE = "/table"
@@ -53,7 +52,7 @@ RUNS_MAX = 20
 """A bridge that nothing hinders has landed everything within this many runs."""
 
 
-class Inline(Crew):
+class Inline(DaemonThreadPool):
     """Does at once what threads would do."""
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -100,14 +99,14 @@ class Bridge:
             disk=SimulatedTableDisk(site.table_disk),
             clock=lambda: site.now,
         )
-        starting.check_operations(self.table)
+        preflight.check_operations(self.table)
         self._batches = 0
         self._stop = Pauses()
         gateways = Gateways(
             [DIRECTORY],
             lambda location: site.reader(),
             NAME,
-            lambda description, known: starting.check_gateway(
+            lambda description, known: preflight.check_gateway(
                 TABLE, description, known, start_begin=False
             ),
             site.said.append,

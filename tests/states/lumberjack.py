@@ -87,10 +87,10 @@ class Lumberjack(Pairing):
         for event in events:
             match event:
                 case terms.JsonReceived():
-                    reports.append(Arrived(event.place, list(event.bodies)))
+                    reports.append(Arrived(event.position, list(event.bodies)))
                 case terms.DataReceived():
                     bodies = [pairs["b"].encode() for pairs in event.pairs]
-                    reports.append(Arrived(event.place, bodies))
+                    reports.append(Arrived(event.position, bodies))
                 case terms.PartAcknowledged() | terms.WindowAcknowledged():
                     reports.append(Settled([self.sent.popleft() for _ in range(event.count)]))
                 case WorkLost():

@@ -136,7 +136,7 @@ class Mtl(Pairing):
         for event in events:
             match event:
                 case machines.ContentReceived():
-                    reports.append(Arrived(event.place, event.bodies, event.flow))
+                    reports.append(Arrived(event.position, event.bodies, event.flow))
                 case terms.ContentsConfirmed():
                     reports.append(Settled(self._released(event.numbers)))
                 case terms.ContentsRefused():

@@ -22,10 +22,9 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.vacuum import vacuum
 from twisted_msgproto.table.verify import verify
 
 HOURS = 3600.0

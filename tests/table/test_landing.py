@@ -26,10 +26,10 @@ from twisted_msgproto.table.landing import (
     Failure,
     Files,
     LandedRanges,
-    Range,
     Target,
     land_ranges,
 )
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.storage import LocalStorage
 
 DAY = 86_400_000_000
@@ -313,7 +313,7 @@ def test_row_groups_are_large_and_bounded_by_octets(
     )
     [file] = land(tmp_path / "a", whole(queue)).files
     assert pq.ParquetFile(tmp_path / "a" / file.path).metadata.num_row_groups == 1
-    monkeypatch.setattr(landing, "GROUP_OCTETS", 100_000)
+    monkeypatch.setattr(landing, "GROUP_BYTES", 100_000)
     monkeypatch.setattr(landing, "READ_ROWS", 100)
     [file] = land(tmp_path / "b", whole(queue)).files
     assert pq.ParquetFile(tmp_path / "b" / file.path).metadata.num_row_groups == 5

@@ -1,11 +1,14 @@
-"""Tables in an object store: a real S3 server, with real conditional puts."""
+"""Tables in an object store: a real S3 server, with real conditional puts; and what a place is."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable
 
@@ -16,12 +19,10 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.object_commit import ObjectCommits, check_options
-from twisted_msgproto.table.storage import PRIVATE
-from twisted_msgproto.table.vacuum import vacuum
-
-pytestmark = pytest.mark.slow
+from twisted_msgproto.table.object_storage import storage_at
+from twisted_msgproto.table.retention import vacuum
 
 
 @pytest.fixture(scope="module")
@@ -109,43 +110,59 @@ def test_of_two_writers_of_one_gateway_one_wins(table: Table, store: Store) -> N
     )
 
 
-def test_writers_of_different_gateways_all_pass(table: Table, store: Store) -> None:
-    tables = [reopened(table, store) for _ in range(3)]
-    calls = [lambda t=t, n=n: land(t, f"gateway-{n}", 5) for n, t in enumerate(tables)]
-    assert sorted(at_once(*calls)) == [1, 2, 3]  # type: ignore[type-var]
-    table.refresh()
-    assert len(table.landed()) == 3
-
-
-def test_of_two_compactions_of_one_file_one_wins(table: Table, store: Store) -> None:
-    land(table, "a", 10)
-    other = reopened(table, store)
-    old = table.files()
-    results = at_once(
-        *(lambda t=t: t.replace(old, [stored_file(t, "a", 0, 10)], run=RUN) for t in (table, other))
-    )
-    assert sorted(type(r).__name__ for r in results) == ["Overtaken", "int"]
-    assert (
-        DeltaTable(table.location, storage_options=store.options).to_pyarrow_table().num_rows == 10
-    )
-
-
-def test_a_lost_answer_of_a_put_is_not_a_second_commit(table: Table, store: Store) -> None:
+@pytest.mark.parametrize("retries", ["3", "0"])
+def test_a_lost_answer_of_a_put_is_not_a_second_commit(
+    table: Table, store: Store, retries: str
+) -> None:
+    """The client tries again and finds its own version; or it says that it does not know."""
+    table = Table.open(table.location, {**store.options, "max_retries": retries})
     file = stored_file(table, "a", 0, 10)
     store.fault("lose-commits")
     assert table.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN) == 1
-    assert table.version == 1
-    assert table.files() == [file]
+    assert (table.version, table.files()) == (1, [file])
+    assert rows_in(table, store) == 10
 
 
-def test_a_commit_which_failed_is_asked_for_again(table: Table, store: Store) -> None:
+@pytest.mark.parametrize("again", [True, False], ids=["asked again", "started again"])
+def test_a_put_which_comes_late_lands_once(table: Table, store: Store, again: bool) -> None:
+    """The store said nothing for longer than the client waits, and took it all the same."""
+    impatient = {**store.options, "timeout": "1s", "max_retries": "0"}
+    writer = Table.open(table.location, impatient)
+    file = stored_file(writer, "a", 0, 10)
+    store.fault("late-commits")
+    with pytest.raises(TableError, match="cannot commit to"):
+        writer.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN)
+    if again:
+        assert writer.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN) == 1
+    store.fault("none")  # it goes on with what it has
+    deadline = time.monotonic() + 60
+    while reopened(table, store).landed() != {"a": Landed(10)}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    after = reopened(table, store)
+    land(after, "a", 12)
+    assert (after.version, rows_in(table, store)) == (2, 12)
+
+
+@pytest.mark.parametrize("fault", ["refuse-keys", "stop-after-0"])
+def test_a_commit_which_failed_is_asked_for_again(table: Table, store: Store, fault: str) -> None:
     file = stored_file(table, "a", 0, 10)
-    store.fault("refuse-keys")
-    with pytest.raises(TableError, match=r"403 Forbidden|InvalidAccessKeyId") as refused:
+    store.fault(fault)
+    with pytest.raises(TableError, match=r"InvalidAccessKeyId: The key is not known\.$") as refused:
         table.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN)
     assert "\n" not in str(refused.value)
     store.fault("none")
     assert table.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN) == 1
+
+
+def test_a_commit_costs_the_same_after_many(table: Table, store: Store) -> None:
+    costs = []
+    for offset in range(1, 41):
+        file = stored_file(table, "a", offset - 1, offset)
+        before, requests = table.landed().get("a"), store.requests()
+        table.commit([file], {"a": Landed(offset)}, before={"a": before}, run=RUN)
+        costs.append(store.requests() - requests)
+    assert set(costs) == {3}  # the version before it, its file, itself
 
 
 def test_a_store_which_takes_the_second_conditional_put_is_refused(store: Store) -> None:
@@ -157,24 +174,7 @@ def test_a_store_which_takes_the_second_conditional_put_is_refused(store: Store)
             attempt(location, store.options)
     store.fault("none")
     assert Table.open_for_writing(location, store.options).table_id == table.table_id
-    left = table.storage.filesystem().get_file_info([PRIVATE])
-    assert [str(info.type) for info in left] == ["0"]  # not found
-
-
-@pytest.mark.parametrize(
-    ("options", "environment", "match"),
-    [
-        ({"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {}, "option AWS_S3_ALLOW_UNSAFE_RENAME"),
-        ({"allow_unsafe_rename": "1"}, {}, "option allow_unsafe_rename"),
-        ({}, {"MOUNT_ALLOW_UNSAFE_RENAME": "True"}, "variable MOUNT_ALLOW_UNSAFE_RENAME"),
-        ({"aws_conditional_put": "disabled"}, {}, "forbids what keeps writers apart"),
-    ],
-)
-def test_options_under_which_writers_overwrite_each_other_are_refused(
-    options: dict[str, str], environment: dict[str, str], match: str
-) -> None:
-    with pytest.raises(TableError, match=match):
-        check_options(options, environment)
+    assert all(path.startswith("/_delta_log/") for path in store.etags(location))
 
 
 AWAY = {
@@ -270,6 +270,7 @@ def vacuuming(location: str, store: Store) -> None:
 WORKS = [create, commit, checkpoint, cleanup, compaction, vacuuming]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True], ids=["last", "followed"])
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
 def test_the_table_is_exact_when_its_writer_ends_at_any_request(
@@ -281,7 +282,8 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
     """A store keeps what it has answered: after each request the writer is gone for good."""
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
-    monkeypatch.setattr(ObjectCommits, "prove", lambda commits: None)
+    prove = "twisted_msgproto.table.object_storage.ObjectStorage.prove"
+    monkeypatch.setattr(prove, lambda storage: None)
     puts, done, promised = 0, False, 0
     if work is not create:
         prepared = store.new_location()
@@ -309,3 +311,113 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
         land(table, "a", 12)
         assert rows_in(table, store) == 12 + (4 if followed else 0)
     assert puts
+
+
+# -- places and options ----------------------------------------------------------------------------
+
+
+def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
+    place = tmp_path / "tab le"
+    assert storage_at(place).location == storage_at(place.as_uri()).location == str(place)
+    assert storage_at("s3://bucket/t/").location == "s3://bucket/t"
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "text"),
+    [
+        ("", {}, "a table needs a location"),
+        ("file://host/t", {}, "names a file of another machine, host"),
+        ("/t", {"aws_region": "eu-1"}, r"is a directory: storage options \(aws_region\) are not"),
+        ("nosuch://x/t", {}, "cannot use nosuch://x/t: .*Unable to recognise URL"),
+        ("s3://b/t", {"aws_regio": "eu-1"}, "cannot use s3://b/t: .*'aws_regio' is not valid"),
+        ("s3://b/t", {"max_retries": "many"}, "max_retries is a whole number, not 'many'"),
+        ("s3://b/t", {"retry_timeout": "long"}, "retry_timeout is a duration like 20s, not 'long'"),
+        ("s3://b/t", {"timeout": "long"}, "cannot use s3://b/t: "),
+        ("s3://b/t", {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "option aws_s3_allow_unsafe_rename"),
+        ("s3://b/t", {"allow_unsafe_rename": "1"}, "option allow_unsafe_rename lets two writers"),
+        ("s3://b/t", {"aws_conditional_put": "disabled"}, "forbids what keeps writers apart"),
+    ],
+)
+def test_a_place_which_cannot_be_is_one_line(
+    location: str, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(TableError, match=text) as told:
+        Table.open_or_create(location, TABLE_SCHEMA, storage=options)
+    assert "\n" not in str(told.value)
+
+
+def test_a_variable_under_which_writers_overwrite_each_other_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", "True")
+    with pytest.raises(TableError, match="variable MOUNT_ALLOW_UNSAFE_RENAME"):
+        Table.create("s3://bucket/table", TABLE_SCHEMA)
+
+
+def documented() -> dict[str, str]:
+    """Each option that the page names, with its example."""
+    page = Path(__file__).parents[2].joinpath("docs", "table.md").read_text()
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    return dict(rows)
+
+
+@pytest.mark.parametrize("name", documented())
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+def test_each_documented_option_is_taken_in_any_case(name: str, upper: bool) -> None:
+    """Obstore panics, which no handler of errors catches, for one at a wrong place."""
+    own = {**AWAY, name: documented()[name]}
+    given = {each.upper() if upper else each: value for each, value in own.items()}
+    with pytest.raises(TableError, match=r"cannot read s3://bucket/table: Generic S3 error"):
+        Table.open("s3://bucket/table", given)
+
+
+def test_the_page_names_options_of_each_kind() -> None:
+    names = set(documented())
+    assert {"aws_region", "aws_allow_http", "timeout", "max_retries"} <= names
+    assert len(names) > 15
+
+
+def test_an_object_store_is_on_no_disk_of_ours() -> None:
+    with pytest.raises(ValueError, match="no disk"):
+        storage_at("s3://bucket/t", {}, OSTableDisk())
+
+
+def test_a_stores_files_are_those_of_a_folder(store: Store) -> None:
+    storage = storage_at(store.new_location(), store.options)
+    assert storage.log_names() == []
+    storage.put_new("_delta_log/a.json", b"abc")
+    with pytest.raises(FileExistsError):
+        storage.put_new("_delta_log/a.json", b"other")
+    storage.put("_delta_log/b.json", b"12")
+    storage.put("_delta_log/b.json", b"1234")
+    assert sorted(storage.log_names()) == ["a.json", "b.json"]
+    assert (storage.read("_delta_log/a.json"), storage.size("_delta_log/b.json")) == (b"abc", 4)
+    files = storage.filesystem()
+    with files.open_output_stream("day=1/c.bin") as stream:
+        stream.write(memoryview(bytes(range(256)) * 4096))
+        assert stream.tell() == 1 << 20
+    with files.open_input_file("day=1/c.bin") as source:
+        assert (source.size(), source.read(3)) == (1 << 20, b"\0\1\2")
+        assert source.read_at(4, (1 << 20) - 2) == b"\xfe\xff"
+        assert source.seek(300_000) == 300_000 and source.read(1) == bytes([300_000 % 256])
+        assert source.read() == (bytes(range(256)) * 4096)[300_001:]
+    [folder, gone] = files.get_file_info(["day=1", "day=2"])
+    assert (folder.type.name, gone.type.name) == ("Directory", "NotFound")
+    listed = files.get_file_info(pafs.FileSelector("", recursive=True))
+    assert {one.path: one.size for one in listed} == {
+        "_delta_log/a.json": 3,
+        "_delta_log/b.json": 4,
+        "day=1/c.bin": 1 << 20,
+    }
+    assert all(abs(one.mtime_ns / 1e9 - time.time()) < 3600 for one in listed)
+    top = files.get_file_info(pafs.FileSelector(""))
+    assert {(one.path, one.type.name) for one in top} == {
+        ("_delta_log", "Directory"),
+        ("day=1", "Directory"),
+    }
+    storage.delete("_delta_log/a.json")
+    for missing in (storage.size, storage.read, files.open_input_file):
+        with pytest.raises(FileNotFoundError):
+            missing("_delta_log/a.json")
+    with pytest.raises(OSError, match="neither moved, copied nor extended"):
+        files.move("day=1/c.bin", "d.bin")

@@ -76,9 +76,9 @@ def test_a_capped_end_is_proven_by_the_gateway_or_it_is_left_out() -> None:
         ({"a": (10, 0), "b": (1000, 0), "c": (1000, 0)}, {"rows_max": 110}, (10, 50, 50)),
         ({"a": (1, 0), "b": (1, 0)}, {"rows_max": 1}, (0, 1)),
         # heavy rows make small batches, but never none
-        ({"a": (100, 100_000), "b": (1, 9_000)}, {"octets_max": 10_000}, (9, 1)),
-        ({"a": (5, 10**12)}, {"octets_max": 1}, (1,)),
-        ({"a": (100, 10_000)}, {"octets_max": 10_000}, (100,)),
+        ({"a": (100, 100_000), "b": (1, 9_000)}, {"bytes_max": 10_000}, (9, 1)),
+        ({"a": (5, 10**12)}, {"bytes_max": 1}, (1,)),
+        ({"a": (100, 10_000)}, {"bytes_max": 10_000}, (100,)),
     ],
 )
 def test_a_batch_has_a_share_of_each_and_is_bounded(

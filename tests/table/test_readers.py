@@ -25,7 +25,7 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import Files, Target
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.storage import storage_at
+from twisted_msgproto.table.object_storage import storage_at
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -451,7 +451,7 @@ def test_files_are_shared_among_tasks_by_their_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(Place(str(tmp_path / "table"), {}), ("protocol", "day"))
-    monkeypatch.setattr("twisted_msgproto.spark.tablesource.TASK_OCTETS_MIN", 1)
+    monkeypatch.setattr("twisted_msgproto.spark.tablesource.TASK_BYTES_MIN", 1)
     source = data_source("msgproto-table", path=tmp_path / "table", numPartitions=4)
     groups = [part.files for part in source.reader(source.schema()).partitions()]
     paths = [file.path for group in groups for file in group]

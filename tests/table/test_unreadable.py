@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -27,15 +28,13 @@ from tests.tools.unreadable import Unreadable
 from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.table import log, starting
+from twisted_msgproto.table import log, preflight
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.counts import counts
-from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.vacuum import vacuum
-from twisted_msgproto.table.verify import verify
+from twisted_msgproto.table.verify import counts, verify
 
 DAYS = 86_400.0
 
@@ -121,9 +120,9 @@ def making(scene: Scene) -> Act:
 
 def starting_on(scene: Scene) -> Act:
     def start() -> object:
-        table = starting.open_table(scene.location, None, None, scene.options, RUN)
-        starting.check_operations(table)
-        return starting.is_new(scene.location, scene.options)
+        table = preflight.open_table(scene.location, None, None, scene.options, RUN)
+        preflight.check_operations(table)
+        return preflight.is_new(scene.location, scene.options)
 
     return start
 
@@ -169,10 +168,10 @@ def syncing(scene: Scene) -> Act:
 
 
 def maintaining(scene: Scene) -> Act:
-    table = scene.writer()
-    clock = table._clock
-    table._clock = table._commits.clock = lambda: clock() + DAYS  # type: ignore[attr-defined]
-    return table.maintain
+    def later() -> float:
+        return time.time() + DAYS
+
+    return Table.open_for_writing(scene.location, scene.options, clock=later).maintain
 
 
 def counting(scene: Scene) -> Act:
@@ -209,7 +208,7 @@ def vacuuming(scene: Scene) -> Act:
 def vacuuming_later(scene: Scene) -> Act:
     table = scene.writer()
     unnamed(table)
-    return lambda: vacuum(table, clock=lambda: log.time.time() + 2 * DAYS)
+    return lambda: vacuum(table, clock=lambda: time.time() + 2 * DAYS)
 
 
 SAME = "same"
@@ -246,7 +245,9 @@ READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     (syncing, "read", NEWEST, ""),
     (maintaining, "names", "_delta_log", ""),
     (maintaining, "modified", "_delta_log", ""),
-    (maintaining, "names", "_msgproto", LATE),
+    (maintaining, "read", version(4), ""),
+    (maintaining, "open", CHECKPOINT, ""),
+    (maintaining, "rows", CHECKPOINT, ""),
     (counting, "open", DATA, ""),
     (counting, "rows", DATA, ""),
     (verifying, "open", DATA, ""),
@@ -349,9 +350,9 @@ def test_rows_without_places_are_looked_for_again__RD_50(
             faults.now(kind, ".parquet", errno.EIO),
             pytest.raises(TableError, match=r"cannot read part-.*: \[Errno 5\] Input/output error"),
         ):
-            starting.check_operations(table)
+            preflight.check_operations(table)
     with pytest.raises(TableError, match="holds rows of gateway a"):
-        starting.check_operations(table)
+        preflight.check_operations(table)
 
 
 def test_a_folder_that_cannot_be_seen_is_no_table_of_another__RD_50(

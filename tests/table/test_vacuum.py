@@ -16,12 +16,12 @@ from deltalake import DeltaTable
 from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.table import vacuum as module
+from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.expire import expire
-from twisted_msgproto.table.landing import Range, Target, land_ranges
+from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.vacuum import vacuum
+from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.verify import verify
 
 DAY = 86_400.0
@@ -63,7 +63,7 @@ def test_files_which_were_replaced_go_a_day_later(table: Table, a: Gateway) -> N
     assert vacuum(table).paths == []
     done = vacuum(table, clock=tomorrow)
     assert done.paths == sorted(old)
-    assert done.octets > 0
+    assert done.bytes > 0
     assert not any(exists(table, path) for path in old)
     assert rows(table) == expected(a, 0, 21)
     assert verify(table).whole

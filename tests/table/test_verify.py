@@ -28,13 +28,13 @@ from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
-from twisted_msgproto.table import counts as counting
 from twisted_msgproto.table import gaps
+from twisted_msgproto.table import verify as counting
 from twisted_msgproto.table.actions import DataFile
-from twisted_msgproto.table.counts import counts
-from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
+from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.verify import verify
+from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.verify import counts, verify
 
 
 def of(report: Any, gateway: Gateway) -> Any:
@@ -228,7 +228,7 @@ def test_another_history_of_the_queue_is_a_finding(
     table.replace([], [], run=RUN, landed={a.id: other}, before={a.id: known})
     report = verify(table, {a.id: a.reader})
     assert not report.whole
-    assert "is not the row 19 which has landed" in of(report, a).mismatch
+    assert "row 19 of the queue" in of(report, a).mismatch
 
 
 def test_a_table_without_the_columns_is_refused_in_one_line(tmp_path: Path) -> None:

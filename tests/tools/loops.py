@@ -12,15 +12,15 @@ import pyarrow as pa
 from tests.spark.conftest import identity
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.spark.gateways import Gateways
+from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
-from twisted_msgproto.spark.marks import Marks
-from twisted_msgproto.spark.opening import open_queue
-from twisted_msgproto.table import starting
+from twisted_msgproto.spark.options import open_queue
+from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
+from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
@@ -47,14 +47,14 @@ def loop_over(
     """
     own_run = run or Run.new()
     if not isinstance(table, Table):
-        table = starting.open_table(str(table), schema, partition_by, {}, own_run)
-    starting.check_operations(table)
-    consumer = starting.consumer_name(table.table_id)
+        table = preflight.open_table(str(table), schema, partition_by, {}, own_run)
+    preflight.check_operations(table)
+    consumer = preflight.consumer_name(table.table_id)
     gateways = Gateways(
         [str(queue) for queue in queues],
         open_queue,
         consumer,
-        partial(starting.check_gateway, table.location, start_begin=start_begin),
+        partial(preflight.check_gateway, table.location, start_begin=start_begin),
         say,
     )
     marks = Marks(

@@ -1,11 +1,12 @@
 """A real S3 server (moto) in a process of its own, which can be told to fail.
 
-It must not share our process: delta-rs' filesystem holds the interpreter's lock while it waits.
+It does not share our process: delta-rs' filesystem holds the interpreter's lock while it waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from tests.tools.processes import Launched
 
-FAULTS = ("none", "careless", "lose-commits", "refuse-keys")
+FAULTS = ("none", "careless", "lose-commits", "late-commits", "refuse-keys")
 """Besides ``stop-after-N``: after N requests which change something, all such are refused; and
 ``unreadable STATUS PART``: what reads objects, or lists folders, with PART in their names.
 """
@@ -33,13 +34,22 @@ class Faulty:
         self.application = application
         self.fault = "none"
         self.one_at_a_time = threading.Lock()
+        self.requests = 0
+        self.go_on = threading.Event()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        if path == "/-/requests":
+            count = b"%d" % self.requests
+            start_response("200 OK", [("Content-Length", str(len(count)))])
+            return [count]
         if path.startswith("/-/"):
             self.fault = path.removeprefix("/-/")
+            if self.fault == "none":
+                self.go_on.set()
             start_response("204 No Content", [])
             return []
+        self.requests += 1
         if self.fault == "careless":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if self.fault == "refuse-keys":
@@ -58,6 +68,13 @@ class Faulty:
             list(self.application(environ, lambda *_: None))
             start_response("500 Internal Server Error", [("Content-Length", "0")])
             return []
+        if self.fault == "late-commits" and environ["REQUEST_METHOD"] == "PUT":
+            self.fault = "late"
+            environ["wsgi.input"] = io.BytesIO(
+                environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            )
+            self.go_on.clear()
+            self.go_on.wait()  # until there is no fault any more
         answer: Iterable[bytes]
         if "HTTP_IF_NONE_MATCH" in environ:
             # moto looks and then writes, and lets two at once both pass; S3 does not.
@@ -110,6 +127,10 @@ class Store:
     def fault(self, name: str) -> None:
         assert name in FAULTS or name.startswith(("stop-after-", "unreadable "))
         self._asked("POST", f"-/{urllib.parse.quote(name)}")
+
+    def requests(self) -> int:
+        """How many requests have come so far."""
+        return int(self._asked("GET", "-/requests"))
 
     def etags(self, location: str) -> dict[str, str]:
         """What tells the octets of each object below a location from others."""

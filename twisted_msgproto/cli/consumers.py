@@ -131,7 +131,7 @@ def look_for_bridge(where: str, name: str, meaning: str) -> None:
     """
     bridges: set[object] = set()
     if not where.startswith(ELSEWHERE):
-        from twisted_msgproto.queue.bridges import read_statuses
+        from twisted_msgproto.queue.consumers import read_statuses
 
         bridges = {status.get("consumer") for status in read_statuses(where)}
     if name in bridges or BRIDGE.fullmatch(name):
@@ -159,7 +159,7 @@ def offset_of(queue: Queue, place: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    from twisted_msgproto.spark.edges import offset_at
+    from twisted_msgproto.spark.options import offset_at
 
     found = offset_at(queue, int(moment.timestamp() * 1e6))
     if found is None:

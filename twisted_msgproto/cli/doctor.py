@@ -48,6 +48,7 @@ PARTS = (
     ("queue", "pyarrow", "the durable queue"),
     ("spark", "pyspark", "the bridge into Spark"),
     ("delta", "deltalake", "the landed table"),
+    ("delta", "obstore", "the landed table in object stores"),
     ("sasl", "scramp", "log-ins by SCRAM"),
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),
@@ -184,7 +185,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
 
 
 def unheld_queues(queue: Path) -> Iterator[Finding]:
-    from twisted_msgproto.queue.below import unheld
+    from twisted_msgproto.queue.queue_directories import unheld
 
     for place in unheld(queue):
         remedy = f"start its gateway, or run msgproto queue mend {place}: then all of it lands"

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.log_output import LogOutput
+from twisted_msgproto.core.logs import LogOutput
 
 SUMMARY = "serve a queue to a bridge on another machine"
 

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     What is about all of a queue is done for each that a directory has in it.
     """
-    from twisted_msgproto.queue.below import queues_at
+    from twisted_msgproto.queue.queue_directories import queues_at
 
     try:
         if arguments.action not in OF_EACH:
@@ -240,8 +240,8 @@ def _trim(arguments: argparse.Namespace) -> int:
 
 
 def _mend(arguments: argparse.Namespace) -> int:
-    from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.below import has_broker, mend
+    from twisted_msgproto.queue import QueueReader, SegmentLog
+    from twisted_msgproto.queue.queue_directories import has_broker
 
     place = os.fspath(arguments.directory)
     try:
@@ -249,7 +249,8 @@ def _mend(arguments: argparse.Namespace) -> int:
         owner = os.stat(place).st_uid
         if owner != os.geteuid():  # its gateway and bridge could not read what this writes
             raise QueueError(f"it belongs to the user {owner}: run this as that user")
-        found = mend(place)
+        log = SegmentLog(place, check_octets=0)  # a start publishes what is whole
+        log.close()
     except QueueLocked as error:
         print(f"{place}: in use: {error}")
         return 0
@@ -257,7 +258,7 @@ def _mend(arguments: argparse.Namespace) -> int:
         print(f"{place}: refused: {error}")
         return DAMAGED
     print(f"{place}: mended, readers see it up to offset {QueueReader(place).end()}")
-    for line in found.lines:
+    for line in log.recovery.lines:
         print(f"{place}: {line}")
     if has_broker(place):
         print(f"{place}: messages in its broker's queues wait until a gateway has it again")

@@ -59,7 +59,7 @@ def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
     itself, has the name "".
     """
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.below import queues_at, queues_in
+    from twisted_msgproto.queue.queue_directories import queues_at, queues_in
 
     directory = arguments.directory
     if directory.startswith(ELSEWHERE) or not queues_in(directory):
@@ -72,7 +72,7 @@ def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
 
 def one_of(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Return ``directory``; QueueError if it is none itself and has several in it."""
-    from twisted_msgproto.queue.below import is_queue, queues_in
+    from twisted_msgproto.queue.queue_directories import is_queue, queues_in
 
     inside = [] if is_queue(directory) else queues_in(directory)
     if inside:

@@ -13,7 +13,7 @@ from ..net.broker.forms import texts_of
 from ..net.site.shapes import MessageShown, NoSuchQueue, QueueShown
 
 if TYPE_CHECKING:
-    from twisted_msgproto.queue.brokered import Waiting
+    from twisted_msgproto.queue.broker_files import Waiting
 
 READ_AT_ONCE: Final = 100
 """This many messages are read together."""
@@ -28,8 +28,8 @@ class StoppedBroker:
     def __init__(self, directory: str) -> None:
         """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
         from twisted_msgproto.queue import SegmentLog
-        from twisted_msgproto.queue.below import has_broker
-        from twisted_msgproto.queue.brokered import BrokerState
+        from twisted_msgproto.queue.broker_files import BrokerState
+        from twisted_msgproto.queue.queue_directories import has_broker
 
         self._queues: dict[QueueName, Waiting] = {}
         self._log = SegmentLog(directory)

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             action="append",
             default=[],
-            help="an option of delta-rs for a table in an object store; repeatable",
+            help="an option of the object store that the table is in; repeatable",
         )
         known.add_argument("--json", action="store_true", help="one JSON object")
         return known
@@ -120,7 +120,7 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return options of delta-rs; raise ConfigurationError for a word that is none."""
+    """Return options of an object store; raise ConfigurationError for a word that is none."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -157,8 +157,7 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
 
 def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
     """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
-    from twisted_msgproto.spark.opening import open_queue
-    from twisted_msgproto.spark.options import Access
+    from twisted_msgproto.spark.options import Access, open_queue
 
     access = Access(arguments.token_file, arguments.tls_ca, arguments.flight_proxy)
     queues = [open_queue(location, access) for location in arguments.queue]
@@ -173,7 +172,7 @@ def _tell(line: str) -> None:
 
 
 def _counts(arguments: argparse.Namespace) -> int:
-    from twisted_msgproto.table.counts import counts
+    from twisted_msgproto.table.verify import counts
 
     found = counts(_open(arguments))
     if arguments.json:
@@ -181,7 +180,7 @@ def _counts(arguments: argparse.Namespace) -> int:
         return 0
     print(
         f"table {found.location} version {found.version}: {found.rows} rows in {found.files} "
-        f"files, {found.octets} octets"
+        f"files, {found.bytes} bytes"
     )
     for each in found.gateways.values():
         landed = "no place" if each.landed is None else f"landed {each.landed}"
@@ -250,14 +249,14 @@ def _compact(arguments: argparse.Namespace) -> int:
         return 0
     would = "would make" if arguments.dry_run else "made"
     print(
-        f"{done.small} small files; {would} {done.added} of {done.removed}, {done.octets} octets"
+        f"{done.small} small files; {would} {done.added} of {done.removed}, {done.bytes} bytes"
         + (f"; {done.given_up} groups were given up" if done.given_up else "")
     )
     return 0
 
 
 def _vacuum(arguments: argparse.Namespace) -> int:
-    from twisted_msgproto.table.vacuum import vacuum
+    from twisted_msgproto.table.retention import vacuum
 
     hours = read_age("--retain", arguments.retain).total_seconds() / 3600
     table = _open(arguments, writing=not arguments.dry_run)
@@ -269,13 +268,13 @@ def _vacuum(arguments: argparse.Namespace) -> int:
         for path in done.paths:
             print(path)
     would = "would remove" if arguments.dry_run else "removed"
-    print(f"{would} {len(done.paths)} files, {done.octets} octets")
+    print(f"{would} {len(done.paths)} files, {done.bytes} bytes")
     return 0
 
 
 def _expire(arguments: argparse.Namespace) -> int:
     from twisted_msgproto.table.actions import Run
-    from twisted_msgproto.table.expire import expire
+    from twisted_msgproto.table.retention import expire
 
     before = read_before(arguments, datetime.now(UTC).date())
     table = _open(arguments, writing=not arguments.dry_run)

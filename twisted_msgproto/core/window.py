@@ -6,15 +6,56 @@ and what acknowledgements are due.  Safe and acknowledged are two states: a mess
 sink says so, it is acknowledged when the protocol's own rule says so and everything before it is
 safe.
 
-Both compare by place in the order of arrival, never by the size of a number, so numbers may wrap,
-restart or run backwards as the peer likes.
+Both compare by position in the order of arrival, never by the size of a number, so numbers may
+wrap, restart or run backwards as the peer likes.
+
+Sequence numbers only name messages: a :class:`SequenceSpace` knows the number that follows, and how
+many steps lie between two numbers.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+
+@dataclass(slots=True, frozen=True)
+class SequenceSpace:
+    """A sequence space has the numbers ``first`` … ``last``, in a circle."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def __contains__(self, number: int) -> bool:
+        return self.first <= number <= self.last
+
+    def after(self, number: int, steps: int = 1) -> int:
+        """Return the number ``steps`` further along the circle (negative: back)."""
+        return (number - self.first + steps) % self.size + self.first
+
+    def following(self, number: int, count: int) -> Sequence[int]:
+        first = self.after(number)
+        if first + count - 1 <= self.last:
+            return range(first, first + count)
+        return [self.after(number, steps) for steps in range(1, count + 1)]
+
+    def steps(self, start: int, end: int) -> int:
+        """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
+        return (end - start) % self.size
+
+
+SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
+"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
+
+
+# ── windows keep account of acknowledgements for all protocols t ────────────────────────────────
+
 
 M = TypeVar("M")
 A = TypeVar("A")
@@ -121,24 +162,24 @@ class SendWindow(Generic[M]):
 
 
 class ReceiveWindow(Generic[A]):
-    """Messages by place in the order of arrival, and acknowledgements until they are due.
+    """Messages by position in the order of arrival, and acknowledgements until they are due.
 
     Duties of the caller, in this order:
 
     1. ``receive(count)`` for what a read brought;
     2. ``mark(ack)`` wherever the protocol's rule asks for an acknowledgement of all that has
        arrived so far;
-    3. ``slice()`` when it hands what arrived to the sink: the place that ends that slice;
-    4. ``made_safe(place)`` when the sink says that slice is safe; slices may become safe in any
+    3. ``slice()`` when it hands what arrived to the sink: the position that ends that slice;
+    4. ``made_safe(position)`` when the sink says that slice is safe; slices may become safe in any
        order.  It returns the acknowledgements that are due now, in order;
     5. write them.
 
     Attributes:
         received: messages that ever arrived.
-        safe: messages up to this place are all safe.
-        acknowledged: messages up to this place have had their acknowledgement returned.
-        marked: messages up to this place are covered by a mark.
-        waiting: the acknowledgements that wait for the sink with their places, oldest first;
+        safe: messages up to this position are all safe.
+        acknowledged: messages up to this position have had their acknowledgement returned.
+        marked: messages up to this position are covered by a mark.
+        waiting: the acknowledgements that wait for the sink with their positions, oldest first;
             read-only.
     """
 
@@ -169,42 +210,42 @@ class ReceiveWindow(Generic[A]):
     def receive(self, count: int) -> None:
         self.received += count
 
-    def mark(self, ack: A, place: int | None = None) -> None:
-        """``ack`` is due as soon as all that arrived up to ``place`` is safe.
+    def mark(self, ack: A, position: int | None = None) -> None:
+        """``ack`` is due as soon as all that arrived up to ``position`` is safe.
 
-        ``place`` counts arrivals, as ``received`` does; None means all that has arrived so far.
-        Acknowledgements leave in the order of their marks, so places must not run backwards:
-        ValueError for a place before the last mark or beyond what arrived.
+        ``position`` counts arrivals, as ``received`` does; None means all that has arrived so far.
+        Acknowledgements leave in the order of their marks, so positions must not run backwards:
+        ValueError for a position before the last mark or beyond what arrived.
         """
-        place = self.received if place is None else place
-        if not self.marked <= place <= self.received:
-            raise ValueError(f"place {place} is not within {self.marked} … {self.received}")
-        self.marked = place
-        self.waiting.append((place, ack))
+        position = self.received if position is None else position
+        if not self.marked <= position <= self.received:
+            raise ValueError(f"position {position} is not within {self.marked} … {self.received}")
+        self.marked = position
+        self.waiting.append((position, ack))
 
     def slice(self) -> int:
-        """End a slice after what has arrived so far, and return its place for ``made_safe``."""
+        """End a slice after what has arrived so far, and return its position for ``made_safe``."""
         if not self._open or self._open[-1] != self.received:
             self._open.append(self.received)
         return self.received
 
-    def made_safe(self, place: int) -> list[A]:
-        """The slice that ends at ``place`` is safe: the acknowledgements that are due now.
+    def made_safe(self, position: int) -> list[A]:
+        """The slice that ends at ``position`` is safe: the acknowledgements that are due now.
 
-        ValueError for a place that ends no open slice: it would acknowledge too much.
+        ValueError for a position that ends no open slice: it would acknowledge too much.
         """
         opened, ahead = self._open, self._safe_ahead
-        if opened and opened[0] == place:  # as nearly always: in order
+        if opened and opened[0] == position:  # as nearly always: in order
             self.safe = opened.pop(0)
             if ahead:
                 self._catch_up()
-        elif place in ahead or place not in opened:
-            raise ValueError(f"no open slice ends at {place}")
+        elif position in ahead or position not in opened:
+            raise ValueError(f"no open slice ends at {position}")
         else:
             if not ahead:
                 self._safe_ahead = ahead = set()
             assert isinstance(ahead, set)
-            ahead.add(place)
+            ahead.add(position)
         return self.due() if self.waiting else []
 
     def _catch_up(self) -> None:
@@ -223,24 +264,24 @@ class ReceiveWindow(Generic[A]):
     def due(self) -> list[A]:
         marks, safe = self.waiting, self.safe
         acks = []
-        for place, ack in marks:
-            if place > safe:
+        for position, ack in marks:
+            if position > safe:
                 break
-            self.acknowledged = place
+            self.acknowledged = position
             acks.append(ack)
         del marks[: len(acks)]  # all at once: each time the rest moves up
         return acks
 
-    def never_safe(self, place: int) -> None:
-        """The slice that ends at ``place`` never will be safe: nothing from its begin on is due.
+    def never_safe(self, position: int) -> None:
+        """The slice that ends at ``position`` never will be safe: nothing from its begin on is due.
 
-        Acknowledgements of what came before it stay.  ValueError for a place that ends no open
+        Acknowledgements of what came before it stay.  ValueError for a position that ends no open
         slice.
         """
         opened = self._open
-        if place not in opened or place in self._safe_ahead:
-            raise ValueError(f"no open slice ends at {place}")
-        index = opened.index(place)
+        if position not in opened or position in self._safe_ahead:
+            raise ValueError(f"no open slice ends at {position}")
+        index = opened.index(position)
         begin = opened[index - 1] if index else self.safe
         while self.waiting and self.waiting[-1][0] > begin:
             self.waiting.pop()

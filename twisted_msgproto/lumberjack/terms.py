@@ -34,22 +34,22 @@ READER_LIMITS: Final = (
 
 @dataclass(slots=True)
 class JsonReceived:
-    """Documents arrived: columns, and the place for ``made_safe`` (``LJ-04``)."""
+    """Documents arrived: columns, and the position for ``made_safe`` (``LJ-04``)."""
 
     sequences: Sequence[int]
     bodies: Sequence[bytes]
     octets: int
-    place: int
+    position: int
 
 
 @dataclass(slots=True)
 class DataReceived:
-    """Mappings arrived: columns, and the place for ``made_safe`` (``LJ-03``)."""
+    """Mappings arrived: columns, and the position for ``made_safe`` (``LJ-03``)."""
 
     sequences: Sequence[int]
     pairs: Sequence[dict[str, str]]
     octets: int
-    place: int
+    position: int
 
 
 ReaderEvent = JsonReceived | DataReceived | Fault

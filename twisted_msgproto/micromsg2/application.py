@@ -383,6 +383,7 @@ class Broker:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def concerns_topics(self, destinations: Iterable[str]) -> bool:
+        """Return whether any of these destinations is a topic that somebody has subscribed to."""
         # Most servers have no subscriber at all, and most batches one destination.
         return bool(self._topics) and not self._topics.keys().isdisjoint(set(destinations))
 

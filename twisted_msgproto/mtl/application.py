@@ -2,10 +2,7 @@
 
 The queue profile has named queues with competing readers.  The broker
 (:mod:`twisted_msgproto.core.broker`) decides what each reader gets; a factory hands the profile one
-that runs on a reactor, and may keep its queues on disk.  Contents become letters of the broker, and
-letters contents: a letter has an envelope beside its body
-(:mod:`twisted_msgproto.core.broker.envelopes`), and in those of this protocol the field table
-stands behind the head, as it came.
+that runs on a reactor, and may keep its queues on disk.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from typing import Any, Final, Protocol
 
 from ..core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
-from ..core.broker.envelopes import Opened, head, opened
-from ..core.broker.fields import Fields, as_text, no_fields
+from ..core.broker.envelopes import Opened
+from ..core.broker.fields import Fields, no_fields
 from ..core.limits import Limits
+from .letters import Heads, marked, own_of, table_of
 from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
-from .wire.fields import EMPTY, FIELDS_MAX, decode_table, encode_name, encode_table, with_field
 
 # ── Ingest and test ───────────────────────────────────────────────────────────────────────────────
 
@@ -72,85 +69,6 @@ class TestProfile(Profile):
         readers.pop(flow, None)
         if not readers:
             self._readers.pop(flow.session.virtual_host, None)
-
-
-# ── Letters ───────────────────────────────────────────────────────────────────────────────────────
-
-
-FORM: Final = "mtl"
-"""Envelopes that have a field table behind their head are of this form."""
-
-REDELIVERIES: Final = "mtl-redeliveries"
-"""A content that came back from a reader has this property: how often it was tried."""
-
-HEADS_KEPT: Final = 4096
-
-Table = Callable[[Opened], bytes]
-"""Returns the field table for an envelope of another protocol's."""
-
-
-class Heads:
-    """Heads of envelopes, one for each queue."""
-
-    def __init__(self) -> None:
-        self._heads: dict[QueueName, bytes] = {}
-
-    def of(self, name: QueueName) -> bytes:
-        found = self._heads.get(name)
-        if found is None:
-            if len(self._heads) >= HEADS_KEPT:
-                self._heads.clear()
-            found = self._heads[name] = head(FORM, name)
-        return found
-
-
-def table_of(letter: Letter, start: bytes, foreign: Table) -> bytes:
-    """Return the field table of a letter as it was sent.
-
-    ``start`` is the head of this protocol's envelopes for the letter's queue.  Raises ValueError
-    for an envelope that makes no sense.
-    """
-    envelope = letter.envelope
-    if envelope[: len(start)] == start:
-        return envelope[len(start) :]
-    other = opened(envelope)  # another protocol's, or one from a queue of another name
-    return other.own if other.form == FORM else foreign(other)
-
-
-def marked(table: bytes, letter: Letter) -> bytes:
-    """Return the field table of a letter as a reader gets it: one that came back says so."""
-    if not (letter.again or letter.tries):
-        return table
-    try:
-        return with_field(table, REDELIVERIES, letter.tries)
-    except ValueError:
-        return table  # it has as many fields as a table may have
-
-
-# ── queues that other protocols share ───────────────────────────────────────────────────────────
-
-
-def fields_of(own: bytes) -> Fields:
-    """Return the properties that stand behind the head of an envelope of this form."""
-    return decode_table(own)
-
-
-def own_of(fields: Fields) -> bytes:
-    """Return the field table of properties; what no field can hold becomes text, or is left out."""
-    written: dict[str, Any] = {}
-    for name, value in list(fields.items())[:FIELDS_MAX]:
-        for form in (value, as_text(value)):
-            try:
-                encode_name(name)
-                encode_table({name: form})
-            except (ValueError, TypeError):
-                continue
-            written[name] = form
-            break
-    try:
-        return encode_table(written)
-    except ValueError:  # tables within tables have too many fields together
-        return EMPTY
 
 
 # ── Queues ────────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from twisted.internet.error import DNSLookupError
 
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.authentication.sasl import credentials
 from ..net.clients.asking import InFlight
 from ..net.clients.shapes import (
     LOG_IN_OPTIONS,
@@ -27,7 +28,6 @@ from ..net.clients.shapes import (
     SendOptions,
     typed,
 )
-from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
 from .protocol.flows import Received

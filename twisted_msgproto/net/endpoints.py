@@ -18,6 +18,7 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
@@ -76,6 +77,10 @@ class Wanted(NamedTuple):
         if self.kind == "tcp":
             return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
         if self.kind == "unix":
+            try:
+                _remove_stale(self.where)
+            except OSError as error:
+                raise CannotListenError(None, self.where, error) from None
             return reactor.listenUNIX(self.where, self.factory, *self.rest)
         return reactor.adoptStreamPort(self.where, *self.rest, self.factory)
 
@@ -271,8 +276,7 @@ class Held:
         self.hold(bound)
         try:
             if unix:
-                if wanted.rest[-1]:  # wantPID
-                    _remove_stale(wanted.where)
+                _remove_stale(wanted.where)
                 bound.bind(wanted.where)
                 self._files.append(wanted.where)
             else:
@@ -296,19 +300,32 @@ class Held:
 
 
 def _remove_stale(address: str) -> None:
-    """Remove the socket of a process that has ended; OSError if somebody listens on it."""
+    """Remove the socket of a process that was killed; OSError if somebody listens on it.
+
+    Twisted's lock beside it goes, too.  Its process ID says nothing: in a container that of the
+    new process is often the same.
+    """
     try:
         if not stat.S_ISSOCK(os.stat(address).st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX) as caller:
-        try:
+            raise OSError("a file of this name is there, and it is no socket")
+        with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(address)
-        except ConnectionRefusedError:
-            os.unlink(address)
+    except ConnectionRefusedError:
+        os.unlink(address)
+    except FileNotFoundError:
+        if not _names_us(f"{address}.lock"):
             return
-    raise OSError("another process listens on it")
+    else:
+        raise OSError("another process listens on it")
+    with suppress(FileNotFoundError):
+        os.unlink(f"{address}.lock")
+
+
+def _names_us(lock: str) -> bool:
+    try:
+        return os.readlink(lock) == str(os.getpid())
+    except OSError:
+        return False
 
 
 def refusals(service: object, held: Held) -> Iterator[str]:

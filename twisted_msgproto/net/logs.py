@@ -31,8 +31,7 @@ from zope.interface import implementer
 
 from .. import registry
 from ..core.errors import shown
-from ..core.jsonlog import json_line
-from ..core.log_output import LogOutput, missing_line
+from ..core.logs import LogOutput, json_line, missing_line
 from ..core.reasons import ended_because
 from .peers import network_of
 

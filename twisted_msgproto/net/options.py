@@ -23,6 +23,7 @@ from .authorising import IAuthoriser, Rules, read_rules
 from .endpoints import TCP_KINDS, check_endpoint, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .logs import twist_log
+from .process import forget_own_pid
 from .reloading import Change
 from .sink import IMessageSink
 
@@ -358,6 +359,7 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
+        forget_own_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]

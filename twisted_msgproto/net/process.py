@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 KEPT_OCTETS: Final = 64 << 20
@@ -85,3 +88,15 @@ def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotoni
         return False
     reactor.seconds = clock
     return True
+
+
+def forget_own_pid(parent: Any) -> None:
+    """Remove ``twistd``'s PID file if it names this process; ``parent`` are its options.
+
+    The process of that file was killed, and this one has got its number: the rule in a container,
+    where ``twistd`` would wait for itself to end.
+    """
+    path = (parent or {}).get("pidfile")
+    with suppress(OSError, ValueError):
+        if path and int(Path(path).read_text()) == os.getpid():
+            os.unlink(path)

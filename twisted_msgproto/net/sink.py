@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads
@@ -21,7 +21,6 @@ from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
     from ..queue import QueueWriter
-    from .broker import Keeping
 
 
 class IMessageSink(Interface):
@@ -44,6 +43,16 @@ class _Finished(NamedTuple):
     brokered: MessageBatch | None
 
 
+class QueuesOfBrokers(Protocol):
+    """The queues of brokers over a durable sink, as far as the sink has to do with them."""
+
+    def stored(self, batch: MessageBatch, first: int) -> None:
+        """Note that a batch with envelopes is on disk, from the offset ``first`` on."""
+
+    def close(self) -> Deferred[None]:
+        """Write what is left to write; fires when it is on disk."""
+
+
 @implementer(IMessageSink)
 class DurableSink:
     """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
@@ -62,7 +71,7 @@ class DurableSink:
             told to be safe; None while there is none.
     """
 
-    keeping: Keeping | None = None
+    keeping: QueuesOfBrokers | None = None
     keeps_queues = True
     telling: dict[Callable[[], object], None] | None = None
 

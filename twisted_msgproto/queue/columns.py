@@ -24,10 +24,8 @@ from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
 
-from . import ipc
-from .arrays import UNKNOWN, array_of, compute, scalar_of
-from .checksum import crc32
-from .format import ALIGNMENT, FRAME_OCTETS_MAX
+from .arrays import UNKNOWN, array_of, compute, ipc_message, scalar_of
+from .format import ALIGNMENT, FRAME_OCTETS_MAX, crc32
 from .schema import (
     ATTACHMENTS_GIVEN,
     BODY,
@@ -309,7 +307,7 @@ holds, and how many texts were cleaned.
 
 
 def _listed(gathered: dict[str, Stretches], count: int) -> Written | None:
-    """Return the columns as :mod:`.ipc` writes them; None if Arrow has to.
+    """Return the columns as :func:`.ipc_message` writes them; None if Arrow has to.
 
     The larger a column is, the less it matters who writes it, and packed ones are not copied by
     Arrow.
@@ -329,7 +327,7 @@ def _listed(gathered: dict[str, Stretches], count: int) -> Written | None:
         columns[bit] = values
     if not columns:
         return 0, [], 0, 0
-    message = ipc.message(count, columns)
+    message = ipc_message(count, columns)
     return None if message is None else (sum(columns), message, envelopes, 0)
 
 

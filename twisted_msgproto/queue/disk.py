@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from twisted_msgproto.core.errors import QueueLocked
@@ -37,12 +37,18 @@ LOST_LOCK_S = 2.5 * LOOK_S
 removed or replaced notices that, and stops.
 """
 
-COPY_OCTETS = 1 << 20
-
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
 become free.
 """
+
+
+REMEDY = (
+    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
+    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
+    "mv COPY FILE), and start the gateway"
+)
+"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
 
 class File(Protocol):
@@ -376,43 +382,22 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 def replace_whole(disk: Disk, path: str, octets: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
-    put_in_place(disk, write_beside(disk, path, [octets]), path)
-
-
-def renew_whole(disk: Disk, path: str) -> None:
-    """Put a copy in the place of a file, so that its octets and its name are durable for sure.
-
-    A sync may have failed before, and the next one may succeed without having written anything:
-    the system calls pages clean that it could not write.
-    """
-    file = disk.open(path)
-    try:
-        places = range(0, file.size(), COPY_OCTETS)
-        beside = write_beside(disk, path, (file.read(place, COPY_OCTETS) for place in places))
-    finally:
-        file.close()
-    put_in_place(disk, beside, path)
-
-
-def write_beside(disk: Disk, path: str, pieces: Iterable[bytes]) -> str:
-    """Write the octets of a new file for ``path``, durably; return its name until then."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
     file = disk.open(beside, write=True)
     try:
         file.truncate(0)
-        position = 0
-        for piece in pieces:
-            if file.write(position, [piece]) < len(piece):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
-            position += len(piece)
+        if file.write(0, [octets]) < len(octets):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
         file.sync()
     finally:
         file.close()
-    return beside
-
-
-def put_in_place(disk: Disk, beside: str, path: str) -> None:
-    """Rename a file to ``path``, durably."""
     disk.rename(beside, path)
-    disk.sync_directory(os.path.dirname(path))
+    disk.sync_directory(directory)
+
+
+def failure(what: str, error: OSError) -> str:
+    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
+    if error.errno != errno.EIO:
+        return f"{what}: {error}"
+    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"

@@ -34,8 +34,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from .disk import NO_ROOM, OS_DISK, Disk, read_whole, replace_whole
 from .schema import SCHEMA
-from .served import TOKEN_FILE, Chunk, Served
-from .streams import STREAM_IDLE_SECONDS, STREAMS_MAX, Streams
+from .served import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0

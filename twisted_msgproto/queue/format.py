@@ -9,14 +9,25 @@ from __future__ import annotations
 import errno
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from .checksum import crc32
+from typing import TYPE_CHECKING, Any
+from zlib import crc32 as zlib_crc32
 
 if TYPE_CHECKING:
     from .disk import File
+
+crc32: Callable[..., int] = zlib_crc32
+"""``crc32(octets, start=0)`` returns the CRC-32 of ``octets``, continuing from ``start``."""
+
+try:
+    # Three times as fast: it uses the processor's carry-less multiplication.
+    from isal import isal_zlib
+
+    _isal: Any = isal_zlib
+    crc32 = _isal.crc32
+except ImportError:  # pragma: no cover - the tests run with the extra
+    pass
 
 FORMAT_VERSION = 1
 

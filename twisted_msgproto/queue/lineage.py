@@ -107,23 +107,21 @@ def check_bounds(queue_id: str, landed: Landed, begin: int, end: int) -> None:
         )
 
 
-def check_proof(queue_id: str, landed: Landed, here: Landed) -> None:
-    """Raise QueueMismatch if the row that has landed is not the one that is ``here``.
+def check_proof(queue_id: str, landed: Landed, here: Landed, advice: str = REWIND) -> None:
+    """Raise QueueMismatch if the row that was read is not the one that is ``here``.
 
     What one of the two does not know (0) is not compared.
     """
-    row = landed.offset - 1
+    row = f"row {landed.offset - 1} of the queue {queue_id} is not the one which was read"
     if landed.incarnation and here.incarnation and landed.incarnation != here.incarnation:
         raise QueueMismatch(
-            f"row {row} of the queue {queue_id} was written by another start of its gateway than "
-            f"the row {row} which has landed: it was restored from an older copy and written on "
-            f"since. {REWIND}"
+            f"{row}, it was written by another start of its gateway: the queue was restored from "
+            f"an older copy and written on since; {advice}"
         )
     if landed.witness and here.witness and landed.witness != here.witness:
         raise QueueMismatch(
-            f"row {row} of the queue {queue_id} is not the row {row} which has landed, though the "
-            f"same start of its gateway wrote both: its machine was set back to a snapshot and "
-            f"went on from there. {REWIND}"
+            f"{row}, though the same start of its gateway wrote both: its machine was set back to "
+            f"a snapshot and went on from there; {advice}"
         )
 
 

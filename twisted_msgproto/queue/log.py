@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
-from .below import failure
 from .columns import Encoded
 from .disk import (
     IDENTITY_FILE,
@@ -27,11 +26,9 @@ from .disk import (
     Disk,
     File,
     Stat,
-    put_in_place,
+    failure,
     read_whole,
-    renew_whole,
     replace_whole,
-    write_beside,
 )
 from .format import (
     EMPTY_SEGMENT_OCTETS,
@@ -46,7 +43,7 @@ from .format import (
     segment_name,
 )
 from .lineage import Landed, Lineage
-from .places import Places
+from .row_locator import RowLocator
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
@@ -124,12 +121,6 @@ class SegmentLog:
         self._file: File | None = None
         self._end_file: File | None = None
         self._sizes: dict[int, int] = {}
-        # The segment's name is not durable yet: its first group syncs the directory too.
-        self._nameless = False
-        # Nor is its head, which says whose row comes before it.
-        self._headless = False
-        # A file for the segment with this first offset was made, perhaps in vain.
-        self._tried = -1
         self._frame_octets = 0
         # Which files the names of this queue led to when they were opened.
         self._own: dict[str, Stat] = {}
@@ -198,8 +189,8 @@ class SegmentLog:
         self._start(before)
         # Behind the lineage, so that no loss of power can leave it out of its count.
         recovery.put_damaged(disk, directory, found)
-        # What has no messages is begun anew: perhaps neither its head nor its name is durable.
-        if found.appendable and self.end > self._first and self._named(before):
+        # What has no messages is begun anew: its head may say less than is known now.
+        if found.appendable and self.end > self._first:
             self._file = disk.open(self._path(self._first), write=True)
             self._segment_path = self._path(self._first)
             self._segment = disk.stat(self._segment_path)
@@ -210,35 +201,15 @@ class SegmentLog:
                 # The disk is full: what is there can be read, and appending tries again.
                 self.recovery.lines.append(str(error))
         disk.sync_directory(directory)
-        self._nameless = False
         self._publish()
         self._end_file.sync()
-
-    def _named(self, before: Published | None) -> bool:
-        """Return whether the newest segment's name is durable; make it anew if that is doubtful.
-
-        ``before`` is the end that was published before the recovery.  A writer publishes an end in
-        a segment after the sync of its name.  A killed process may have written messages without
-        that sync, and the sync of a later start may have failed.
-        """
-        if before is not None and before.offset > self._first:
-            return True
-        try:
-            renew_whole(self._disk, self._path(self._first))
-        except OSError as error:
-            # No room for a second file, or octets that cannot be read: what comes now goes into
-            # another segment.
-            if error.errno in NO_ROOM or error.errno == errno.EIO:
-                return False
-            raise
-        return True
 
     def _start(self, before: Published | None) -> None:
         """Note this start in the lineage, before anything of it can be published.
 
         ``before`` is what was published before the recovery.
         """
-        places = Places(self._disk, self.directory, self.identity)
+        locator = RowLocator(self._disk, self.directory, self.identity)
         firsts = list(self._sizes)
         here = Published(self.end, self._first, self._sizes.get(self._first, 0))
         known = lineage.read(self._disk, self.directory)
@@ -249,7 +220,7 @@ class SegmentLog:
                     "gateway wrote what is not known of the messages which are there"
                 )
             known = Lineage(((0, 0),))
-        self._tail = places.landed(self.end, firsts, here, known)
+        self._tail = locator.landed(self.end, firsts, here, known)
         if not self._tail.witness and before is not None and before.offset == self.end:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)
@@ -345,21 +316,12 @@ class SegmentLog:
                 self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}")
             file.sync()
-            self._headless = False
-            if self._nameless:
-                self._disk.sync_directory(self.directory)
-                self._nameless = False
             self._check_segment(position + octets)
         except OSError as error:
-            full = error.errno in NO_ROOM
-            if full and not self._headless and not self._nameless:
+            if error.errno in NO_ROOM:
                 self._cut_back()
-            else:
-                # The next append makes the name and the head again: those that are there may be
-                # on no disk.
-                self._give_up_segment()
-            if full:
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
+            self._give_up_segment()
             raise
         self._sizes[self._first] = position + octets
         self.octets += octets
@@ -424,7 +386,10 @@ class SegmentLog:
         return self._file
 
     def _begin_segment(self) -> None:
-        """Begin a segment at the end.  A file of that name holds nothing that counts.
+        """Begin a segment at the end, durably.  A file of that name holds nothing that counts.
+
+        It is another file each time: a sync that failed may succeed the next time without anything
+        on the disk, because the system calls pages clean that it could not write.
 
         Raises QueueFull when there is no room for it, OSError when the disk fails.
         """
@@ -435,48 +400,15 @@ class SegmentLog:
             incarnation=self._tail.incarnation,
             witness=self._tail.witness,
         )
-        no_room = f"no room on the disk of {self.directory}"
-        file: File | None = None
-        try:
-            if self.end in self._sizes or self.end == self._tried:
-                self._name_anew(header)
-            self._tried = self.end
-            path = self._path(self.end)
-            file = self._disk.open(path, write=True)
-            # Over what may be there, not after it is gone: the head may be all that says whose
-            # row comes before the queue's first one.
-            if file.write(0, [header]) < len(header):
-                raise QueueFull(no_room)
-            file.truncate(len(header))
+        path = self._path(self.end)
+        with self.no_room_is_full():
+            replace_whole(self._disk, path, header)
+            self._file = self._disk.open(path, write=True)
             self._segment_path, self._segment = path, self._disk.stat(path)
-        except (OSError, QueueFull) as error:
-            if file is not None:
-                file.close()
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
-                raise QueueFull(f"{no_room}: {error}") from error
-            raise
-        self._file = file
         self._first = self.end
         self.octets += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
         self._frame_octets = 0
-        self._nameless = self._headless = True
-
-    def _name_anew(self, header: bytes) -> None:
-        """Put another file in the place of a segment without messages, whose name is there.
-
-        A sync of the directory may have failed, and the next one may succeed without the name on
-        the disk: the system calls pages clean that it could not write.  Where a disk has no room
-        for a second file, the sync alone has to do.
-        """
-        path = self._path(self.end)
-        try:
-            beside = write_beside(self._disk, path, [header])
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-        else:
-            put_in_place(self._disk, beside, path)
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -667,48 +599,18 @@ class SegmentLog:
     def _remove(self, segments: Sequence[tuple[int, int, int]]) -> int:
         removed = 0
         for first, following, octets in segments:
-            if following == self._first and not self._head_durable():
-                break
             self._disk.remove(self._path(first))
             del self._sizes[first]
             self.octets -= octets
             self.begin = following
             removed += 1
         if removed:
-            try:
-                self._disk.sync_directory(self.directory)
-            except OSError:
-                if self._nameless:
-                    self._give_up_segment()
-                raise
-            self._nameless = False
+            self._disk.sync_directory(self.directory)
             self.trimmed_segments += removed
             known = self._found.damaged
             self._found.damaged = {one: why for one, why in known.items() if one[1] > self.begin}
             self._trim_lineage()
         return removed
-
-    def _head_durable(self) -> bool:
-        """Make the newest segment's head durable: it alone will say whose row came before.
-
-        Returns False if there is no room for it.  Raises OSError.
-        """
-        if not self._headless:
-            return True
-        try:
-            if self._file is None:  # given up
-                self._begin_segment()
-            assert self._file is not None
-            self._file.sync()
-        except QueueFull:
-            return False
-        except OSError as error:
-            self._give_up_segment()
-            if error.errno in NO_ROOM:
-                return False
-            raise
-        self._headless = False
-        return True
 
     def _trim_lineage(self) -> None:
         """Drop the starts without remaining rows; if the disk is full, do so another time."""
@@ -738,11 +640,7 @@ class SegmentLog:
                     found.unchecked.insert(0, first)  # the others come before it
                     raise
                 break
-        told = found.recovery.lines[lines:]
-        if told and self._nameless:
-            # A sync that is only told when it fails may have been that of the segment's name too.
-            self._give_up_segment()
-        return told
+        return found.recovery.lines[lines:]
 
     @property
     def unchecked(self) -> int:

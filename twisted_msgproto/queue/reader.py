@@ -17,15 +17,14 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
-from . import below, consumers, damage, lineage, recovery
-from .checksum import crc32
+from . import consumers, damage, lineage, queue_directories, recovery
 from .columns import Assembly
 from .damage import Range
-from .disk import OS_DISK, Disk, read_whole
-from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
+from .disk import OS_DISK, REMEDY, Disk, read_whole
+from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
 from .lineage import Description, Landed
-from .places import Places
-from .proven import proven
+from .recovery import proven
+from .row_locator import RowLocator
 from .source import Rows
 
 READ_ROWS = 10_000
@@ -63,12 +62,12 @@ class QueueReader:
         except NotADirectoryError as error:
             raise QueueError(f"cannot read the queue {self.directory}: {error.strerror}") from error
         if identity is None:
-            raise QueueError(below.no_queue(os.fspath(directory)))
+            raise QueueError(queue_directories.no_queue(os.fspath(directory)))
         self.identity = identity
         self.queue_id = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
-        self._places = Places(disk, self.directory, identity)
+        self._locator = RowLocator(disk, self.directory, identity)
         self._sizes: dict[int, int] = {}
 
     @property
@@ -228,7 +227,7 @@ class QueueReader:
         """
         if proven(self._disk, self.directory, self.queue_id).offset >= landed.offset:
             return True
-        here = self._places.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
+        here = self._locator.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
         return here.witness != 0 and here.witness == landed.witness
 
     def _check_bounds(self, landed: Landed, published: Published, firsts: Sequence[int]) -> None:
@@ -241,10 +240,10 @@ class QueueReader:
         if offset == published.offset and published.incarnation:
             if published.frame_octets:
                 segment, end = published.segment, published.octets
-                self._places.remember(offset - 1, segment, end - published.frame_octets)
-                self._places.remember(offset, segment, end)
+                self._locator.remember(offset - 1, segment, end - published.frame_octets)
+                self._locator.remember(offset, segment, end)
             return Landed(offset, published.incarnation, published.witness)
-        return self._places.landed(offset, firsts, published, known)
+        return self._locator.landed(offset, firsts, published, known)
 
     def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
         sizes = {}
@@ -272,10 +271,10 @@ class QueueReader:
         """Return when the first message at or above ``start`` came, and the octets from there
         on.
         """
-        placed = self._places.at(start, firsts, published) if start < published.offset else None
+        placed = self._locator.at(start, firsts, published) if start < published.offset else None
         if placed is None or placed.record.first >= published.offset:
             return None, 0
-        oldest = self._places.received_at(placed, start, published)
+        oldest = self._locator.received_at(placed, start, published)
         later = sum(octets for first, octets in sizes.items() if first > placed.segment)
         return oldest, sizes[placed.segment] - placed.record.position + later
 
@@ -394,7 +393,7 @@ class QueueReader:
             raise OSError(
                 errno.EIO,
                 f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
-                f"they are in {segment_name(segment.first)}, and read again later; {below.REMEDY}",
+                f"they are in {segment_name(segment.first)}, and read again later; {REMEDY}",
             )
 
     def _check_there(
@@ -473,3 +472,21 @@ class QueueReader:
     def consumers(self) -> dict[str, int]:
         """Return every registered consumer's committed offset."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)
+
+
+def is_unpublished(directory: str) -> bool:
+    """Return whether a queue that no process writes has more than its published end says.
+
+    After a loss of power the end may be older than what was acknowledged, and only a writer's
+    start publishes the rest.  Raises QueueError if it cannot be read.
+    """
+    try:
+        published = QueueReader(directory).published()
+    except QueueCorrupt:
+        return True
+    firsts = recovery.segment_offsets(OS_DISK, directory)
+    if published is None or not firsts:
+        return bool(firsts)
+    newest = os.path.join(directory, segment_name(firsts[-1]))
+    at_end = (published.segment, published.octets)
+    return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end

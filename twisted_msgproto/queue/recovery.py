@@ -3,7 +3,7 @@
 The table of cases stands in ``docs/queue-format.md``, "What the writer repairs at its start".  In
 one sentence: incomplete records that were never published are copied aside and cut off; published
 records that are damaged are copied aside, reported once and skipped; offsets are never assigned
-twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).
+twice.  The file ``end`` is not the only proof of what was published (:func:`proven`).
 
 What the disk cannot read now is not damaged.  A start needs the small files and the newest segment,
 and OSError ends it before any message is lost; older segments are checked later, but for what is
@@ -12,6 +12,7 @@ in no file: readers wait until a start has noted that.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,10 +20,9 @@ from itertools import pairwise
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
-from . import damage, quarantine
-from .below import REMEDY
+from . import consumers, damage, lineage
 from .damage import Range
-from .disk import IDENTITY_FILE, NO_ROOM, Disk, read_whole, replace_whole
+from .disk import IDENTITY_FILE, NO_ROOM, REMEDY, Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
     OFFSET_MAX,
@@ -36,7 +36,6 @@ from .format import (
     segment_name,
     segment_offset,
 )
-from .proven import Proven, furthest, proven
 
 LOOK_OCTETS = 64 << 10
 WRITE_AGAIN_OCTETS = 1 << 20
@@ -347,10 +346,10 @@ def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: i
     recovery, octets = state.recovery, segment.size - position
     path = os.path.join(directory, segment_name(segment.first))
     unfinished = segment.unfinished_at(position)
-    suffix = quarantine.UNFINISHED if unfinished else ""
-    copied = quarantine.copied(segment, position, octets)  # what cannot be read is not cut
+    suffix = UNFINISHED if unfinished else ""
+    copied = copied_aside(segment, position, octets)  # what cannot be read is not cut
     try:
-        place = quarantine.keep(disk, directory, segment, position, octets, copied, suffix=suffix)
+        place = keep_aside(disk, directory, segment, position, octets, copied, suffix=suffix)
         kept = f"they are kept in {place}"
     except OSError as error:
         kept = f"they could not be copied aside: {error}"
@@ -387,7 +386,7 @@ def _quarantine(
     new = damage.uncovered(found.lo, hi, state.damaged)
     if not new:
         return
-    copied = quarantine.copied(segment, found.position, octets)
+    copied = copied_aside(segment, found.position, octets)
     for lo, end in new:
         state.damaged[lo, end] = found.reason
         state.recovery.quarantined.append((lo, end))
@@ -398,7 +397,7 @@ def _quarantine(
         )
     if octets:
         try:
-            quarantine.keep(disk, directory, segment, found.position, octets, copied)
+            keep_aside(disk, directory, segment, found.position, octets, copied)
         except OSError as error:
             state.recovery.lines.append(f"could not copy the damaged octets aside: {error}")
 
@@ -431,14 +430,12 @@ def _identity(
         if headers:
             recovery.lines.append(
                 f"nothing in {directory} says which queue it is: its segments are in "
-                f"{quarantine.DIRECTORY}, the queue {identity.queue_id} begins"
+                f"{QUARANTINE}, the queue {identity.queue_id} begins"
             )
-            disk.make_directory(os.path.join(directory, quarantine.DIRECTORY))
+            disk.make_directory(os.path.join(directory, QUARANTINE))
             for first in headers:
                 name = segment_name(first)
-                aside = os.path.join(
-                    directory, quarantine.DIRECTORY, f"{identity.queue_id[:8]}-{name}"
-                )
+                aside = os.path.join(directory, QUARANTINE, f"{identity.queue_id[:8]}-{name}")
                 disk.rename(os.path.join(directory, name), aside)
             headers.clear()
     replace_whole(disk, os.path.join(directory, IDENTITY_FILE), identity.sealed())
@@ -448,3 +445,94 @@ def _identity(
 def _note_loss(recovery: Recovery, why: str) -> None:
     recovery.lost = True
     recovery.lines.append(f"published messages were lost: {why}")
+
+
+QUARANTINE = "quarantine"
+COPY_OCTETS_MAX = 64 << 20
+UNFINISHED = ".unfinished"
+UNFINISHED_KEPT = 8
+"""At most this number of copies of unfinished records is kept, and the oldest go first.
+
+A loss of power may leave one copy of up to one group.
+"""
+
+
+def copied_aside(segment: Segment, position: int, octets: int) -> bytes:
+    """Return as much of a stretch or tail as is copied aside.  Raises OSError."""
+    return bytes(segment.octets(position, min(octets, COPY_OCTETS_MAX)))
+
+
+def keep_aside(
+    disk: Disk,
+    directory: str,
+    segment: Segment,
+    position: int,
+    octets: int,
+    copied: bytes,
+    *,
+    suffix: str = "",
+) -> str:
+    """Put ``copied`` of ``octets`` octets of ``segment`` aside, durably; return in words where they
+    are.
+
+    Raises OSError if they cannot be written.
+    """
+    aside = os.path.join(directory, QUARANTINE)
+    name = f"{segment.first:020d}-{position}{suffix}"
+    disk.make_directory(aside)
+    replace_whole(disk, os.path.join(aside, name), copied)
+    if suffix:
+        _forget_oldest(disk, aside, suffix, name)
+    part = "" if len(copied) == octets else f" (the first {len(copied)} of them)"
+    return f"{QUARANTINE}/{name}{part}"
+
+
+def _forget_oldest(disk: Disk, aside: str, suffix: str, made: str) -> None:
+    """Remove all but the newest copies with this suffix; a failure leaves them there.
+
+    The one that was ``made`` now is the newest, also beside those of a queue that went further and
+    was replaced by an older copy of it.
+    """
+    names = [name for name in disk.names(aside) if name.endswith(suffix)]
+    # A later place in the queue was written later: a later segment, or more digits in the same one.
+    names.sort(key=lambda name: (name == made, name.partition("-")[0], len(name), name))
+    for name in names[:-UNFINISHED_KEPT]:
+        with contextlib.suppress(OSError):
+            disk.remove(os.path.join(aside, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A proof that all offsets below ``offset`` were published; ``by`` says it in words."""
+
+    offset: int
+    by: str
+
+
+def proven(disk: Disk, directory: str, queue_id: str) -> Proven:
+    """Return the greatest offset that something other than the file ``end`` proves.
+
+    ``end`` is not synced after every group, so a power loss may leave an older one.  Three others
+    are durable before anything relies on them: a consumer commits only what it could read; a start
+    of the writer notes its first offset in ``lineage`` when all below it is durable; and what
+    ``damaged`` names was published, or stands below something that was.
+
+    A damaged file of a consumer proves nothing.  Raises OSError for what cannot be read now.
+    """
+    known = lineage.read(disk, directory)
+    starts = known.starts if known is not None else ()
+    found = [
+        Proven(max((hi for _, hi in damage.read(disk, directory)), default=0), "known damage"),
+        Proven(max((first for first, _ in starts), default=0), "an earlier start of the gateway"),
+    ]
+    for name in consumers.names(disk, directory):
+        offset = consumers.read(disk, directory, name, queue_id) or 0
+        found.append(Proven(offset, f"what consumer {name!r} has committed"))
+    return max(found, key=lambda one: one.offset)
+
+
+def furthest(published: Published | None, other: Proven) -> Proven:
+    """Return the greater one of what the file ``end`` says and what something else proves."""
+    if published is not None and published.offset >= other.offset:
+        return Proven(published.offset, "the published end")
+    return other

@@ -18,8 +18,8 @@ from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
 from .format import Published, Record, Segment, segment_name
-from .proven import Proven, furthest, proven
 from .reader import QueueReader
+from .recovery import Proven, furthest, proven
 
 Asked = TypeVar("Asked")
 
@@ -163,7 +163,7 @@ def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked
 
 
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
-    from .brokered import check
+    from .broker_files import state as check
 
     if not _asked(report, lambda: check.has_broker(disk, reader.directory), True):
         return

@@ -29,18 +29,17 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
-from .below import REMEDY
 from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
-from .disk import LOOK_S, OS_DISK, Disk
+from .disk import LOOK_S, OS_DISK, REMEDY, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
 from .troubles import Troubles
 
 if TYPE_CHECKING:
-    from .brokered import BrokerState
+    from .broker_files import BrokerState
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
@@ -281,7 +280,7 @@ class QueueWriter:
         writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
         be opened.
         """
-        from .brokered import BrokerState
+        from .broker_files import BrokerState
 
         self._broker = BrokerState(self._log, **{"report": self._report} | options)
         return self._broker

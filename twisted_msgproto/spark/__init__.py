@@ -108,7 +108,7 @@ def read_table(
 
     Every worker must reach the files: a directory on a shared disk, or an object store for which
     Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``). ``storage``
-    are options of delta-rs; it reads the log here on the driver.
+    are options of the object store; delta-rs reads the log here on the driver.
 
     Raises ConfigurationError with one line when there is no table.
     """

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -30,27 +30,24 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
-from ..core.jsonlog import json_line
-from ..core.log_output import LogOutput, missing_line
-from ..queue.below import queues_at
+from ..core.logs import LogOutput, json_line, missing_line
 from ..queue.lineage import Landed
-from ..table import starting
+from ..queue.queue_directories import queues_at
+from ..table import preflight
 from ..table.actions import Run
 from ..table.compact import Compactions
 from ..table.disk import stands
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
+from ..table.object_storage import storage_at
 from ..table.plan import ROWS_MAX
-from ..table.storage import LocalStorage, storage_at
+from ..table.storage import LocalStorage
 from . import need_spark
-from .gateways import AWAY, REFUSED, Gateways
+from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
-from .lateness import killed_when_late
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Pace
-from .marks import Marks
-from .opening import is_remote, open_queue
-from .options import Access
+from .options import Access, is_remote, open_queue
 from .report import (
     Batch,
     Progress,
@@ -63,6 +60,8 @@ from .report import (
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
+
+Answer = TypeVar("Answer")
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -93,7 +92,7 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines, and
+    the object store's; ``token_file`` and ``authority`` are files for queues on other machines, and
     ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
     JSON object.
     """
@@ -123,7 +122,7 @@ class BridgeOptions:
                 f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
             )
         if self.partition_by is not None:
-            starting.check_partitioning(self.partition_by)
+            preflight.check_partitioning(self.partition_by)
         if self.master.startswith("sc://"):
             raise ConfigurationError(
                 "--master takes a Spark master (local[2], spark://…), not sc://"
@@ -199,11 +198,9 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     with contextlib.suppress(PermissionError):
         os.setsid()
     json = options.json_log
-    output = LogOutput(
-        1, lambda n: _json_line(missing_line(n).rstrip()) if json else missing_line(n)
-    )
+    output = LogOutput(1, lambda n: _json_line(missing_line(n)[:-1]) if json else missing_line(n))
     bridge = Bridge(options, ending, say or partial(_say, output, json))
-    with killed_when_late(ending.SIGNALS), contextlib.closing(output):
+    with contextlib.closing(output):
         try:
             bridge.run()
         except KeyboardInterrupt:
@@ -287,7 +284,7 @@ class Bridge:
             options.locations,
             partial(open_queue, access=options.access),
             None,
-            partial(starting.check_gateway, place.location, start_begin=options.start_begin),
+            partial(preflight.check_gateway, place.location, start_begin=options.start_begin),
             # A start that is refused says one line and nothing else.
             lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
             more=self._more,
@@ -296,7 +293,7 @@ class Bridge:
     def _look_before_making(self, gateways: Gateways) -> None:
         """Asks every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
-        if not starting.is_new(options.table, options.storage):
+        if not self._answered(partial(preflight.is_new, options.table, options.storage)):
             return
         with contextlib.ExitStack() as stack:
             if options.consumer is not None:
@@ -341,13 +338,32 @@ class Bridge:
             self.say(f"bridge: {place} is a new queue")
             yield place
 
+    def _answered(self, ask: Callable[[], Answer]) -> Answer:
+        """Return what ``ask`` does: a store or a disk that hangs does not hold up a signal."""
+        done: list[Answer] = []
+        thread = threading.Thread(
+            target=self._caught, args=[lambda: done.append(ask())], name="asking", daemon=True
+        )
+        thread.start()
+        with self.ending.interrupting():
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+        if not done:
+            raise self._unnoticed.pop()
+        return done[0]
+
     def _open_table(self, schema: pa.Schema | None) -> Table:
         options = self.options
-        table = starting.open_table(
-            options.table, schema, options.partition_by, options.storage, self.own_run
-        )
-        starting.check_operations(table)
-        self.consumer = options.consumer or starting.consumer_name(table.table_id)
+
+        def opened() -> Table:
+            table = preflight.open_table(
+                options.table, schema, options.partition_by, options.storage, self.own_run
+            )
+            preflight.check_operations(table)
+            return table
+
+        table = self._answered(opened)
+        self.consumer = options.consumer or preflight.consumer_name(table.table_id)
         return table
 
     @contextlib.contextmanager

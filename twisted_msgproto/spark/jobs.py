@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..queue.source import Queue
-from ..table.landing import TABLE_SCHEMA, LandedRanges, Range, Target, land_ranges, merged
-from .opening import open_queue
-from .options import Access
+from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, land_ranges, merged
+from ..table.plan import Range
+from .options import Access, open_queue
 from .session import first_line
 
 JOB_GROUP = "msgproto-bridge"

@@ -17,19 +17,18 @@ from typing import Any
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
 from ..queue.lineage import Landed
-from ..table import starting
+from ..table import preflight
 from ..table.actions import Run
 from ..table.gaps import batch_notes
 from ..table.landing import LandedRanges, Target
 from ..table.log import Table
-from ..table.plan import OCTETS_MAX, ROWS_MAX, Plan, Waiting, plan_batch
-from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways
+from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Waiting, plan_batch
+from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
-from .marks import Marks
 from .report import Aside, Batch, Lag, Progress, Report, lag
 
 EARLY_ROWS = 20_000
-EARLY_OCTETS = 8 << 20
+EARLY_BYTES = 8 << 20
 """When this much waits, a batch starts before the trigger is due: later it would only be larger."""
 
 LOOK_SECONDS_MIN = 0.01
@@ -71,7 +70,7 @@ class Pace:
     trigger: float = 1.0
     once: bool = False
     rows_max: int = ROWS_MAX
-    octets_max: int = OCTETS_MAX
+    bytes_max: int = BYTES_MAX
     cores: int = 2
 
 
@@ -115,7 +114,7 @@ class Loop:
         self.check = check
         self.clock = clock
         self.wall = wall
-        table.seen = lambda commit: starting.check_commits(table.location, [commit])
+        table.seen = lambda commit: preflight.check_commits(table.location, [commit])
         self.progress = Progress(landed=table.landed())
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
@@ -171,7 +170,7 @@ class Loop:
         """Reads what others have committed; raises when nothing may land on top of it."""
         before = self.progress.landed
         seen = self.table.refresh()
-        starting.check_not_moved(self.table, before, seen)
+        preflight.check_not_moved(self.table, before, seen)
         self._looked = self.clock()
 
     def _look_idly(self) -> None:
@@ -195,7 +194,7 @@ class Loop:
             return True
         rows = sum(self.lags[one.gateway].rows for one in behind)
         octets = sum(one.description.waiting_octets for one in behind if one.description)
-        return rows >= EARLY_ROWS or octets >= EARLY_OCTETS
+        return rows >= EARLY_ROWS or octets >= EARLY_BYTES
 
     @staticmethod
     def _begin(one: Gateway, landed: Mapping[str, Landed]) -> int:
@@ -268,7 +267,7 @@ class Loop:
             self.gateways.place,
             cores=self.pace.cores,
             rows_max=self.pace.rows_max,
-            octets_max=self.pace.octets_max,
+            bytes_max=self.pace.bytes_max,
         )
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:

@@ -26,12 +26,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from ..core.errors import QueueMismatch
-from ..queue.lineage import Landed
+from ..queue.lineage import Landed, check_proof
 from ..queue.source import Queue
-from ..table.plan import share
+from ..table.plan import Range, share
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
 GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"
@@ -50,19 +50,6 @@ class Place(TypedDict):
 
 
 Places = dict[str, Place]
-
-
-class Range(NamedTuple):
-    """Names the rows lo ≤ offset < hi of one gateway: the work of one task.
-
-    ``landed`` proves the history of the batch's end, and the task checks it again; None when there
-    is no proof.
-    """
-
-    gateway: str
-    lo: int
-    hi: int
-    landed: Landed | None = None
 
 
 def place_at(queue: Source, offset: int) -> Place:
@@ -147,10 +134,13 @@ def batch_ranges(
     parts: int = 1,
     rows_min: int = 1,
     accept_loss: bool = False,
+    where: Mapping[str, str],
+    access: object = None,
 ) -> list[Range]:
     """Return the work of the batch start → end, in at most ``parts`` pieces a queue.
 
-    A piece has at least ``rows_min`` rows where the queue has them.  Raises QueueMismatch when a
+    A piece has at least ``rows_min`` rows where the queue has them.  ``where`` are the queues'
+    locations.  Raises QueueMismatch when a
     queue no longer has what the checkpoint asks for; with ``accept_loss``, returns what is left.
     """
     ranges: list[Range] = []
@@ -172,7 +162,10 @@ def batch_ranges(
         landed = None if accept_loss else proof(place)
         pieces = max(1, min(parts, (hi - lo) // max(1, rows_min)))
         bounds = [lo + (hi - lo) * piece // pieces for piece in range(pieces + 1)]
-        ranges += [Range(name, low, high, landed) for low, high in itertools.pairwise(bounds)]
+        ranges += [
+            Range(where[name], name, low, high, landed, access)
+            for low, high in itertools.pairwise(bounds)
+        ]
     return ranges
 
 
@@ -230,17 +223,8 @@ def check_history(queue: Source, place: Place) -> None:
     known = proof(place)
     if known is None:
         return
-    here = queue.place(place["offset"])
     advice = f"{NEW_TABLE.format(begin=queue.begin())}, {GO_ON}"
-    row = f"row {place['offset'] - 1} of queue {queue.queue_id} is not the one which was read"
-    if known.incarnation and here.incarnation and known.incarnation != here.incarnation:
-        raise QueueMismatch(
-            f"{row}: the queue was restored from an older copy and written on since; {advice}"
-        )
-    if known.witness and here.witness and known.witness != here.witness:
-        raise QueueMismatch(
-            f"{row}: its machine was set back to a snapshot and went on from there; {advice}"
-        )
+    check_proof(queue.queue_id, known, queue.place(place["offset"]), advice)
 
 
 def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:

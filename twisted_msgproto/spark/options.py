@@ -1,16 +1,26 @@
-"""Read and check the options of ``format("msgproto")``; an error is one line."""
+"""The options of ``format("msgproto")``, the queues that they name, and where reading begins.
+
+An error is one line.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
-from ..core.errors import ConfigurationError
+import pyarrow.compute as pc
+
+from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
+from ..queue import QueueReader
+from ..queue.source import Queue
+from .offsets import GO_ON, Source
 
 PARTITIONS_DEFAULT = 2
 """Tasks a batch and queue has at most, unless the option ``numPartitions`` says otherwise."""
@@ -38,7 +48,6 @@ OPTIONS = (
     "tokenFile",
     "tlsCa",
     "flightProxy",
-    "ranges",
 )
 
 MISSPELT = 0.8
@@ -106,8 +115,7 @@ class Settings:
         given = {name.lower(): value for name, value in options.items()}
         refuse_misspelt(options, (*OPTIONS, "path"))
         self.locations = split_list(given.get("queue") or given.get("path", ""))
-        self.ranges = given.get("ranges")
-        if not self.locations and self.ranges is None:
+        if not self.locations:
             raise ConfigurationError(
                 'the source msgproto needs .option("queue", DIRECTORY): one queue, or several with '
                 "commas between them"
@@ -252,3 +260,213 @@ def seconds(given: Mapping[str, str], name: str) -> float | None:
     if match is None:
         raise ConfigurationError(f"the option {name} is a duration as 30s or 10m, not {text!r}")
     return float(match[1]) * SECONDS_OF[match[2]]
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+
+REMOTE = ("grpc://", "grpc+tls://")
+
+TASK_PATIENCE_SECONDS = 20.0
+"""A task waits this long for rows of a gateway, before its batch is planned without it."""
+
+LIMIT_SECONDS = 2.0
+"""A gateway that needs longer than this for one small answer counts as away."""
+
+
+def is_remote(location: str) -> bool:
+    """Return whether ``location`` is a gateway's address and not a directory."""
+    return location.startswith(REMOTE)
+
+
+def open_queue(
+    location: str,
+    access: Access = Access(),  # noqa: B008  a tuple
+    patience: float = TASK_PATIENCE_SECONDS,
+    queue_id: str | None = None,
+) -> Queue:
+    """Return the queue at ``location``: a directory, or ``grpc://HOST:PORT``,
+    ``grpc+tls://HOST:PORT``.
+
+    ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is
+    asked nothing before it is used.  Raises QueueError with one line when there is no queue,
+    QueueAway when its gateway does not answer.
+    """
+    if is_remote(location):
+        from .flight import FlightQueue
+
+        return FlightQueue(
+            location,
+            token_file=access.token_file,
+            authority=access.authority,
+            proxy=access.proxy,
+            patience=patience,
+            limit=LIMIT_SECONDS,
+            queue_id=queue_id,
+        )
+    return QueueReader(location.removeprefix("file://"))
+
+
+PATIENCE_SECONDS = 60.0
+"""A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
+
+PAUSE_SECONDS = 0.5
+
+Answer = TypeVar("Answer")
+
+
+def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
+    """Return what ``ask`` answers; a gateway that is away is asked again for ``patience`` seconds.
+
+    Raises QueueAway, one line, when it stays away.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return ask()
+        except QueueAway:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)
+
+
+def open_queues(
+    locations: Sequence[str],
+    access: Access = Access(),  # noqa: B008  a tuple
+) -> dict[str, Source]:
+    """Return the queues by their ids.  Raises ConfigurationError when two locations are one
+    queue.
+    """
+    queues: dict[str, Source] = {}
+    where: dict[str, str] = {}
+    for location in locations:
+        queue = patiently(partial(open_queue, location, access, PATIENCE_SECONDS))
+        if queue.queue_id in queues:
+            raise ConfigurationError(
+                f"{where[queue.queue_id]} and {location} are the same queue ({queue.queue_id})"
+            )
+        queues[queue.queue_id] = queue
+        where[queue.queue_id] = location
+    return queues
+
+
+# -- where reading begins and ends -----------------------------------------------------------------
+
+
+PROBE_ROWS = 1000
+"""A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
+
+
+def starting_offsets(
+    queues: Mapping[str, Source],
+    edge: Edge,
+    *,
+    accept_loss: bool = False,
+    latest_when_too_late: bool = False,
+) -> dict[str, int]:
+    """Return the first offset to read of every queue.
+
+    A queue that the options do not name begins at its earliest offset.  Raises
+    ConfigurationError for a queue that is not there and for a time after the last row (unless
+    ``latest_when_too_late``), QueueMismatch for an offset that the queue does not have.
+    """
+    check_named(queues, edge, "starting")
+    found = {}
+    for name, queue in queues.items():
+        micros = edge.micros if edge.micros is not None else edge.times.get(name)
+        if micros is None:
+            wanted = edge.offsets.get(name, edge.everywhere)
+            found[name] = _offset(queue, wanted, "startingOffsets", accept_loss)
+            continue
+        offset = offset_at(queue, micros)
+        if offset is None and not latest_when_too_late:
+            raise ConfigurationError(
+                f"queue {name} has no row received at or after {_shown(micros)} (to begin at its "
+                "end then: option startingOffsetsByTimestampStrategy=latest)"
+            )
+        found[name] = queue.end() if offset is None else offset
+    return found
+
+
+def ending_offsets(
+    queues: Mapping[str, Source], edge: Edge, *, accept_loss: bool = False
+) -> dict[str, int]:
+    """Return the offset after the last one to read, of every queue; the same errors."""
+    check_named(queues, edge, "ending")
+    found = {}
+    for name, queue in queues.items():
+        micros = edge.micros if edge.micros is not None else edge.times.get(name)
+        if micros is None:
+            wanted = edge.offsets.get(name, edge.everywhere)
+            found[name] = _offset(queue, wanted, "endingOffsets", accept_loss)
+        else:
+            offset = offset_at(queue, micros)
+            found[name] = queue.end() if offset is None else offset
+    return found
+
+
+def check_named(queues: Mapping[str, Source], edge: Edge, side: str) -> None:
+    """Raises ConfigurationError when the options name a queue that is not there."""
+    strangers = sorted(edge.named - set(queues))
+    if strangers:
+        raise ConfigurationError(
+            f"the {side} offsets name queue {strangers[0]}, which is not among "
+            f"{', '.join(sorted(queues))}"
+        )
+
+
+def _offset(queue: Source, wanted: int | str, option: str, accept_loss: bool) -> int:
+    begin, end = queue.begin(), queue.end()
+    if wanted == EARLIEST:
+        return begin
+    if wanted == LATEST:
+        return end
+    assert isinstance(wanted, int)
+    if begin <= wanted <= end:
+        return wanted
+    if accept_loss:
+        return min(max(wanted, begin), end)
+    raise QueueMismatch(
+        f"the option {option} asks for offset {wanted} of queue {queue.queue_id}, which has "
+        f"{begin} to {end}; choose another, {GO_ON}"
+    )
+
+
+def offset_at(queue: Source, micros: int) -> int | None:
+    """Return the first offset whose row was received at or after ``micros``; None when there is
+    none.
+
+    It is found by halving, as times rise with the offsets.  Where a gateway's clock was set back
+    they do not; then one of the places is found where times pass ``micros``.
+    """
+    lo, hi = queue.begin(), queue.end()
+    end = hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        seen = _row_at(queue, middle, hi)
+        if seen is None or seen[1] >= micros:  # nothing but damaged rows from here on
+            hi = middle
+        else:
+            lo = seen[0] + 1
+    return lo if lo < end and _row_at(queue, lo, end) is not None else None
+
+
+def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
+    """Offset and time (microseconds) of the first row lo ≤ offset < hi that can be read."""
+    width = 1
+    while lo < hi:
+        stop = min(hi, lo + width)
+        for batch in queue.read(lo, stop, 1):
+            if batch.num_rows:
+                time = pc.cast(batch.column("received_at")[0], "int64").as_py()
+                return batch.column("offset")[0].as_py(), time
+        lo, width = stop, width * PROBE_ROWS
+    return None
+
+
+def _shown(micros: int) -> str:
+    try:
+        time = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{micros // 1000} ms"
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -27,7 +27,7 @@ from typing import Any
 from ..core.errors import ConfigurationError, QueueError
 from ..table.disk import stands
 from .offsets import Place, Source, proof
-from .options import Access, split_list
+from .options import Access, open_queues, split_list
 
 OFFSET_LOG_VERSION = "v1"
 """The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
@@ -76,8 +76,6 @@ def release(
     authority: str | None = None,
     source: int = 0,
 ) -> dict[str, int]:
-    from .ranges import open_queues
-
     places = committed_places(Path(checkpoint), source)
     if not places:
         return {}

@@ -1,7 +1,7 @@
 """A bridge reports with progress lines and with status files.
 
 A status stands in ``QUEUE/bridges/NAME.json`` of every queue on this machine, NAME being the
-consumer's (:mod:`twisted_msgproto.queue.bridges`).  :class:`SentStatuses` brings it to queues on
+consumer's (:mod:`twisted_msgproto.queue.consumers`).  :class:`SentStatuses` brings it to queues on
 other machines.
 """
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import MsgprotoError
-from ..queue.bridges import DIRECTORY, cut_to_fit, status_path, write_status
+from ..queue.consumers import STATUSES, cut_to_fit, status_path, write_status
 from ..queue.lineage import Description, Landed
-from .crew import Crew
+from .daemon_threads import DaemonThreadPool
 
 RATE_SECONDS = 10.0
 
@@ -37,7 +37,7 @@ AWAY_SHOWN_MAX = 5
 
 def lock_path(queue: Path, consumer: str) -> Path:
     """Return what a bridge locks, so that two never publish under one consumer's name."""
-    return queue / DIRECTORY / f"{consumer}.lock"
+    return queue / STATUSES / f"{consumer}.lock"
 
 
 @dataclass(slots=True, frozen=True)
@@ -247,7 +247,7 @@ class SentStatuses:
         self._consumer = consumer
         self._opened = opened
         self._clock = clock
-        self._crew = Crew(SENDERS_MAX, "statuses")
+        self._crew = DaemonThreadPool(SENDERS_MAX, "statuses")
         self._due: dict[str, float] = {}
         self._on_their_way: set[str] = set()
 

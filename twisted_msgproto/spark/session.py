@@ -38,7 +38,7 @@ is lost by that: what a batch has not committed lands with the next one.  SIGTER
 within five seconds, and these are part of them.
 """
 
-LOG_OCTETS_MAX = 4 << 20
+LOG_BYTES_MAX = 4 << 20
 """Spark's own log is begun anew at this size; one older file is kept."""
 
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -137,7 +137,7 @@ def spark_context(
     os.environ.update(environment)
     log = scratch / "spark.log"
     (scratch / "log4j2.properties").write_text(
-        LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
+        LOG_CONFIGURATION.format(log=log, size=LOG_BYTES_MAX)
     )
     settings = session_settings(master, scratch, changes, java)
     # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
@@ -281,7 +281,7 @@ class JavaErrors:
     def _run(self) -> None:
         with self._stream, open(self.path, "wb") as file:
             for octets in self._stream:
-                if file.tell() > LOG_OCTETS_MAX:
+                if file.tell() > LOG_BYTES_MAX:
                     file.seek(0)
                     file.truncate()
                 file.write(octets)

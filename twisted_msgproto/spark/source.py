@@ -16,6 +16,7 @@ without touching a row in Python.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -36,11 +37,22 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from ..core.errors import QueueAway
+from ..core.errors import QueueAway, QueueMismatch
 from ..queue import SCHEMA
-from .edges import ending_offsets, starting_offsets
+from ..table.plan import Range
 from .filters import Bounds, bounds, expression
 from .offsets import (
     Place,
@@ -50,10 +62,106 @@ from .offsets import (
     place_at,
     places_at,
 )
-from .options import Settings
-from .ranges import located, open_queues, patiently, read_range, unpacked
+from .options import (
+    PATIENCE_SECONDS,
+    Access,
+    Settings,
+    ending_offsets,
+    open_queue,
+    open_queues,
+    patiently,
+    starting_offsets,
+)
 from .releasing import LateMarks, move_marks
-from .schema import spark_schema
+
+
+def spark_schema() -> StructType:
+    """Return the columns of every queue as a Spark type, built by hand.
+
+    ``StructType.fromDDL`` needs a running Spark context, and a worker has none.
+    """
+    return StructType([StructField(f.name, spark_type(f.type), f.nullable) for f in SCHEMA])
+
+
+def spark_type(arrow: pa.DataType) -> DataType:
+    """Return the Spark type of a column of the queue's schema."""
+    if pa.types.is_map(arrow):
+        return MapType(spark_type(arrow.key_type), spark_type(arrow.item_type))
+    if pa.types.is_list(arrow):
+        return ArrayType(spark_type(arrow.value_type))
+    if pa.types.is_timestamp(arrow):
+        return TimestampType()
+    simple: dict[pa.DataType, DataType] = {
+        pa.string(): StringType(),
+        pa.binary(): BinaryType(),
+        pa.int64(): LongType(),
+        pa.bool_(): BooleanType(),
+    }
+    return simple[arrow]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the very Arrow schema that Spark expects of a task that yields ``schema``."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+READ_ROWS = 10_000
+
+
+class QueueRange(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, part: Range) -> None:
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"QueueRange({self.part!r})"
+
+
+_opened: dict[str, Source] = {}
+"""Queues that this worker process has open; Spark uses a worker for many tasks."""
+
+
+def read_range(
+    partition: InputPartition, wanted: pc.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task in the source's schema; damaged rows are left out and reported.
+
+    ``wanted`` leaves out rows that the query would throw away.  The report of damage is a line
+    on stderr of the worker, which Spark passes on.  Raises QueueMismatch when another queue
+    stands at the location now, or when rows were trimmed meanwhile.
+    """
+    if not isinstance(partition, QueueRange):  # what Spark makes of "no partitions"
+        return
+    part = partition.part
+    queue = _opened.get(part.location)
+    if queue is None or queue.queue_id != part.gateway:
+        access = part.access if isinstance(part.access, Access) else Access()
+        queue = _opened[part.location] = open_queue(part.location, access, PATIENCE_SECONDS)
+    if queue.queue_id != part.gateway:
+        raise QueueMismatch(
+            f"{part.location} is queue {queue.queue_id}, the stream reads {part.gateway}"
+        )
+    batches = queue.read(part.lo, part.hi, READ_ROWS, landed=part.landed)
+    for batch in batches:
+        kept = batch if wanted is None else batch.filter(wanted)
+        if kept.num_rows:
+            yield pa.RecordBatch.from_arrays(kept.columns, schema=SCHEMA)
+    if batches.damaged:
+        print(damage_line(part, batches.damaged), file=sys.stderr, flush=True)
+
+
+def damage_line(part: Range, damaged: Sequence[tuple[int, int]]) -> str:
+    """One line for rows that could not be read, as the read itself met them."""
+    within = [(max(part.lo, lo), min(part.hi, hi)) for lo, hi in damaged]
+    missing = sum(hi - lo for lo, hi in within)
+    return (
+        f"msgproto: queue {part.gateway}: {missing} of the rows {part.lo}..{part.hi - 1} are "
+        f"damaged and were skipped (offsets {', '.join(f'{lo}..{hi - 1}' for lo, hi in within)})"
+    )
+
 
 NAME = "msgproto"
 
@@ -149,8 +257,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=settings.accept_loss,
+            where=where,
+            access=settings.access,
         )
-        return located(patiently(planned), where, settings.access)
+        return [QueueRange(part) for part in patiently(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition)
@@ -191,8 +301,6 @@ class QueueBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges from ``startingOffsets`` to ``endingOffsets``."""
         settings = self._settings
-        if settings.ranges is not None:
-            return list(unpacked(settings.ranges, settings.access))
         queues = open_queues(settings.locations, settings.access)
         where = dict(zip(queues, settings.locations, strict=True))
         loss = settings.accept_loss
@@ -214,8 +322,10 @@ class QueueBatchReader(DataSourceReader):
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look
+            where=where,
+            access=settings.access,
         )
-        return located(ranges, where, settings.access)
+        return [QueueRange(part) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition, self._wanted)

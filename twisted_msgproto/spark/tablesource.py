@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
-from ..table.snapshot import one_line
+from ..table.object_storage import storage_at
+from ..table.storage import one_line
 from .filters import expression
 from .options import microseconds, refuse_misspelt, split_list, truth, whole
-from .schema import arrow_schema
+from .source import arrow_schema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -47,7 +47,7 @@ FILES_MAX = 500
 
 TASKS_DEFAULT = 8
 
-TASK_OCTETS_MIN = 4 << 20
+TASK_BYTES_MIN = 4 << 20
 """Files are put together to tasks of at least this size; a task costs some 10 ms."""
 
 READ_ROWS = 10_000
@@ -147,7 +147,7 @@ class TableFile(NamedTuple):
     """One file of a table: its path below it, its size, what all its rows have in common."""
 
     path: str
-    octets: int
+    bytes: int
     known: Any
 
 
@@ -184,7 +184,7 @@ class TableReader(DataSourceReader):
         """Yield the rows of one task's files that the query may want."""
         if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
             return
-        place = filesystem(self._options.location, self._options.storage)
+        place = storage_at(self._options.location, self._options.storage).filesystem()
         parquet = ds.ParquetFileFormat()
         for file in partition.files:
             fragment = parquet.make_fragment(file.path, place, file.known)
@@ -236,27 +236,17 @@ def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
     """Split ``files`` into groups of about the same size, at most ``tasks`` unless files are
     small.
     """
-    total = sum(file.octets for file in files)
-    goal = max(TASK_OCTETS_MIN, -(-total // tasks))
+    total = sum(file.bytes for file in files)
+    goal = max(TASK_BYTES_MIN, -(-total // tasks))
     groups: list[list[TableFile]] = []
     room = 0
     for file in sorted(files, key=lambda file: file.path):
-        if not groups or file.octets > room:
+        if not groups or file.bytes > room:
             groups.append([])
             room = goal
         groups[-1].append(file)
-        room -= file.octets
+        room -= file.bytes
     return groups
-
-
-def filesystem(location: str, storage: Mapping[str, str]) -> fs.FileSystem:
-    """Return what opens a table's files by their paths below ``location``."""
-    if "://" not in location or location.startswith("file://"):
-        root = os.path.abspath(location.removeprefix("file://"))
-        return fs.SubTreeFileSystem(root, fs.LocalFileSystem())
-    from deltalake.fs import DeltaStorageHandler
-
-    return fs.PyFileSystem(DeltaStorageHandler(location, dict(storage)))
 
 
 def read_table(

@@ -36,14 +36,14 @@ from ..table.landing import (
     Failure,
     Files,
     LandedRanges,
-    Range,
     Target,
     read_all,
 )
-from ..table.storage import storage_at
+from ..table.object_storage import storage_at
+from ..table.plan import Range
 from .jobs import JOB_GROUP, SparkRunner, open_range
-from .schema import arrow_schema, spark_schema
 from .session import first_line
+from .source import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

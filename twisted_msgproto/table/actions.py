@@ -245,17 +245,16 @@ def commit_lines(
         "operationParameters": dict(parameters or {}),
         "isBlindAppend": not removed and metadata is None,
         "engineInfo": "twisted-msgproto",
-        OURS: our_info(run, operation, info or {}, len(actions)),
+        OURS: {
+            "run": run.id,
+            "host": run.host,
+            "pid": run.pid,
+            "operation": operation,
+            "actions": len(actions),
+            "info": dict(info or {}),
+        },
     }
     return "".join(_line(action) for action in [{"commitInfo": first}, *actions]).encode()
-
-
-def our_info(
-    run: Run, operation: str, info: Mapping[str, object], actions: int | None = None
-) -> dict[str, Any]:
-    """Return this package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
-    values = {"run": run.id, "host": run.host, "pid": run.pid, "operation": operation}
-    return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
 
 
 def add_action(file: DataFile, data_change: bool) -> dict[str, Any]:
@@ -288,7 +287,7 @@ def parse_commit(version: int, octets: bytes) -> Commit:
     """
     if not octets.strip(b"\0 \r\n"):
         raise Torn("it is empty")
-    actions = [_action(line) for line in octets.splitlines() if line.strip()]
+    actions = action_lines(octets)
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if a.get("commitInfo")), {})
     ours: dict[str, Any] = info.get(OURS) or {}
     expected = ours.get("actions")
@@ -316,6 +315,11 @@ def parse_commit(version: int, octets: bytes) -> Commit:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise Torn(f"it holds an action without {error}") from error
+
+
+def action_lines(octets: bytes) -> list[dict[str, Any]]:
+    """Return the actions of a version's file; raise Torn."""
+    return [_action(line) for line in octets.splitlines() if line.strip()]
 
 
 def stamp_of(octets: bytes) -> Stamp:

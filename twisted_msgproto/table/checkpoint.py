@@ -1,30 +1,29 @@
-"""Make checkpoints of a log on a local disk, and remove what they make needless.
+"""Make checkpoints of a log, and remove what they make needless.
 
-delta-rs writes the checkpoint, but neither durably nor in one step.  So it works in a folder of its
-own, over a log of hard links; what it wrote is synced and then linked into the table's log, and
-only then does ``_last_checkpoint`` name it.  A reader never meets half a checkpoint of ours, and a
-kill leaves nothing but a folder that the next clean-up removes.
+A checkpoint is one Parquet file of the actions that still count: the newest of each application
+transaction, of the table's metadata and of its protocol, the files that are in the table, and those
+that went out of it lately.  It gets its name only when it is whole and durable; only then does
+``_last_checkpoint`` name it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
-import shutil
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from .actions import version_name
+from .actions import Torn, action_lines, version_name
 from .properties import CHECKPOINT_EVERY, LOG_RETENTION_HOURS
-from .snapshot import CHECKPOINT, VERSION, Base, Listing, list_log, one_line
-from .storage import LOG, PRIVATE, TEMPORARY_PREFIX, LocalStorage
+from .snapshot import CHECKPOINT, READ_ERRORS, VERSION, Base, list_log, refused
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
 
 LAST_CHECKPOINT = "_last_checkpoint"
-SCRATCH_PREFIX = "checkpoint-"
 LEFTOVER_SECONDS = 3600.0
 """No living writer keeps a temporary file so long."""
 KEPT_CHECKPOINTS = 3
@@ -32,91 +31,201 @@ KEPT_CHECKPOINTS = 3
 retention.
 """
 THINNED = 10
+TOMBSTONE_SECONDS = 7 * 86_400.0
+"""A checkpoint tells this long of a file that went out, unless the table's property says otherwise:
+vacuums of other programs keep it for readers of older versions by that.
+"""
 
 _INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
+_TEXTS = pa.map_(pa.string(), pa.string())
+_SCHEMA = pa.schema(
+    {
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+                "tags": _TEXTS,
+            }
+        ),
+        "remove": pa.struct(
+            {
+                "path": pa.string(),
+                "deletionTimestamp": pa.int64(),
+                "dataChange": pa.bool_(),
+                "extendedFileMetadata": pa.bool_(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _TEXTS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": pa.list_(pa.string()),
+                "writerFeatures": pa.list_(pa.string()),
+            }
+        ),
+    }
+)
+"""The actions of a checkpoint as the Delta protocol has them; each row holds one."""
 
-def write_checkpoint(storage: LocalStorage, base: Base, version: int) -> Base:
+
+class _Actions:
+    """Actions that still count, as they stand in the log."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in _SCHEMA.names}
+
+    def take(self, action: Mapping[str, Any]) -> None:
+        for name, value in action.items():
+            if value is None or name not in self.kept:
+                continue
+            if name == "txn":
+                key = value["appId"]
+            elif name in ("add", "remove"):
+                key = unquote(value["path"])
+                self.kept["remove" if name == "add" else "add"].pop(key, None)
+            else:
+                key = ""
+            self.kept[name][key] = value
+
+    def written(self, cutoff: float) -> tuple[bytes, int]:
+        """Return the checkpoint's file, and how many actions it holds.
+
+        Files that went out before ``cutoff``, milliseconds since 1970, are left out.
+        """
+        removes = self.kept["remove"]
+        for key in [
+            k for k, one in removes.items() if (one.get("deletionTimestamp") or 0) < cutoff
+        ]:
+            del removes[key]
+        rows = [{name: _plain(one)} for name, some in self.kept.items() for one in some.values()]
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA), sink, compression="zstd")
+        return sink.getvalue().to_pybytes(), len(rows)
+
+
+def _plain(action: Any) -> Any:
+    """Return an action as Arrow takes it, which has pairs for a map; it changes no rows by now."""
+    found: dict[str, Any] = {"dataChange": False}
+    for name, value in action.items():
+        if name == "format":
+            found[name] = {**value, "options": [*(value.get("options") or {}).items()]}
+        elif isinstance(value, dict):
+            found[name] = [*value.items()]
+        elif name != "dataChange":
+            found[name] = value
+    return found
+
+
+def write_checkpoint(
+    storage: Storage, base: Base, version: int, properties: Mapping[str, str], now: float
+) -> Base:
     """Make a checkpoint of ``version``, durably; everything up to it is durable already.
 
+    ``now`` is in seconds since 1970.
+
     Raises:
-        OSError: the disk refused, or a file of the log is gone; the table is as it was.
+        FileNotFoundError: a file of the log is gone: another writer has cleaned it.
+        OSError: the disk or the store refused; the table is as it was.
     """
-    scratch = storage.path(f"{PRIVATE}/{SCRATCH_PREFIX}{uuid.uuid4().hex}")
-    try:
-        made = _made_in(scratch, storage, base, version)
-        _put_in_place(storage, os.path.join(scratch, LOG), made, version)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    actions = _Actions()
+    for name in base.names:
+        for action in _stored(storage, name):
+            actions.take(action)
+    for number in range(base.version + 1, version + 1):
+        try:
+            lines = action_lines(storage.read(f"{LOG}/{version_name(number)}"))
+        except Torn as error:
+            raise OSError(f"version {number} is torn: {error}") from error
+        for action in lines:
+            actions.take(action)
+    kept = _seconds(properties, "delta.deletedFileRetentionDuration", TOMBSTONE_SECONDS)
+    octets, rows = actions.written((now - kept) * 1000)
+    made = f"{version:020d}.checkpoint.parquet"
+    with contextlib.suppress(FileExistsError):  # another bridge made the same
+        storage.put_new(f"{LOG}/{made}", octets)
+    hint = {"version": version, "size": rows, "sizeInBytes": len(octets)}
+    storage.put(f"{LOG}/{LAST_CHECKPOINT}", json.dumps(hint, separators=(",", ":")).encode())
     return Base(version, (made,))
 
 
-def clean_log(
-    storage: LocalStorage, properties: Mapping[str, str], until: int, now: float
-) -> list[str]:
+def _stored(storage: Storage, name: str) -> Iterable[dict[str, Any]]:
+    try:
+        with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
+            parquet = pq.ParquetFile(source)
+            names = [known for known in _SCHEMA.names if known in parquet.schema_arrow.names]
+            table = parquet.read(columns=names)
+    except FileNotFoundError:
+        raise
+    except READ_ERRORS as error:
+        what = "cannot be read" if refused(storage, error) else "is torn"
+        raise OSError(f"checkpoint {name} {what}: {one_line(error)}") from error
+    for column in names:
+        for value in table.column(column).drop_null().to_pylist(maps_as_pydicts="strict"):
+            yield {column: value}
+
+
+def clean_log(storage: Storage, properties: Mapping[str, str], until: int, now: float) -> list[str]:
     """Remove from the log what is older than the retention and behind a checkpoint.
 
     ``until`` is the newest checkpoint that is durable; ``now`` is in seconds since 1970.  Returns
     the names of the removed files.  Every version younger than the retention stays readable.
     """
-    listing, names = list_log(storage), storage.log_names()
-    needless = _leftovers(storage, names, now)
+    times = storage.log_times()
+    needless = [
+        name
+        for name, modified in times.items()
+        if name.startswith(TEMPORARY_PREFIX)
+        and name.endswith(TEMPORARY_SUFFIX)
+        and modified <= now - LEFTOVER_SECONDS  # of a writer that was killed
+    ]
     if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-        needless += _expired(storage, listing, names, until, now - retention_seconds(properties))
+        needless += _expired(storage, times, until, now - retention_seconds(properties))
     for name in needless:
         with contextlib.suppress(FileNotFoundError):
-            storage.disk.remove(storage.log_path(name))
-    _remove_scratches(storage, now)
+            storage.delete(f"{LOG}/{name}")
     return needless
 
 
 def retention_seconds(properties: Mapping[str, str]) -> float:
-    """Return ``delta.logRetentionDuration`` in seconds; the package's own when it is not
-    understood.
-    """
-    found = _INTERVAL.fullmatch(properties.get("delta.logRetentionDuration", ""))
-    if found is None:
-        return LOG_RETENTION_HOURS * 3600.0
-    return float(int(found[1]) * _SECONDS[found[2].lower()])
+    return _seconds(properties, "delta.logRetentionDuration", LOG_RETENTION_HOURS * 3600.0)
 
 
-def _made_in(scratch: str, storage: LocalStorage, base: Base, version: int) -> str:
-    """Has delta-rs make the checkpoint in a folder of its own; returns the file's name there."""
-    log = os.path.join(scratch, LOG)
-    os.makedirs(log)
-    versions = [version_name(number) for number in range(base.version + 1, version + 1)]
-    for name in (*base.names, *versions):
-        os.link(storage.log_path(name), os.path.join(log, name))
-    try:
-        DeltaTable(scratch).create_checkpoint()
-    except DeltaError as error:
-        raise OSError(one_line(error)) from error
-    return f"{version:020d}.checkpoint.parquet"
+def _seconds(properties: Mapping[str, str], name: str, otherwise: float) -> float:
+    found = _INTERVAL.fullmatch(properties.get(name, ""))
+    return otherwise if found is None else float(int(found[1]) * _SECONDS[found[2].lower()])
 
 
-def _put_in_place(storage: LocalStorage, scratch_log: str, made: str, version: int) -> None:
-    disk, log = storage.disk, storage.log_path()
-    disk.sync(os.path.join(scratch_log, made))
-    with contextlib.suppress(FileExistsError):  # another bridge made the same
-        disk.link(os.path.join(scratch_log, made), os.path.join(log, made))
-    disk.sync_directory(log)
-    with open(os.path.join(scratch_log, LAST_CHECKPOINT), "rb") as file:
-        hint = file.read()
-    storage.put(storage.log_path(LAST_CHECKPOINT), hint)
-
-
-def _expired(
-    storage: LocalStorage, listing: Listing, names: Sequence[str], until: int, cutoff: float
-) -> list[str]:
-    durable = [(version, parts) for version, parts in listing.checkpoints if version <= until]
-    old = [version for version, parts in durable if _modified(storage, parts[0]) <= cutoff]
+def _expired(storage: Storage, times: Mapping[str, float], until: int, cutoff: float) -> list[str]:
+    durable = [(v, parts) for v, parts in list_log(storage).checkpoints if v <= until]
+    old = [v for v, parts in durable if times.get(parts[0], float("inf")) <= cutoff]
     anchor = old[-1] if old else -1
     stay = {version for version, _ in durable[-KEPT_CHECKPOINTS:]}
     stay |= {version for version in old[-1:]}
     stay |= {version for version, _ in durable if not version % (THINNED * CHECKPOINT_EVERY)}
     needless = []
-    for name in names:
+    for name in times:
         if found := VERSION.fullmatch(name):
             if int(found[1]) < anchor:
                 needless.append(name)
@@ -125,27 +234,3 @@ def _expired(
             if version < anchor or version not in stay:
                 needless.append(name)
     return sorted(needless)
-
-
-def _leftovers(storage: LocalStorage, names: Sequence[str], now: float) -> list[str]:
-    temporary = [n for n in names if n.startswith(TEMPORARY_PREFIX) and n.endswith(".tmp")]
-    return [n for n in temporary if _modified(storage, n) <= now - LEFTOVER_SECONDS]
-
-
-def _remove_scratches(storage: LocalStorage, now: float) -> None:
-    private = storage.path(PRIVATE)
-    with contextlib.suppress(FileNotFoundError):
-        for name in storage.disk.names(private):
-            path = os.path.join(private, name)
-            if (
-                name.startswith(SCRATCH_PREFIX)
-                and storage.disk.modified(path) <= now - LEFTOVER_SECONDS
-            ):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _modified(storage: LocalStorage, name: str) -> float:
-    try:
-        return storage.disk.modified(storage.log_path(name))
-    except FileNotFoundError:
-        return float("inf")

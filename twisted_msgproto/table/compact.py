@@ -19,22 +19,22 @@ import pyarrow as pa
 
 from ..core.errors import MsgprotoError, Overtaken
 from .actions import DataFile, Run
+from .landing import discard, read_rows, target_of, write_file
 from .log import Table
-from .offsets import KEY, FileLost, read_footer
-from .rewrite import discard, read_rows, target_of, write_file
+from .row_offsets import KEY, FileLost, read_footer
 
-SMALL_OCTETS = 16 << 20
-TARGET_OCTETS = 128 << 20
+SMALL_BYTES = 16 << 20
+TARGET_BYTES = 128 << 20
 """A file becomes at most this large: Spark's readers make one task of it."""
-MEMORY_OCTETS = 128 << 20
-"""How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
+MEMORY_BYTES = 128 << 20
+"""How many bytes of rows one file is made from, uncompressed; sorting needs four times that."""
 
 SLICE_ROWS = 8192
 """This many rows are passed to the writer at once; it makes row groups of them."""
 
 DUE_FILES = 500
 DUE_SECONDS = 600.0
-DUE_OCTETS = 512 << 20
+DUE_BYTES = 512 << 20
 """A bridge reads at most this much for one compaction; the rest waits for the next one."""
 
 
@@ -45,7 +45,7 @@ class Compacted:
     small: int = 0
     removed: int = 0
     added: int = 0
-    octets: int = 0
+    bytes: int = 0
     given_up: int = 0
     """These groups were abandoned, because another writer removed one of their files meanwhile,
     or one was lost.
@@ -53,16 +53,16 @@ class Compacted:
     version: int | None = None
 
 
-def small_files(files: Iterable[DataFile], small: int = SMALL_OCTETS) -> list[DataFile]:
+def small_files(files: Iterable[DataFile], small: int = SMALL_BYTES) -> list[DataFile]:
     return [file for file in files if file.size < small and None not in file.partition.values()]
 
 
 def choose(
-    files: Iterable[DataFile], *, small: int = SMALL_OCTETS, target: int = TARGET_OCTETS
+    files: Iterable[DataFile], *, small: int = SMALL_BYTES, target: int = TARGET_BYTES
 ) -> list[list[DataFile]]:
     """Groups of small files of one partition, in the order they were written; each becomes a file.
 
-    A group has two files at least, and ``target`` octets at most.
+    A group has two files at least, and ``target`` bytes at most.
     """
     partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
     for file in small_files(files, small):
@@ -95,27 +95,27 @@ def compact(
     table: Table,
     run: Run,
     *,
-    small: int = SMALL_OCTETS,
-    target: int = TARGET_OCTETS,
-    memory: int = MEMORY_OCTETS,
-    octets_max: int | None = None,
+    small: int = SMALL_BYTES,
+    target: int = TARGET_BYTES,
+    memory: int = MEMORY_BYTES,
+    bytes_max: int | None = None,
     dry_run: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Compacted:
     """Compact the small files of ``table``, as they are now.
 
-    It ends after ``octets_max`` octets of small files.  ``say`` receives a line for each abandoned
+    It ends after ``bytes_max`` bytes of small files.  ``say`` receives a line for each abandoned
     group.  Raises TableError when the table cannot be read or written.
     """
     files = table.files()
     done = Compacted(small=len(small_files(files, small)))
     for group in choose(files, small=small, target=target):
-        if octets_max is not None and done.octets >= octets_max:
+        if bytes_max is not None and done.bytes >= bytes_max:
             break
         if dry_run:
             done.removed += len(group)
             done.added += 1
-            done.octets += sum(file.size for file in group)
+            done.bytes += sum(file.size for file in group)
             continue
         try:
             for part in _fitting(table, group, memory):
@@ -135,7 +135,7 @@ def compact_if_due(table: Table, run: Run) -> Compacted | None:
     """
     if len(small_files(table.files())) <= DUE_FILES:
         return None
-    return compact(table, run, octets_max=DUE_OCTETS)
+    return compact(table, run, bytes_max=DUE_BYTES)
 
 
 class Compactions:
@@ -218,7 +218,7 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
         raise
     done.removed += len(part)
     done.added += len(added)
-    done.octets += sum(file.size for file in part)
+    done.bytes += sum(file.size for file in part)
 
 
 def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -30,11 +30,14 @@ import pyarrow.parquet as pq
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue import SCHEMA
-from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
+from .log import Table
+from .object_storage import storage_at
+from .plan import Range
+from .row_offsets import read_footer, read_group
 from .statistics import statistics_of
-from .storage import LocalStorage, Storage, storage_at
+from .storage import LocalStorage, Storage, one_line
 
 DAY = pa.field("day", pa.date32(), nullable=False)
 """No queue has this partition column: the day of ``received_at``, UTC."""
@@ -49,8 +52,8 @@ READ_ROWS = 10_000
 GROUP_ROWS = 64_000
 """A Parquet row group is written when it has this many rows ..."""
 
-GROUP_OCTETS = 32 << 20
-"""... or has this many octets: large groups compress and read better, small ones need less
+GROUP_BYTES = 32 << 20
+"""... or has this many bytes: large groups compress and read better, small ones need less
 memory.
 """
 
@@ -78,26 +81,6 @@ DICTIONARY_COLUMNS = (
 """The values of these columns repeat.  A dictionary of bodies and ids would be built in vain."""
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
-
-    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history that the batch was planned from.  ``access`` is what else opens the
-    queue (files of token and authority); all of it can be pickled.
-    """
-
-    location: str
-    gateway: str
-    lo: int
-    hi: int
-    landed: Landed
-    access: object = None
-
-    def between(self, lo: int, hi: int) -> Range:
-        return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +408,7 @@ class PartitionFile:
         self._held.append(table)
         self._rows += table.num_rows
         self._octets += table.nbytes
-        if self._rows >= GROUP_ROWS or self._octets >= GROUP_OCTETS:
+        if self._rows >= GROUP_ROWS or self._octets >= GROUP_BYTES:
             self._write_group()
 
     def _write_group(self) -> None:
@@ -456,3 +439,71 @@ class PartitionFile:
             statistics=statistics_of(footer),
             modified=int(time.time() * 1000),
         )
+
+
+# -- files anew: in another order, or without some rows -------------------------------------------
+
+
+def target_of(table: Table) -> Target:
+    storage = table.storage
+    return Target(table.location, dict(storage.options), table.schema, table.partition_by)
+
+
+def read_rows(storage: Storage, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the row groups of a file in the columns of ``schema``; what it does not have is null.
+
+    Raises:
+        FileLost: the file is missing or torn.
+        TableError: the storage cannot be read.
+    """
+    footer = read_footer(storage, file)
+    for group in range(footer.num_row_groups):
+        rows = read_group(storage, file, footer, group)
+        columns = [
+            rows.column(column.name).cast(column.type)
+            if column.name in rows.column_names
+            else pa.nulls(rows.num_rows, column.type)
+            for column in schema
+        ]
+        yield pa.Table.from_arrays(columns, schema=schema)
+
+
+def write_file(
+    target: Target,
+    storage: Storage,
+    partition: Mapping[str, str | None],
+    rows: Iterable[pa.Table],
+) -> DataFile | None:
+    """Write one durable file of a partition that no log names yet, and return it; None if there are
+    no rows.
+
+    Raises TableError when the storage refuses; what was written is removed then.
+    """
+    values = tuple(partition[name] or "" for name in target.partition_by)
+    file: PartitionFile | None = None
+    try:
+        for part in rows:
+            if part.num_rows:
+                file = file or PartitionFile(target, storage, values)
+                file.write(part)
+        if file is None:
+            return None
+        file.close()
+        make_durable(storage, [file.path])
+        return file.data_file()
+    except BaseException as error:
+        if file is not None:
+            with contextlib.suppress(Exception):
+                file.close()
+            discard(storage, [file.path])
+        if isinstance(error, (OSError, pa.ArrowException)):
+            line = one_line(error)
+            raise TableError(f"the table {target.location} cannot be written: {line}") from error
+        raise
+
+
+def discard(storage: Storage, paths: Iterable[str]) -> None:
+    """Remove files that no log names, as far as that is possible; vacuum does the rest."""
+    for path in paths:
+        with contextlib.suppress(Exception):
+            storage.delete(path)

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -24,24 +24,25 @@ from .actions import (
     Proposal,
     Run,
     Torn,
+    commit_lines,
     landed_of,
     stamp_of,
     version_name,
 )
-from .checkpoint import LAST_CHECKPOINT
+from .checkpoint import LAST_CHECKPOINT, clean_log, write_checkpoint
 from .disk import TableDisk
-from .local_commit import LocalCommits
-from .object_commit import ObjectCommits
+from .object_storage import storage_at
 from .properties import (
     CHECKPOINT_EVERY,
+    PROTOCOL,
     arrow_schema,
     forgetting,
     incompatible,
     metadata_of,
     unknown_features,
 )
-from .snapshot import Base, list_log, load, one_line, read_version
-from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
+from .snapshot import list_log, load, read_version
+from .storage import LOG, LocalStorage, Storage, one_line
 from .torn import mend
 
 ATTEMPTS_MAX = 1000
@@ -57,33 +58,6 @@ hours of versions.
 """
 
 
-class Commits(Protocol):
-    """Whatever adds versions to a log: on a disk, or in an object store."""
-
-    def create(self, metadata: Metadata, run: Run) -> None:
-        """Make version 0; FileExistsError if there is a table, OSError if that failed."""
-
-    def attempt(self, version: int, proposal: Proposal) -> Commit | None:
-        """Make the version after ``version``; FileExistsError if somebody else did.
-
-        Returns it when it is durable and known to the letter; otherwise the log is to be read.
-        """
-
-    def sync(
-        self,
-        commits: Sequence[Commit],
-        files: Sequence[DataFile] = (),
-        names: Sequence[str] = (),
-    ) -> None:
-        """Make versions durable with the files that others name, and other files besides."""
-
-    def checkpoint(self, base: Base, version: int) -> Base:
-        """Make a checkpoint of ``version``, the newest one, from ``base``."""
-
-    def clean(self, properties: Mapping[str, str], until: int) -> None:
-        """Remove what the checkpoint ``until`` and the retention make needless."""
-
-
 class Machine(TypedDict, total=False):
     """Replacements of what a table uses of the operating system; for tests."""
 
@@ -97,9 +71,8 @@ class Table:
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """
 
-    def __init__(self, storage: Storage, commits: Commits, clock: Callable[[], float]) -> None:
+    def __init__(self, storage: Storage, clock: Callable[[], float]) -> None:
         self._storage = storage
-        self._commits = commits
         self._clock = clock
         self._cleaned = clock()
         self.seen: Callable[[Commit], None] = lambda commit: None
@@ -155,16 +128,15 @@ class Table:
             TableError: what is torn cannot be mended, or the store lets writers overwrite each
                 other; besides what :meth:`open` raises.
         """
-        place, commits, clock = _placed(location, storage, machine)
+        place, clock = _placed(location, storage, machine)
         mended: list[str] = []
         try:
             if isinstance(place, LocalStorage):
                 mended = mend(place, clock)
-            elif isinstance(commits, ObjectCommits):
-                commits.prove()
         except OSError as error:
             raise TableError(f"cannot open {place.location}: {one_line(error)}") from error
-        table = cls(place, commits, clock)
+        place.prove()
+        table = cls(place, clock)
         table.mended = tuple(mended)
         return table
 
@@ -186,15 +158,29 @@ class Table:
             TableError: there is one already, or it cannot be made.
             ConfigurationError: the schema cannot be a Delta table's.
         """
-        place, commits, _ = _placed(location, storage, machine)
+        place, clock = _placed(location, storage, machine)
         metadata = metadata_of(str(uuid.uuid4()), schema, partition_by, properties)
+        own = run or Run.new()
+        first = commit_lines(
+            timestamp=int(clock() * 1000),
+            operation="CREATE TABLE",
+            run=own,
+            metadata=metadata,
+            protocol=PROTOCOL,
+        )
+        place.prove()
         try:
-            commits.create(metadata, run or Run.new())
-        except FileExistsError:
-            raise TableError(f"{place.location} is a table already") from None
+            if isinstance(place, LocalStorage):
+                place.disk.make_directory(place.log_path())
+            place.put_new(f"{LOG}/{version_name(0)}", first)
         except OSError as error:
-            raise TableError(f"cannot make the table {place.location}: {error}") from error
-        return cls.open(location, storage, **machine)
+            if place.local or not _made_by(own, place):
+                if isinstance(error, FileExistsError):
+                    raise TableError(f"{place.location} is a table already") from None
+                raise TableError(
+                    f"cannot make the table {place.location}: {one_line(error)}"
+                ) from error
+        return cls(place, clock)
 
     @classmethod
     def open_or_create(
@@ -209,7 +195,7 @@ class Table:
         **machine: Unpack[Machine],
     ) -> Table:
         """Open a table for writing; make it if there is none.  Any number of programs may do so."""
-        place, _, _ = _placed(location, storage, machine)
+        place, _ = _placed(location, storage, machine)
         if not exists(place):
             try:
                 return cls.create(
@@ -380,12 +366,14 @@ class Table:
         """
         if self.durable:
             return
+        files = [file for commit in self._unsynced if not commit.run for file in commit.added]
+        names: list[str] = []
+        if self._sync_all and self._storage.local:
+            files += self.files()
+            names = [f"{LOG}/{name}" for name in (*self._base.names, LAST_CHECKPOINT)]
+        versions = [f"{LOG}/{version_name(commit.version)}" for commit in self._unsynced]
         try:
-            if self._sync_all:
-                hint = (LAST_CHECKPOINT,)
-                self._commits.sync(self._unsynced, self.files(), (*self._base.names, *hint))
-            else:
-                self._commits.sync(self._unsynced)
+            self._storage.sync(versions, [*(file.path for file in files), *names])
         except OSError as error:
             raise TableError(f"cannot sync {self.location}: {one_line(error)}") from error
         self._unsynced.clear()
@@ -402,11 +390,13 @@ class Table:
         self._next_checkpoint = self.version + CHECKPOINT_RETRY
         self.sync()
         try:
-            self._base = self._commits.checkpoint(self._base, self.version)
+            self._base = write_checkpoint(
+                self._storage, self._base, self.version, self.properties, self._clock()
+            )
             self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
             if self._clock() - self._cleaned >= CLEAN_SECONDS:
                 self._cleaned = self._clock()
-                self._commits.clean(self.properties, self._base.version)
+                clean_log(self._storage, self.properties, self._base.version, self._clock())
         except FileNotFoundError:
             # Another writer cleaned the log; only where it begins has changed.
             self._base = load(self._storage, until=self.version).base
@@ -428,20 +418,22 @@ class Table:
                 return version
             self._look_behind()
             self._check(proposal)
+            now, number = int(self._clock() * 1000), self.version + 1
             try:
-                made = self._commits.attempt(self.version, proposal)
+                self._storage.put_new(f"{LOG}/{version_name(number)}", proposal.lines(now))
             except FileExistsError:
-                made = None
+                # Somebody else's, or this very one: the store wrote it, and the answer was lost.
+                if not self.refresh():
+                    raise TableError(
+                        f"a version of {self.location} went as soon as it was made"
+                    ) from None
             except OSError as error:
                 if self._storage.local or not self.refresh():
                     raise TableError(
                         f"cannot commit to {self.location}: {one_line(error)}"
                     ) from error
-                continue
-            if made is not None:
-                self._take(made, durable=True)
-            elif not self.refresh():
-                raise TableError(f"a version of {self.location} went as soon as it was made")
+            else:
+                self._take(proposal.as_commit(number, now), durable=True)
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
 
     def _confirmed(self, proposal: Proposal) -> int | None:
@@ -580,10 +572,13 @@ def exists(storage: Storage) -> bool:
 
 def _placed(
     location: str | Path, options: Mapping[str, str] | None, machine: Machine
-) -> tuple[Storage, Commits, Callable[[], float]]:
-    storage = storage_at(location, options, machine.get("disk"))
-    clock = machine.get("clock", time.time)
-    if isinstance(storage, LocalStorage):
-        return storage, LocalCommits(storage, clock), clock
-    assert isinstance(storage, ObjectStorage)
-    return storage, ObjectCommits(storage, clock), clock
+) -> tuple[Storage, Callable[[], float]]:
+    return storage_at(location, options, machine.get("disk")), machine.get("clock", time.time)
+
+
+def _made_by(run: Run, storage: Storage) -> bool:
+    """Whether a table's first version is this run's: the answer to its put was lost."""
+    try:
+        return read_version(storage, 0).run == run
+    except (OSError, Torn):
+        return False

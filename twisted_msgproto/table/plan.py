@@ -1,6 +1,6 @@
 """Plan what the next batch lands: shares of rows among gateways, and tasks that read them.
 
-A batch reads what waits in every gateway, up to a number of rows and an estimate of octets over all
+A batch reads what waits in every gateway, up to a number of rows and an estimate of bytes over all
 of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
 reads ranges of any number of gateways into one file a partition, so files and time depend on rows
 and not on gateways.
@@ -9,22 +9,41 @@ and not on gateways.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..queue.lineage import Description, Landed
-from .landing import Range
 
 ROWS_MAX = 1_000_000
 """One batch has at most this many rows: this bounds its time, and what a failed one repeats."""
 
-OCTETS_MAX = 1 << 30
-"""Octets of one batch at most, as the gateways estimate them: bounds what tasks hold in memory."""
+BYTES_MAX = 1 << 30
+"""Bytes of one batch at most, as the gateways estimate them: bounds what tasks hold in memory."""
 
 TASK_ROWS_MIN = 20_000
 """Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
 
 TASK_GATEWAYS_MIN = 50
 """This many gateways are worth a second task: each is asked for its rows over the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
+
+    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
+    only from the history that the batch was planned from; None when there is no proof.  ``access``
+    is what else opens the queue (files of token and authority); all of it can be pickled.
+    """
+
+    location: str
+    gateway: str
+    lo: int
+    hi: int
+    landed: Landed | None = None
+    access: object = None
+
+    def between(self, lo: int, hi: int) -> Range:
+        return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +68,8 @@ class Waiting:
         return max(0, self.description.end - self.lo)
 
     @property
-    def octets(self) -> int:
-        """Return how many octets wait, about."""
+    def bytes(self) -> int:
+        """Return how many bytes wait, about."""
         return self.description.waiting_octets if self.rows else 0
 
 
@@ -76,14 +95,14 @@ def plan_batch(
     *,
     cores: int,
     rows_max: int = ROWS_MAX,
-    octets_max: int = OCTETS_MAX,
+    bytes_max: int = BYTES_MAX,
 ) -> Plan | None:
     """Return the next batch; None when nothing waits.
 
     A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
     all of these, for the incarnation and the witness that go into the table with the offset.
     """
-    ends = batch_ends(waiting, rows_max, octets_max)
+    ends = batch_ends(waiting, rows_max, bytes_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
     capped = {
         gateway: ends[gateway]
@@ -111,18 +130,18 @@ def plan_batch(
 
 
 def batch_ends(
-    waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, octets_max: int = OCTETS_MAX
+    waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
 ) -> dict[str, int]:
-    """Return where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max``
+    """Return where the batch ends in each gateway: at most about ``bytes_max`` and ``rows_max``
     rows.
 
     A gateway that has rows and a share gets on by at least one row, however heavy it is.
     """
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
-    octets = sum(one.octets * shares[one.gateway] // max(1, one.rows) for one in waiting)
-    if octets > octets_max:
+    octets = sum(one.bytes * shares[one.gateway] // max(1, one.rows) for one in waiting)
+    if octets > bytes_max:
         shares = {
-            gateway: max(1, rows * octets_max // octets) if rows else 0
+            gateway: max(1, rows * bytes_max // octets) if rows else 0
             for gateway, rows in shares.items()
         }
     return {one.gateway: one.lo + shares[one.gateway] for one in waiting}

@@ -24,13 +24,12 @@ from .actions import (
     parse_protocol,
     version_name,
 )
-from .storage import LOG, Storage
+from .storage import LOG, Storage, one_line
 
 VERSION = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 """A checkpoint has one file, or several parts if it is large."""
 
-ERROR_LINE_MAX = 300
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 
 
@@ -222,19 +221,6 @@ def whole_version(storage: Storage, version: int) -> Commit:
             f"version {version} of {storage.location} is torn: {error}; if it is the last one, "
             "the next start of a bridge mends it, otherwise restore the table's folder from a copy"
         ) from None
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's text on one line: what a store's answer says, without its markup and
-    arrows.
-    """
-    text = str(error)
-    code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
-    if code:
-        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
-        text = f"{code[1]}: {message[1]}" if message else code[1]
-    text = re.sub(r"\x1b\[[0-9;]*m|↳", "", text)
-    return " ".join(text.split())[:ERROR_LINE_MAX] or type(error).__name__
 
 
 def _take_actions(state: State, table: pa.Table) -> None:

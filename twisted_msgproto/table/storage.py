@@ -1,22 +1,17 @@
-"""A table is kept in a directory of this machine, or in an object store through delta-rs.
-
-:func:`storage_at` makes either from a location and options; its result can be pickled, so that
-tasks on other machines write files into the same table.
-"""
+"""A table's files: what its log needs of the place where they are, and such a place on a disk."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake.fs import DeltaStorageHandler
 
 from ..core.errors import TableError
 from .disk import OSTableDisk, TableDisk
@@ -29,18 +24,8 @@ beginning.
 TEMPORARY_PREFIX = "_commit_"
 TEMPORARY_SUFFIX = ".json.tmp"
 """delta-rs uses these names for the same purpose, so that either cleans up after the other."""
-LOCAL_SCHEMES = frozenset({"", "file"})
-
-CLIENT_OPTIONS: Mapping[str, str] = {
-    "connect_timeout": "5s",
-    "timeout": "60s",
-    "max_retries": "3",
-    "retry_timeout": "20s",
-}
-"""delta-rs' client gets these options unless the operator sets others.
-
-By default it would try a store that does not answer for three minutes.
-"""
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+ERROR_LINE_MAX = 300
 
 
 class Storage(Protocol):
@@ -50,9 +35,9 @@ class Storage(Protocol):
     """
 
     location: str
-    """This is a directory, or a URL that delta-rs reads."""
+    """This is a directory, or a URL of an object store."""
     options: Mapping[str, str]
-    """These are delta-rs' storage options; they are empty for a directory."""
+    """These are an object store's; they are empty for a directory."""
 
     @property
     def local(self) -> bool:
@@ -61,11 +46,33 @@ class Storage(Protocol):
     def log_names(self) -> list[str]:
         """Return the names in the log's folder, in no order; empty when there is none."""
 
+    def log_times(self) -> dict[str, float]:
+        """Return when each file in the log's folder was written, in seconds since 1970."""
+
     def read(self, path: str) -> bytes:
         """Return a whole file."""
 
     def size(self, path: str) -> int:
         """Return the size of a file in octets."""
+
+    def put(self, path: str, octets: bytes) -> None:
+        """Put a file in the place of what may be there: durably, in one step."""
+
+    def put_new(self, path: str, octets: bytes) -> None:
+        """Make a whole, durable file, of several writers by one alone.
+
+        Raises:
+            FileExistsError: the path is used; in an object store by this very call, it may be, if
+                its first answer was lost.
+            OSError: the file may be there or not, or come yet.
+        """
+
+    def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
+        """Make files durable that others have written; ``renewed`` are written anew.
+
+        Somebody's sync of them, ours too, may have failed, and the next one may succeed without
+        anything on the disk: the system calls pages clean that it could not write.
+        """
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -73,10 +80,19 @@ class Storage(Protocol):
     def filesystem(self) -> Any:
         """Return a pyarrow filesystem whose root is the table."""
 
+    def prove(self) -> None:
+        """Raise TableError if two writers could make the same file."""
+
 
 @dataclass(slots=True)
 class LocalStorage:
-    """A table in a directory of this machine, or of a disk that machines share."""
+    """A table in a directory of this machine, or of a disk that machines share.
+
+    delta-rs syncs nothing.  Here a new file is written beside the log's files, synced, and linked
+    to its name; the link fails if the name is used.  Then the folder is synced.  So a version of
+    ours can be missing after a loss of power and can never be torn, and of two writers of the same
+    number one fails.
+    """
 
     location: str
     disk: TableDisk = field(default_factory=OSTableDisk)
@@ -92,21 +108,18 @@ class LocalStorage:
     def log_path(self, name: str = "") -> str:
         return os.path.join(self.location, LOG, name) if name else f"{self.location}/{LOG}"
 
-    def temporary(self) -> str:
-        return self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-
-    def put(self, path: str, octets: bytes) -> None:
-        temporary = self.temporary()
-        self.disk.write(temporary, octets)
-        self.disk.sync(temporary)
-        self.disk.rename(temporary, path)
-        self.disk.sync_directory(os.path.dirname(path))
-
     def log_names(self) -> list[str]:
         try:
             return self.disk.names(self.log_path())
         except FileNotFoundError:
             return []
+
+    def log_times(self) -> dict[str, float]:
+        found = {}
+        for name in self.log_names():
+            with contextlib.suppress(FileNotFoundError):  # another writer cleans, too
+                found[name] = self.disk.modified(self.log_path(name))
+        return found
 
     def read(self, path: str) -> bytes:
         return self.disk.read(self.path(path))
@@ -114,89 +127,73 @@ class LocalStorage:
     def size(self, path: str) -> int:
         return self.disk.size(self.path(path))
 
+    def put(self, path: str, octets: bytes) -> None:
+        with self._temporary(octets) as temporary:
+            self.disk.rename(temporary, self.path(path))
+        self.disk.sync_directory(os.path.dirname(self.path(path)))
+
+    def put_new(self, path: str, octets: bytes) -> None:
+        whole = self.path(path)
+        with self._temporary(octets, stays=True) as temporary:
+            try:
+                self.disk.link(temporary, whole)
+            except FileExistsError:
+                raise
+            except OSError as error:
+                if error.errno in NO_LINKS:
+                    raise TableError(
+                        f"{self.location} is on a file system without hard links, which "
+                        "cannot give a version to one writer alone; put the table elsewhere"
+                    ) from error
+                raise
+        self.disk.sync_directory(os.path.dirname(whole))
+
+    def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
+        folders = {self.log_path()}
+        for path in renewed:  # whoever reads meanwhile sees the same octets
+            with self._temporary(self.read(path)) as temporary:
+                self.disk.rename(temporary, self.path(path))
+        for path in map(self.path, files):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile, so not needed
+                self.disk.sync(path)
+                folders.add(os.path.dirname(path))
+        for folder in sorted(folders):
+            self.disk.sync_directory(folder)
+
+    @contextlib.contextmanager
+    def _temporary(self, octets: bytes, *, stays: bool = False) -> Iterator[str]:
+        """A synced file beside the log's; it is gone afterwards unless it got another name."""
+        path = self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        try:
+            self.disk.write(path, octets)
+            self.disk.sync(path)
+            yield path
+        except BaseException:
+            stays = True
+            raise
+        finally:
+            if stays:
+                with contextlib.suppress(OSError):
+                    self.disk.remove(path)
+
     def delete(self, path: str) -> None:
         self.disk.remove(self.path(path))
 
     def filesystem(self) -> Any:
         return pafs.SubTreeFileSystem(self.location, pafs.LocalFileSystem())
 
-
-@dataclass(slots=True)
-class ObjectStorage:
-    """A table in an object store that delta-rs knows."""
-
-    location: str
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def local(self) -> bool:
-        return False
-
-    def log_names(self) -> list[str]:
-        selector = pafs.FileSelector(LOG, allow_not_found=True)
-        return [info.base_name for info in self.filesystem().get_file_info(selector)]
-
-    def read(self, path: str) -> bytes:
-        with self.filesystem().open_input_file(path) as file:
-            octets: bytes = file.read()
-            return octets
-
-    def size(self, path: str) -> int:
-        [info] = self.filesystem().get_file_info([path])
-        if info.type == pafs.FileType.NotFound:
-            raise FileNotFoundError(path)
-        return int(info.size)
-
-    def delete(self, path: str) -> None:
-        self.filesystem().delete_file(path)
-
-    def filesystem(self) -> Any:
-        return pafs.PyFileSystem(_StoreFiles(self.location, dict(self.options)))
+    def prove(self) -> None:
+        """Links do: see :meth:`put_new`."""
 
 
-class _StoreFiles(DeltaStorageHandler):
-    """delta-rs' filesystem, whose files also accept pyarrow's buffers."""
-
-    def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
-        return pa.PythonFile(_OctetsOnly(self._handler.open_output_stream(path, metadata)))
-
-
-class _OctetsOnly:
-    """A file of delta-rs, whose ``write`` accepts nothing but ``bytes``."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, octets: Any) -> int:
-        return int(self._file.write(bytes(octets)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def storage_at(
-    location: str | Path, options: Mapping[str, str] | None = None, disk: TableDisk | None = None
-) -> Storage:
-    """Return the storage of a table.
-
-    ``location`` is a directory, a ``file:`` URL or a URL of an object store (``s3://…``);
-    ``options`` are delta-rs' storage options, for object stores alone.
-
-    Raises:
-        TableError: the location cannot hold a table.
+def one_line(error: BaseException) -> str:
+    """Return an error's text on one line: what a store's answer says, without its markup and
+    arrows.
     """
-    text = str(location)
-    parts = urlsplit(text) if "://" in text else urlsplit("")
-    if not text:
-        raise TableError("a table needs a location: a directory, or a URL such as s3://bucket/name")
-    if parts.scheme not in LOCAL_SCHEMES:
-        if disk is not None:
-            raise ValueError("an object store has no disk")
-        given = {name.lower(): value for name, value in (options or {}).items()}
-        return ObjectStorage(text.rstrip("/"), {**CLIENT_OPTIONS, **given})
-    if parts.netloc not in ("", "localhost"):
-        raise TableError(f"{text} names a file of another machine, {parts.netloc}")
-    if options:
-        raise TableError(f"{text} is a directory: storage options ({', '.join(options)}) are not")
-    path = unquote(parts.path) if parts.scheme else text
-    return LocalStorage(os.path.abspath(path), disk or OSTableDisk())
+    text = str(error).partition("\n\nDebug source")[0]
+    code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
+    if code:
+        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+        text = f"{code[1]}: {message[1]}" if message else code[1]
+    text = re.sub(r"\x1b\[[0-9;]*m|↳", "", text)
+    return " ".join(text.split())[:ERROR_LINE_MAX] or type(error).__name__

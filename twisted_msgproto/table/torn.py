@@ -29,7 +29,7 @@ from .snapshot import (
     read_version,
     refused,
 )
-from .storage import LocalStorage
+from .storage import LOG, LocalStorage
 
 EMPTY = "EMPTY"
 PARQUET_MARK = b"PAR1"
@@ -134,7 +134,7 @@ def _make_empty(
         "engineInfo": "twisted-msgproto",
     }
     octets = json.dumps({"commitInfo": info}).encode() + b"\n"
-    storage.put(storage.log_path(version_name(version)), octets)
+    storage.put(f"{LOG}/{version_name(version)}", octets)
 
 
 def _since_own(commits: list[Commit]) -> list[Commit]:

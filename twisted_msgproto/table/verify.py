@@ -1,26 +1,40 @@
 """Prove up to where a table holds each gateway completely: nothing missing, nothing twice.
 
 ``verify`` reads the gateway and the offset of every row.  It reads the files, not what the log says
-of them, and compares what they hold with how far each gateway has landed.
+of them, and compares what they hold with how far each gateway has landed.  ``counts`` opens a file
+only where its statistics name more than one gateway or protocol.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from ..core.errors import QueueMismatch, TableError
 from ..queue.damage import Range, merged
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from . import gaps
-from .actions import Commit, Torn
-from .intervals import Coverage, size, without
+from .actions import Commit, DataFile, Torn
 from .log import Table
-from .offsets import check_columns, read_offsets
-from .snapshot import list_log, one_line, read_version
+from .row_offsets import (
+    KEY,
+    Coverage,
+    FileLost,
+    check_columns,
+    read_footer,
+    read_group,
+    read_offsets,
+    size,
+    without,
+)
+from .snapshot import list_log, read_version
+from .storage import one_line
 
 LINES_MAX = 20
 
@@ -234,3 +248,134 @@ def _commits(table: Table) -> Iterator[Commit]:
         # Cleaned away meanwhile, or torn and of no use here.
         with contextlib.suppress(FileNotFoundError, Torn):
             yield read_version(table.storage, version)
+
+
+# -- counts ---------------------------------------------------------------------------------------
+
+
+PROTOCOL = "protocol"
+DAY = "day"
+
+
+@dataclass(slots=True)
+class GatewayCounts:
+    """What the table holds of one gateway."""
+
+    gateway: str
+    landed: int | None = None
+    """The offset after the last landed row, as the log has it; None when it has none."""
+    begin: int | None = None
+    """This is the lowest offset in the table; None without rows."""
+    rows: int = 0
+    files: int = 0
+    protocols: dict[str, int] = field(default_factory=dict)
+    days: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a table holds."""
+
+    location: str
+    version: int
+    table_id: str
+    files: int
+    bytes: int
+    rows: int = 0
+    gateways: dict[str, GatewayCounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    gateway: str
+    protocol: str | None
+    lowest: int
+    rows: int
+
+
+def counts(table: Table) -> Counts:
+    """Count the rows of every gateway, by protocol and by day.
+
+    Raises:
+        TableError: the table or one of its files cannot be read.
+    """
+    check_columns(table)
+    files = table.files()
+    octets = sum(file.size for file in files)
+    found = Counts(table.location, table.version, table.table_id, len(files), octets)
+    for gateway, landed in sorted(table.landed().items()):
+        found.gateways[gateway] = GatewayCounts(gateway, landed.offset)
+    for file in files:
+        _count(found, table, file)
+    found.rows = sum(each.rows for each in found.gateways.values())
+    found.gateways = dict(sorted(found.gateways.items()))
+    return found
+
+
+def _count(found: Counts, table: Table, file: DataFile) -> None:
+    seen = set()
+    for part in _parts(table, file):
+        each = found.gateways.setdefault(part.gateway, GatewayCounts(part.gateway))
+        each.rows += part.rows
+        each.begin = part.lowest if each.begin is None else min(each.begin, part.lowest)
+        if part.protocol is not None:
+            each.protocols[part.protocol] = each.protocols.get(part.protocol, 0) + part.rows
+        day = file.partition.get(DAY)
+        if day is not None:
+            each.days[day] = each.days.get(day, 0) + part.rows
+        if part.gateway not in seen:
+            seen.add(part.gateway)
+            each.files += 1
+
+
+def _parts(table: Table, file: DataFile) -> list[_Part]:
+    has_protocol = PROTOCOL in table.schema.names
+    known = _from_statistics(file, has_protocol)
+    if known is not None:
+        return [known]
+    stored = [*KEY, *([PROTOCOL] if has_protocol and PROTOCOL not in table.partition_by else [])]
+    try:
+        return [
+            _Part(
+                row["gateway"],
+                row.get(PROTOCOL, file.partition.get(PROTOCOL)),
+                row["offset_min"],
+                row["offset_count"],
+            )
+            for row in _grouped(table, file, stored)
+        ]
+    except FileLost as error:
+        raise TableError(
+            f"{file.path} of {table.location}: {error}; 'msgproto table verify' tells what is "
+            "missing with it"
+        ) from error
+
+
+def _from_statistics(file: DataFile, has_protocol: bool) -> _Part | None:
+    """Return what the log says of a file's rows; None where that is not enough."""
+    try:
+        statistics = json.loads(file.statistics)
+        low, high = statistics["minValues"], statistics["maxValues"]
+        rows, lowest = statistics["numRecords"], low["offset"]
+        gateway, protocol = low["gateway"], file.partition.get(PROTOCOL, low.get(PROTOCOL))
+    except (ValueError, KeyError, TypeError):
+        return None
+    one = gateway == high["gateway"] and low.get(PROTOCOL) == high.get(PROTOCOL)
+    if not one or not isinstance(lowest, int) or (has_protocol and protocol is None):
+        return None
+    return _Part(gateway, protocol, lowest, rows)
+
+
+def _grouped(table: Table, file: DataFile, stored: list[str]) -> Iterator[dict[str, Any]]:
+    footer = read_footer(table.storage, file)
+    keys = [name for name in stored if name != "offset"]
+    parts: list[pa.Table] = []
+    for group in range(footer.num_row_groups):
+        rows = read_group(table.storage, file, footer, group, stored)
+        parts.append(rows.group_by(keys).aggregate([("offset", "min"), ("offset", "count")]))
+    if parts:
+        whole = pa.concat_tables(parts).group_by(keys)
+        summed = whole.aggregate([("offset_min", "min"), ("offset_count", "sum")])
+        names = {"offset_min_min": "offset_min", "offset_count_sum": "offset_count"}
+        for row in summed.to_pylist():
+            yield {names.get(name, name): value for name, value in row.items()}

@@ -117,7 +117,7 @@ class Server(Side):
     def __init__(self, limits: Limits) -> None:
         """``limits`` are those of a factory."""
         super().__init__(limits)
-        self.waiting: dict[int, list[bytes]] = {}  # bodies which are not safe, by place
+        self.waiting: dict[int, list[bytes]] = {}  # bodies which are not safe, by position
         self._window: ReceiveWindow[int] = ReceiveWindow()
         self._bodies: list[bytes] = []  # of the read at hand
 
@@ -127,7 +127,7 @@ class Server(Side):
             self._bodies.append(unescape(rest))
         elif word == b"subscribe":
             self.read_ends(events)
-            self._acknowledge(self._window.made_safe(self._next_place(1)))
+            self._acknowledge(self._window.made_safe(self._next_position(1)))
             events.append(SubscriptionAsked())
         else:
             raise ValueError("put or subscribe is expected")
@@ -137,30 +137,30 @@ class Server(Side):
         bodies, self._bodies = self._bodies, []
         if bodies:
             first = self._window.received + 1
-            place = self._next_place(len(bodies))
-            self.waiting[place] = bodies
-            events.append(BodiesReceived(bodies, first, place))
+            position = self._next_position(len(bodies))
+            self.waiting[position] = bodies
+            events.append(BodiesReceived(bodies, first, position))
 
-    def _next_place(self, lines: int) -> int:
-        """Return the place of the lines which came last; an ack is due when all there is safe."""
+    def _next_position(self, lines: int) -> int:
+        """Return the position of the lines which came last; all up to it are acked together."""
         self._window.receive(lines)
-        place = self._window.slice()
-        self._window.mark(place)
-        return place
+        position = self._window.slice()
+        self._window.mark(position)
+        return position
 
     def _acknowledge(self, acks: list[int]) -> None:
         if acks:
             self._out.append(line(b"ack", b"%d" % acks[-1]))
 
-    def made_safe(self, place: int, now: float) -> Events:
+    def made_safe(self, position: int, now: float) -> Events:
         """Acknowledge as far as all is safe."""
-        self._acknowledge(self._window.made_safe(place))
-        return [BodiesStored(self.waiting.pop(place))]
+        self._acknowledge(self._window.made_safe(position))
+        return [BodiesStored(self.waiting.pop(position))]
 
-    def not_safe(self, place: int, now: float) -> Events:
+    def not_safe(self, position: int, now: float) -> Events:
         """Never acknowledge it, nor what follows; end."""
-        self._window.never_safe(place)
-        del self.waiting[place]
+        self._window.never_safe(position)
+        del self.waiting[position]
         return self.drain(now)
 
     def publish(self, bodies: list[bytes]) -> None:

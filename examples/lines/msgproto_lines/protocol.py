@@ -64,7 +64,7 @@ class LinesServerLink(SessionLink):
         origin = (self.factory.receivedAt(), self.peer, self.session, self.clientId)
         batch = MessageBatch(PROTOCOL, KIND, *origin, count, octets)
         batch.message_id, batch.body = range(event.first, event.first + count), event.bodies
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.position)
 
     def _stored(self, event: BodiesStored) -> None:
         for subscriber in list(self.factory.subscribers):

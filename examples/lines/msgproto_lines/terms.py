@@ -31,7 +31,7 @@ class BodiesReceived:
 
     bodies: list[bytes]
     first: int
-    place: int
+    position: int
 
 
 @dataclass(slots=True)

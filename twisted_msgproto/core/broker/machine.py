@@ -15,7 +15,7 @@ from typing import Any, Final
 from .numbers import Numbers
 from .places import Row, Rows
 from .queues import Batch, BrokerQueue, Released, Subscriber, Wish
-from .stock import Stock
+from .store import QueueStore
 from .terms import TRIES, Consumer, Letter, QueueName, Tried
 from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 
@@ -29,7 +29,7 @@ SOFT_SHARE: Final = 0.75
 """Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
 
 
-class Broker(Stock):
+class Broker(QueueStore):
     """All queues of one server, or of several that share them, and their consumers.
 
     Waiting letters of a queue are delivered in the order of their places, each to one consumer, in
@@ -38,7 +38,7 @@ class Broker(Stock):
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """The arguments are those of :class:`.Stock`."""
+        """The arguments are those of :class:`.QueueStore`."""
         super().__init__(*arguments, **named)
         self._tries_max = min(self._limits.integer("tries"), TRIES_COUNTED)
         self._subscribers: dict[Consumer, Subscriber] = {}

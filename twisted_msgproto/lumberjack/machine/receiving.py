@@ -275,7 +275,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         """
         self._machine.step(kind)
         version, sequence, total = run.version, run.sequences.value, len(run.sequences)
-        place = self._window.received  # of the run's first frame
+        position = self._window.received  # of the run's first frame
         self._window.receive(total)
         if version != self._last[0] and self._waiting_since is not None:
             self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
@@ -283,7 +283,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if not count and len(windows) == 1 and windows[0] == (0, total):
             # One window and nothing else, as small ones mostly come: the loop would find the same.
             self._size, self._last = total, encode_ack(sequence(total - 1), version)
-            self._mark(bytearray(self._last), place + total, run.compressed)
+            self._mark(bytearray(self._last), position + total, run.compressed)
             self.counters.windows += 1
             self.counters.events += total
             self._machine.step(WindowCompleted)
@@ -300,12 +300,12 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             if announced:
                 if count and end:
                     acks.append(encode_ack(sequence(end - 1), version))
-                elif count and place > self._covered:  # all that it has came before this run
-                    self._mark(bytearray(self._last), place, run.compressed)
+                elif count and position > self._covered:  # all that it has came before this run
+                    self._mark(bytearray(self._last), position, run.compressed)
                 size, count = announced, 0
             start = end
         if acks:
-            self._mark(bytearray().join(acks), place + total - count, run.compressed)
+            self._mark(bytearray().join(acks), position + total - count, run.compressed)
         self._size, self._count = size, count
         self._last = encode_ack(sequence(total - 1), version)
         self.counters.events += total
@@ -313,31 +313,31 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._machine.step(WindowCompleted)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
-        place = self._window.slice()
+        position = self._window.slice()
         run = runs[0]
         kind = type(run)
         if len(runs) > 1:
             run = kind.joined(runs)
         if kind is Json:
-            return JsonReceived(run.sequences, run.bodies, run.octets, place)
-        return DataReceived(run.sequences, run.pairs, run.octets, place)
+            return JsonReceived(run.sequences, run.bodies, run.octets, position)
+        return DataReceived(run.sequences, run.pairs, run.octets, position)
 
-    def _mark(self, acks: bytearray, place: int, held: bool) -> None:
+    def _mark(self, acks: bytearray, position: int, held: bool) -> None:
         """Let ``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
         marks = self._held if held else self._window.waiting
-        if marks and marks[-1][0] == place:
+        if marks and marks[-1][0] == position:
             marks[-1][1].extend(acks)
         elif held:
-            self._held.append((place, acks))
+            self._held.append((position, acks))
         else:
-            self._window.mark(acks, place)
+            self._window.mark(acks, position)
             if self._waiting_since is None:
                 self._waiting_since = self._now
 
     def _release_held(self) -> None:
         """Note that a C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
-        for place, acks in self._held:
-            self._mark(acks, place, held=False)
+        for position, acks in self._held:
+            self._mark(acks, position, held=False)
         self._held.clear()
         self._inspected = None
         if not self._window.waiting:
@@ -394,20 +394,20 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def made_safe(self, place: int, now: float) -> list[ReaderEvent]:
-        """Note that the events up to ``place`` (of one event returned before) are safe
+    def made_safe(self, position: int, now: float) -> list[ReaderEvent]:
+        """Note that the events up to ``position`` (of one event returned before) are safe
         (``LJ-13``).
         """
         self._now = now
-        self._give_acks(self._window.made_safe(place))
+        self._give_acks(self._window.made_safe(position))
         return []
 
-    def not_safe(self, place: int, now: float) -> list[ReaderEvent]:
-        """The events up to ``place`` never will be safe: no ack for them or for what follows.
+    def not_safe(self, position: int, now: float) -> list[ReaderEvent]:
+        """The events up to ``position`` never will be safe: no ack for them or for what follows.
 
         Nothing more is read; what is due before them is acknowledged when it is safe (``LJ-13``).
         """
-        self._window.never_safe(place)
+        self._window.never_safe(position)
         return self.drain(now)
 
     def _give_acks(self, acks: list[bytearray]) -> None:

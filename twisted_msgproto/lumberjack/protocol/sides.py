@@ -145,7 +145,7 @@ class ReaderLink(SessionLink):
             pairs,
             bodies,
         )
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.position)
 
     def peerFaulted(self, fault: Fault) -> None:
         if fault.reason.endswith("-limit"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ...core.limits import Limits
-from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import ReceiveWindow
 from ..terms import PARTS_MAX, Counters, MessagesReceived
 from ..wire import (

@@ -14,7 +14,7 @@ from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
-from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
 from ..wire import (

@@ -29,7 +29,7 @@ from ...core.errors import Fault, shown
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import Table
-from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import (
     ACK_TIMEOUT,
@@ -249,8 +249,8 @@ class Session(Sending):
                 self._settle_refused()
             seconds = self._idle_close_seconds
             self._partial = bool(self.decoder.buffered or inbox.in_parts)
-            if self._acks is not None and self._acks.prompt and not self._partial:
-                self._ack_wanted = self._window.safe > self._window.acknowledged
+            if self._window.safe > self._window.acknowledged and not self._partial:
+                self._ack_wanted = self._acks is not None and self._acks.prompt
             if seconds and self._partial:
                 self.deadlines.no_later("idle", now + seconds)
         inbox.repeat_seen = False
@@ -463,7 +463,8 @@ class Session(Sending):
             return
         window.acknowledged = window.safe
         self._ack_wanted = False
-        self.deadlines.clear("ack")
+        if self.deadlines.next is not None:
+            self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
         self._out.append(self._ack_start + number.to_bytes(2, "big"))
@@ -482,7 +483,7 @@ class Session(Sending):
 
     def _stop_reading(self) -> None:
         self.decoder.end()
-        self._partial = False
+        self._partial = self._ack_wanted = False
         self._inbox.forget()
         self._forget_unread()
 

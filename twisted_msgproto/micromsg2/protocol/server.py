@@ -24,7 +24,7 @@ from ...core.errors import ConfigurationError, shown
 from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
-from ...net.broker import ServedBroker, Withheld, broker_of
+from ...net.broker import SenderBackpressure, ServedBroker, broker_of
 from ...net.logs import LIMITS as LIMITS_MET
 from ...net.memory import ReadControl
 from ...net.sink import IMessageSink
@@ -157,7 +157,9 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         gets its messages from the log, so their envelopes are stored with them.
         """
         broker, event = self.factory.broker, arrived.event
-        if broker is None or broker.queues.keys().isdisjoint(event.destinations):
+        if broker is None or not broker.queues:  # most servers have none
+            return
+        if broker.queues.keys().isdisjoint(event.destinations):
             return
         arrived.envelopes = broker.envelopes.make(
             broker.queues, event.destinations, event.texts, event.notes
@@ -324,7 +326,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
-        self.withheld = Withheld(
+        self.withheld = SenderBackpressure(
             self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on

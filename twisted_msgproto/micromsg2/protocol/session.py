@@ -302,10 +302,10 @@ class MicroMsg2Link(SessionLink):
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
         """As the hook ``batchReceived`` by default."""
-        sink, listener = self.factory.sink, self.protocol.messageReceived
         if type(self.protocol).messageReceived is SessionHooks.messageReceived:
+            sink = self.factory.sink
             return None if sink is None else sink.put(batch)
-        return self.offerTo(listener, batch)
+        return self.offerTo(self.protocol.messageReceived, batch)
 
     def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
         """Let ``listener`` hear of each message, and then give the batch to the sink."""
@@ -355,11 +355,12 @@ class MicroMsg2Link(SessionLink):
     def settled(self, arrived: Arrived) -> None:
         if not self._gone:
             self.machine.made_safe(arrived.event.position, self._now())
-            group = getattr(self.factory.sink, "telling", None)
-            if group is not None:
-                group[self.toldSafe] = None
-            elif not self._following:
-                self.toldSafe()
+            if not self._following:
+                group = getattr(self.factory.sink, "telling", None)
+                if group is None:
+                    self.toldSafe()
+                else:
+                    group[self.toldSafe] = None
 
     def toldSafe(self) -> None:
         """The sink has said what is safe now: one acknowledgement for all of it."""

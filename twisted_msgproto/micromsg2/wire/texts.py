@@ -454,6 +454,7 @@ class Filter:
         return cls(conditions)
 
     def matches(self, properties: Properties) -> bool:
+        """Return whether a message with these properties is meant."""
         for key, kind, compare, operand in self._checks:
             value = properties.get(key)
             if value is None or value.kind is not kind or not compare(value.content, operand):

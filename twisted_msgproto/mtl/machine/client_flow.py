@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from ...core.connection import Connection, WorkLost
-from ...core.deadlines import Deadlines
+from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import Machine
-from ...core.pending import Pending
 from ...core.window import SendWindow
 from ..terms import (
     CLIENT_FLOW,

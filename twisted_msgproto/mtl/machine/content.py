@@ -18,7 +18,7 @@ from .flows import (
     UNKNOWN,
     ContentReceived,
     Flow,
-    Place,
+    Position,
     ReadingFlow,
     ServerEvent,
     Session,
@@ -315,24 +315,33 @@ class DataFlows(Sessions):
                     for sequence in sequences:
                         self._refuse_content(flow, sequence, 403)
                 return
-        place = flow.take()
+        position = flow.take()
         if profile.stored:
             self._events.append(
                 ContentReceived(
-                    *(flow, (flow, place), sequences, resources, texts, bodies, octets, envelopes)
+                    *(
+                        flow,
+                        (flow, position),
+                        sequences,
+                        resources,
+                        texts,
+                        bodies,
+                        octets,
+                        envelopes,
+                    )
                 )
             )
         else:
-            self._settle(flow, place)
+            self._settle(flow, position)
 
-    def made_safe(self, place: Place, now: float) -> list[ServerEvent]:
-        """The contents of the event with this place are safe (``MT-19``)."""
+    def made_safe(self, position: Position, now: float) -> list[ServerEvent]:
+        """The contents of the event with this position are safe (``MT-19``)."""
         self._now = now
-        self._settle(*place)
+        self._settle(*position)
         return self._take_events()
 
-    def not_safe(self, place: Place, now: float) -> list[ServerEvent]:
-        """Break the flow, because the contents of the event with this place never will be safe.
+    def not_safe(self, position: Position, now: float) -> list[ServerEvent]:
+        """Break the flow, because the contents of the event with this position never will be safe.
 
         It accepts no more content.  What came before these contents is confirmed when it is safe;
         then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
@@ -340,19 +349,19 @@ class DataFlows(Sessions):
         """
         self._now = now
         self.counters["slices_not_safe"] += 1
-        flow, end = place
+        flow, end = position
         flow.state = FLOW[flow.state][ContentLost]
         flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
         self._settle(flow, end)
         return self._take_events()
 
-    def _settle(self, flow: WritingFlow, place: int) -> None:
+    def _settle(self, flow: WritingFlow, position: int) -> None:
         """Slices become safe in any order; they are confirmed in the order of their arrival."""
         if flow.over:
             return
         confirm: int | None = None
-        for settled in flow.window.made_safe(place):
-            if settled.place == flow.lost_at:
+        for settled in flow.window.made_safe(position):
+            if settled.position == flow.lost_at:
                 self._confirm(flow, confirm)
                 self._break(flow)
                 return

@@ -369,7 +369,7 @@ class Slice:
     """Contents of one read and one writer, which wait for the sink."""
 
     sequences: list[int]
-    place: int
+    position: int
     resources: list[str]
     properties: list[bytes]
     bodies: list[bytes]
@@ -383,7 +383,7 @@ class WritingFlow(Flow):
         last_received: the sequence of the last Content; -1 before the first.
         names: encoded names → the resource, for those that are allowed.
         window: what has arrived and what of it is safe; its marks are the slices.
-        lost_at: the place of the first slice that never will be safe; None while there is none.
+        lost_at: the position of the first slice that never will be safe; None while there is none.
         over: that slice and all behind it were rejected: nothing of the flow counts any more.
         withheld: the sequence of a Confirm that waits until the profile has room again.
     """
@@ -403,13 +403,13 @@ class WritingFlow(Flow):
     bodies: list[bytes] = field(default_factory=list)
 
     def take(self) -> int:
-        """Make the contents of the read under way a slice, and return its place."""
+        """Make the contents of the read under way a slice, and return its position."""
         window, sequences = self.window, self.sequences
         window.receive(len(sequences))
-        place = window.slice()
-        window.mark(Slice(sequences, place, self.resources, self.properties, self.bodies))
+        position = window.slice()
+        window.mark(Slice(sequences, position, self.resources, self.properties, self.bodies))
         self.discard()
-        return place
+        return position
 
     def discard(self) -> None:
         self.sequences, self.resources, self.properties = [], [], []
@@ -465,8 +465,8 @@ class Session:
         return self.machine.state
 
 
-Place = tuple[WritingFlow, int]
-"""What ``made_safe`` and ``not_safe`` are told: a flow, and a place in what it has written."""
+Position = tuple[WritingFlow, int]
+"""What ``made_safe`` and ``not_safe`` are told: a flow, and a position in what it has written."""
 
 
 # ── What the broker's machine reports ───────────────────────────────────────────────────────────
@@ -525,7 +525,7 @@ class SessionEnded:
 
 @dataclass(slots=True)
 class ContentReceived:
-    """Contents of one writer arrived, as columns; answer ``place`` with ``made_safe`` or
+    """Contents of one writer arrived, as columns; answer ``position`` with ``made_safe`` or
     ``not_safe``.
 
     ``texts`` are the properties as texts, None where a content has none; ``envelopes`` what the log
@@ -533,7 +533,7 @@ class ContentReceived:
     """
 
     flow: WritingFlow
-    place: Place
+    position: Position
     sequences: list[int]
     resources: list[str]
     texts: list[dict[str, str] | None]

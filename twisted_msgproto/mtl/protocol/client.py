@@ -395,7 +395,7 @@ class MtlClient(ClientSession, link=ControlLink):
         return self._letIn(reply)
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
-        """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
+        """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
         link = self.link
         if over := link.over():
             return over
@@ -664,6 +664,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
                 self._lost(Failure(Refused(event.reason, event.code)))
 
     def flowEnded(self, client: MtlClient) -> None:
+        """A flow of ``client`` is over: without flows nobody asks for a server that is away."""
         if client is self.session and self.state is ReconnectState.DOWN and not client.flows:
             self._lost(Failure(TimedOut("the server does not answer")))
 

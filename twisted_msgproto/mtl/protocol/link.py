@@ -16,7 +16,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed
 from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
-from ...net import sasl
+from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
@@ -107,7 +107,7 @@ def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
             action(link, event)
         except Exception:
             if isinstance(event, ContentReceived):
-                link._notSafe(event.place, Failure())
+                link._notSafe(event.position, Failure())
             else:
                 log.failure("a client's event was not followed")
 
@@ -227,7 +227,7 @@ class BrokerLink(SessionLink):
             body=event.bodies,
             envelope=event.envelopes,
         )
-        self._delivery.deliver(server.batchReceived, batch, event.place)
+        self._delivery.deliver(server.batchReceived, batch, event.position)
 
     # ── authentication ──────────────────────────────────────────────────────────────────────────
 
@@ -284,15 +284,15 @@ class BrokerLink(SessionLink):
             self.log.failure("a client's event was not followed")
             self._settle()
 
-    def _notSafe(self, place: Any, failure: Failure) -> None:
+    def _notSafe(self, position: Any, failure: Failure) -> None:
         """Note that contents never will be safe: their flow breaks, in its turn; others
         continue.
         """
-        flow = place[0]
+        flow = position[0]
         tell_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
-            self._follow(self.machine.not_safe(place, self._now()))
+            self._follow(self.machine.not_safe(position, self._now()))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Follow what the machine says to a call of the application's."""

@@ -27,8 +27,7 @@ from twisted.python.failure import Failure
 
 from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
-from ...net import sasl
-from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of

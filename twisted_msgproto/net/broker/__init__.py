@@ -5,9 +5,8 @@ turns of the reactor, and with what keeps its queues on disk.  :func:`broker_of`
 fits a sink.
 """
 
-from .keeping import Keeping, KeptBroker
-from .making import broker_of
+from .persistence import BrokerPersistence, KeptBroker, broker_of
+from .sender_backpressure import SenderBackpressure
 from .served import ServedBroker
-from .withheld import Withheld
 
-__all__ = ["Keeping", "KeptBroker", "ServedBroker", "Withheld", "broker_of"]
+__all__ = ["BrokerPersistence", "KeptBroker", "SenderBackpressure", "ServedBroker", "broker_of"]

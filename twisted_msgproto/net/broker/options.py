@@ -13,7 +13,7 @@ from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 from ..options import ServerOptions
 from ..sink import IMessageSink
-from .making import broker_of
+from .persistence import broker_of
 from .served import ServedBroker
 
 NAMESPACE: Final = re.compile(r"(?!micromsg2$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

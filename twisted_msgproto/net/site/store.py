@@ -74,14 +74,14 @@ def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
 
     ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
     """
-    from ...queue.below import unheld
+    from ...queue.queue_directories import unheld
 
     return [_unheld(place, now) for place in unheld(directory)]
 
 
 def _unheld(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
-    from ...queue.below import is_unpublished
+    from ...queue.reader import is_unpublished
 
     queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
     kept = 0
@@ -169,7 +169,7 @@ KNOWN: Final = ("offset", "lag_rows", "oldest_age_seconds")
 
 def bridges_of(directory: str, now: float) -> list[dict[str, Any]]:
     """Return what each bridge of this queue said last; ``now`` is in seconds since 1970."""
-    from ...queue.bridges import read_statuses  # as the writer, it needs the packages of a queue
+    from ...queue.consumers import read_statuses  # as the writer, it needs the packages of a queue
 
     return [shown_bridge(status, now) for status in read_statuses(directory)]
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
-from ...core.deadlines import Deadlines
+from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
-from ...core.pending import Pending
 from .. import wire
 from ..terms import SESSION_LIMITS, AnswerSent, Counters, Event, MessageSent, Stopped
 from ..wire import (

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.connection import Connection
-from ...core.deadlines import Deadlines
+from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
 from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
-from ...core.pending import Pending
 from .. import wire
 from ..terms import (
     CLOSING_SECONDS,

@@ -191,6 +191,7 @@ class AttachmentStream:
         return waiting
 
     def arrived(self, attachment: Attachment) -> None:
+        """Note that the peer has sent one more."""
         self._came += 1
         if not self._waiting:
             if self._dropped:

@@ -158,6 +158,7 @@ class Topic:
         self._link.machine.publish(self._number, payload, bodies)
 
     def drain(self) -> None:
+        """Send what waits, as far as the peer reads it."""
         while self._queue and self.closed is None and not self._link.wire.unread:
             self._send()
             self._link.flush()
@@ -167,6 +168,7 @@ class Topic:
                 self._producer.resumeProducing()
 
     def end(self, reason: str) -> None:
+        """Nothing is published any more."""
         link, topics = self._link, self._topics
         link.machine.kept.remove(self._weight)
         self.closed = reason
@@ -292,6 +294,7 @@ class Subscription(Ending):
     # The link's side
 
     def accepted(self, answer: Reply) -> None:
+        """The server has answered the subscription."""
         stored = Stored.read(answer.payload)
         if stored is None:
             self._started(answer)
@@ -299,6 +302,7 @@ class Subscription(Ending):
             self.refused(Failure(NoSuchMethod(stored)))
 
     def never(self, error: Exception) -> Subscription:
+        """Nothing could be asked for: end with ``error``."""
         self._conclude(LOST if isinstance(error, ConnectionClosed) else REFUSED, error)
         if not self._borrowed:
             self._backlog.end(error)
@@ -306,6 +310,7 @@ class Subscription(Ending):
         return self
 
     def refused(self, failure: Failure) -> None:
+        """The server has said no, or will not say anything."""
         lost = self._link.ended or failure.check(ConnectionClosed)
         self._drop(LOST if lost else REFUSED, failure.value)  # type: ignore[arg-type]
         self._started(failure)
@@ -325,6 +330,7 @@ class Subscription(Ending):
         self.end(reason, failure)
 
     def arrived(self, update: Update) -> None:
+        """An update came."""
         if self._hook is not None:
             self._hook(update)
         else:
@@ -338,6 +344,7 @@ class Subscription(Ending):
                 self._drop("slow", LimitExceeded("updates came faster than they were taken"))
 
     def end(self, reason: str, failure: Exception | None = None) -> None:
+        """No update will come any more."""
         if not self._conclude(reason, failure):
             return
         self._topics.subscribed.pop(self._number, None)
@@ -348,6 +355,7 @@ class Subscription(Ending):
         link._guarded(link.protocol.subscriptionEnded, self, reason)
 
     def lost(self) -> None:
+        """The connection is gone."""
         self.end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
 
 

@@ -1,0 +1,305 @@
+"""What a broker keeps beside the log: what it releases, what it forgets, what a start relies on."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
+from tests.queue.broker_files.test_remains import copies, segment_of
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
+from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import batch, encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.broker_files import BrokerState, settled
+
+
+class Nothing(random.Random):
+    """The worst that a loss of power can do: nothing stays that was not synced."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+# -- starts ---------------------------------------------------------------------------------------
+
+
+def test_the_first_start_of_a_broker_has_nothing_to_tell() -> None:
+    assert World(random.Random(1)).lines == []
+
+
+def test_a_name_whose_rename_a_kill_left_unsynced_is_durable_on_a_full_disk_too() -> None:
+    """Messages for the queue are acknowledged from then on, and it is declared no second time."""
+    world = a_world()
+    name = QueueName("micromsg2", "new")
+    with world.cut_after(4):  # truncate, write, sync, rename
+        world.state.declare({name: world.state.end})
+    world.disk.crash()
+    world.disk.capacity = world.disk.used()
+    world.open()
+    assert name in world.state.restored()
+    world.disk.lose_power(Nothing())
+    world.disk.mend()
+    assert name in reopened(world)
+
+
+@pytest.mark.parametrize(("spoilt", "other"), [(None, None), (b"damaged", SETTLED)])
+def test_names_that_are_gone_or_damaged_are_told_whatever_else_is_there(
+    spoilt: bytes | None, other: str | None
+) -> None:
+    """Only where there is neither file there never was a queue."""
+    world = a_world()
+    world.close()
+    if spoilt is None:
+        world.disk.remove(f"{BROKER}/names")
+    else:
+        world.disk.spoil(f"{BROKER}/names", spoilt)
+    if other is not None:
+        world.disk.remove(other)
+    world.lines.clear()
+    reopened(world)
+    assert [line for line in world.lines if "known from their messages alone" in line]
+
+
+def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
+    world = a_world()
+    strange = batch(1, 2)
+    strange.envelope = [b"\2", b"\2\0\0"]
+    world.log.append([encode([strange])])
+    world.lines.clear()
+    world.crash(power=False)
+    assert world.lines == [
+        "broker: 2 messages have envelopes that make no sense; they are in no queue"
+    ]
+
+
+def test_copies_of_which_nothing_waits_any_more_go_after_a_start() -> None:
+    """They were settled when nobody was there to remove them."""
+    world = copies(kept_segment_bytes=100)
+    assert len(world.copies()) > 1
+    world.settle(sorted(world.there))
+    world.close()
+    world.open()
+    world.tend()
+    assert len(world.copies()) == 1
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_broker_that_has_not_read_its_queues_neither_settles_nor_releases(power: bool) -> None:
+    """It does not know yet what waits."""
+    world = a_world()
+    world.consume()
+    world.close()
+    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500)
+    assert world.log.segments > 1
+    state = BrokerState(world.log, report=world.lines.append, **world.options)
+    state.tend()
+    assert world.log.trim() == 0
+    world.crash(power=power)
+    assert world.there
+
+
+def test_what_came_back_without_its_tries_has_none_after_a_start() -> None:
+    world = World(random.Random(1))
+    tried, other = world.publish(20)[:2]
+    world.state.tried({tried: 3, other: 4})
+    world.state.move([tried], NAMES[0].dead, tries=False)
+    world.state.move([other], NAMES[0].dead, tries=True)
+    world.tend()
+    world.close()
+    assert dict(reopened(world)[NAMES[0].dead].tries) == {other: 4}
+
+
+def test_of_a_finished_segment_nothing_is_read_at_the_next_start() -> None:
+    """What is damaged in it is nobody's loss, and no line."""
+    world = a_world()
+    world.settle(sorted(world.there))
+    world.tend()
+    world.close()
+    first, *others = world.log.firsts
+    assert others
+    path = segment_of(world, first)
+    octets = world.disk.octets_of(path)
+    world.disk.spoil(path, octets[:-1] + bytes([octets[-1] ^ 1]))
+    world.lines.clear()
+    queues = reopened(world)
+    assert not any(waiting.places for waiting in queues.values())
+    assert not any("in no queue" in line for line in world.lines)
+
+
+def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_last_message() -> (
+    None
+):
+    world = a_world()
+    for first, end in zip(world.log.firsts, [*world.log.firsts[1:], world.log.end], strict=True):
+        here = [place for place in sorted(world.there) if first <= place < end]
+        world.settle(here[1:])
+    world.tend()
+    assert world.log.segments > 1
+    world.crash(power=False)
+    world.consume()
+    assert world.log.trim() == 0
+
+
+def test_messages_that_are_all_in_one_queue_are_counted_at_a_start_wherever_they_are() -> None:
+    """Else their segment would stay for ever."""
+    world = World(random.Random(1))
+    world.state.declare({NAMES[0]: 0})
+    for _ in range(2):
+        one = MessageBatch("mtl", "content", 1, count=40, body=[b"x"] * 40)
+        one.envelope = [head("mtl", NAMES[0])] * 40
+        world.log.append([encode([one])])
+    world.close()
+    reopened(world)
+    world.consume()
+    world.state.settle([*range(39), *range(40, 80)])
+    world.state.tend()
+    assert world.log.trim(ending=True) == 0
+    world.state.settle([39])
+    world.state.tend()
+    assert world.log.trim(ending=True) > 0
+
+
+def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:
+    """What comes behind it would be settled before it was published."""
+    world = World(random.Random(1))
+    world.publish()
+    world.consume()
+    assert world.log.trim(ending=True) == 0
+    assert world.log.firsts == [0, world.log.end]
+    world.settle(sorted(world.there))
+    world.tend()
+    places = world.publish()
+    world.crash(power=True)
+    assert sorted(world.there) == places
+
+
+# -- what is written and forgotten ----------------------------------------------------------------
+
+
+def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
+    world = a_world()
+    settled = sorted(world.there)
+    world.settle(settled)
+    world.close()
+    world.unsure.clear()
+    world.open()
+    assert world.there == {}
+
+
+def test_a_closed_broker_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, closed = list[str](), list[str]()
+    open_file = SimulatedDisk.open
+
+    def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
+        file = open_file(self, path, write=write)
+        opened.append(path)
+        return file
+
+    monkeypatch.setattr(SimulatedDisk, "open", noted)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    world = copies()
+    world.settle_some()
+    world.tend()
+    world.crash(power=False)
+    world.consume()
+    world.trim()
+    world.tend()
+    world.state.load(sorted(world.there))
+    opened.clear()
+    closed.clear()
+    world.crash(power=False)
+    world.publish(12)
+    world.consume()
+    world.trim()
+    world.settle_some()
+    world.tend()
+    world.state.load(sorted(world.there))
+    assert len(opened) > len(closed)
+    world.close()
+    assert sorted(opened) == sorted(closed)
+
+
+def test_few_segments_are_open_at_once_and_none_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An open file would keep its octets on the disk."""
+    opened, open_file, close = list[str](), SimulatedDisk.open, SimulatedFile.close
+
+    def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
+        if path.startswith(f"{DIRECTORY}/0") and not write:
+            opened.append(path)
+        return open_file(self, path, write=write)
+
+    def closed(self: Any) -> None:
+        if self._path in opened:
+            opened.remove(self._path)
+        close(self)
+
+    world = World(random.Random(1))
+    for _ in range(30):
+        world.publish()
+    assert len(world.log.firsts) > 20
+    monkeypatch.setattr(SimulatedDisk, "open", noted)
+    monkeypatch.setattr(SimulatedFile, "close", closed)
+    for place in sorted(world.there):
+        world.state.load([place])
+        assert len(opened) <= 8
+    world.settle([place for place in world.there if place < world.log.firsts[-2]])
+    world.tend()
+    world.consume()
+    assert world.log.trim() > 10
+    world.state.load(sorted(world.there))
+    assert {path for path in opened if path < f"{DIRECTORY}/{world.log.begin:020d}"} == set()
+
+
+def test_a_letter_has_the_time_at_which_its_batch_came() -> None:
+    world = World(random.Random(1))
+    first = world.log.end
+    batches = [
+        MessageBatch("mtl", "content", 1_500_000 * number, count=2, body=[b"a", b"b"])
+        for number in (1, 2)
+    ]
+    for one in batches:
+        one.envelope = [head("mtl", NAMES[0])] * 2
+    world.state.declare({NAMES[0]: first})
+    world.log.append([encode(batches)])
+    loaded = world.state.load([first + 1, first + 2])
+    assert [letter.arrived for letter in loaded.letters] == [1.5, 3.0]
+
+
+def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None:
+    """Otherwise messages would stand at places that are others'."""
+    for count in (1, 3):
+        world = World(random.Random(1))
+        one = MessageBatch("mtl", "content", 5, count=2, body=[b"a", b"b"])
+        one.envelope = [head("mtl", NAMES[0])] * 2
+        world.state.declare({NAMES[0]: 0})
+        world.log.append([replace(encode([one]), count=count)])
+        assert world.state.load(range(count)).unreadable == [*range(count)]
+        world.close()
+        queues = reopened(world)
+        assert list(queues[NAMES[0]].places) == []
+
+
+def test_what_is_settled_is_written_anew_when_half_of_it_matters_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settled, "LONG_OCTETS", 100)
+    world = World(random.Random(1))
+    lengths = []
+    for _ in range(60):
+        world.publish(2)
+        world.settle_some(0.9)
+        world.tend()
+        lengths.append(len(world.disk.octets_of(SETTLED)))
+    assert any(after < before for before, after in pairwise(lengths))
+    assert max(lengths) < 2000
+    world.crash(power=True)

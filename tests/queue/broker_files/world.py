@@ -1,0 +1,197 @@
+"""A broker's durable half over a disk that forgets, and what must be there after each crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from tests.sim.disk import Cut, CutDisk
+from tests.tools.queues import encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName, weight
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.broker_files import BrokerState
+
+DIRECTORY = "/queue"
+NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]
+
+
+class World:
+    """One queue directory with a broker over it, and a model of what is in which queue.
+
+    Attributes:
+        there: place → (queue, envelope, body) of all that was acknowledged and is not settled.
+        going: those that were settled, or moved, after the last group that was written.
+    """
+
+    def __init__(self, source: random.Random, **options: Any) -> None:
+        self.source = source
+        self.options = {"pin": 0, "kept_segment_bytes": 2500} | options
+        self.disk = CutDisk()
+        self.lines: list[str] = []
+        self.there: dict[int, tuple[QueueName, bytes, bytes]] = {}
+        self.tries: dict[int, int] = {}
+        self.unsure: dict[int, tuple[QueueName, bytes, bytes]] = {}
+        self.declared: set[QueueName] = set()
+        self.moves: dict[int, set[QueueName]] = {}
+        self.number = 0
+        self.open()
+
+    def open(self) -> None:
+        """Start; the queues must be what the model says."""
+        self.log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=1500)
+        self.state = BrokerState(self.log, report=self.lines.append, **self.options)
+        self.check(self.state.restored())
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def publish(self, count: int = 6, *, declare: bool = True) -> list[int]:
+        """Messages for random queues, with others between; the places of the former."""
+        batches, rows = [], []
+        first = self.log.end
+        place = first
+        for _ in range(self.source.randint(1, 3)):
+            envelopes: list[bytes | None] = []
+            bodies = []
+            for _ in range(count):
+                self.number += 1
+                body = b"%d" % self.number * self.source.randint(0, 9)
+                bodies.append(body)
+                if self.source.random() < 0.2:
+                    envelopes.append(None)
+                else:
+                    name = self.source.choice(NAMES)
+                    envelopes.append(head("mtl", name) + b"%d" % self.number)
+                    rows.append((place, name, envelopes[-1], body))
+                place += 1
+            batches.append(MessageBatch("mtl", "content", self.number, count=count, body=bodies))
+            if any(envelopes):
+                batches[-1].envelope = envelopes
+        if declare:
+            new = {name: first for _, name, _, _ in rows}
+            self.state.declare(new)
+            self.declared |= new.keys()
+        for place, name, envelope, body in rows:
+            assert envelope is not None
+            self.unsure[place] = name, envelope, body
+        self.log.append([encode(batches)])
+        for place, *_ in rows:
+            self.there[place] = self.unsure.pop(place)
+        return [place for place, *_ in rows]
+
+    def settle(self, places: list[int]) -> None:
+        self.state.settle(places)
+        for place in places:
+            self.unsure[place] = self.there.pop(place)
+            self.tries.pop(place, None)
+
+    def settle_some(self, share: float = 0.5) -> None:
+        self.settle([place for place in sorted(self.there) if self.source.random() < share])
+
+    def move_some(self, to: QueueName, share: float = 0.2) -> None:
+        places = [place for place in sorted(self.there) if self.source.random() < share]
+        self.state.move(places, to, tries=True)
+        for place in places:
+            before, envelope, body = self.there[place]
+            self.moves.setdefault(place, {before}).add(to)
+            self.there[place] = to, envelope, body
+
+    def try_some(self, share: float = 0.2) -> None:
+        tries = {place: 3 for place in sorted(self.there) if self.source.random() < share}
+        self.state.tried(tries)
+        self.tries |= tries
+
+    def tend(self) -> None:
+        """Write what was noted; from now on it may not be forgotten."""
+        self.state.tend()
+        if not self.state.statistics()["broker_failing"]:
+            self.moves.clear()
+            # What was settled is written, and never comes again.
+            self.unsure.clear()
+
+    def consume(self) -> None:
+        """The table has everything: the log may go, but for the broker."""
+        QueueReader(DIRECTORY, disk=self.disk).commit("spark", self.log.end)
+
+    def trim(self) -> None:
+        self.log.trim()
+
+    def close(self) -> None:
+        self.state.close()
+        self.log.close()
+
+    # -- crashes ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def cut_after(self, changes: int) -> Iterator[None]:
+        """Whatever happens inside ends before its change number ``changes`` of the disk."""
+        self.disk.left = changes
+        try:
+            yield
+        except Cut:
+            pass
+        finally:
+            self.disk.left = None
+
+    def crash(self, *, power: bool) -> None:
+        """The process ends, or the machine; start again."""
+        if power:
+            self.disk.lose_power(self.source)
+        else:
+            self.disk.crash()
+        self.open()
+
+    def check(self, queues: Any) -> None:
+        """The queues hold what was acknowledged and is not settled, in order; nothing is lost."""
+        found: dict[int, QueueName] = {}
+        tries: dict[int, int] = {}
+        for name, waiting in queues.items():
+            places = list(waiting.places)
+            assert places == sorted(set(places))
+            assert len(waiting.weights) == len(waiting.arrived) == len(places)
+            for place in places:
+                assert place not in found
+                found[place] = name
+            tries |= dict(waiting.tries)
+        missing = self.there.keys() - found.keys()
+        assert not missing, f"lost: {sorted(missing)}"
+        unknown = found.keys() - self.there.keys() - self.unsure.keys()
+        assert not unknown, f"again, or never there: {sorted(unknown)}"
+        assert self.declared <= queues.keys()
+        for place, name in found.items():
+            known = (self.there | self.unsure)[place]
+            assert name == known[0] or name in self.moves.get(place, ()), (place, name, known)
+        assert {place for place, number in tries.items() if number} <= found.keys()
+        self.there = {
+            place: (name, *(self.there | self.unsure)[place][1:]) for place, name in found.items()
+        }
+        self.unsure.clear()
+        self.moves.clear()
+        loaded = self.state.load(sorted(self.there))
+        assert loaded.unreadable == []
+        assert [letter.place for letter in loaded.letters] == sorted(self.there)
+        for letter in loaded.letters:
+            _, envelope, body = self.there[letter.place]
+            assert (letter.envelope, letter.body) == (envelope, body)
+            assert letter.octets == weight(envelope, body)
+
+    # -- what is on the disk ----------------------------------------------------------------------
+
+    def copies(self) -> dict[int, list[int]]:
+        """The places that are copied, by the first offset of the broker's own segments."""
+        directory = f"{DIRECTORY}/broker/log"
+        reader, found = QueueReader(directory, disk=self.disk), dict[int, list[int]]()
+        names = sorted(name for name in self.disk.names(directory) if name.endswith(".segment"))
+        bounds = [*(int(name[:20]) for name in names), reader.end()]
+        for first, end in pairwise(bounds):
+            rows = [row for some in reader.read(first, end) for row in some.to_pylist()]
+            found[first] = [int(row["message_id"]) for row in rows]
+        return found
+
+    def copied_octets(self) -> int:
+        paths = [path for path in self.disk.paths() if "/broker/log/0" in path]
+        return sum(len(self.disk.octets_of(path)) for path in paths)

@@ -1,0 +1,548 @@
+"""All queues of a broker: what they hold, their limits, their ages, and their dead letters.
+
+Nothing here knows how letters are delivered; that is :mod:`.machine`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from ..deadlines import ManyDeadlines
+from ..limits import Limits
+from .numbers import Numbers
+from .places import Row, Rows
+from .queues import BrokerQueue, Memory
+from .terms import (
+    AGE,
+    DEAD_LETTER,
+    FULL,
+    LIMITS,
+    WAIT,
+    WHEN_FULL,
+    Counters,
+    DeadLettered,
+    Declared,
+    Event,
+    Figures,
+    Forgotten,
+    Letter,
+    QueueFull,
+    QueueName,
+    QueueRoom,
+    Requeued,
+    Settled,
+    TooManyQueues,
+    Waiting,
+    Wanted,
+)
+
+READ_PLACES: Final = 512
+
+READ_OCTETS: Final = 1 << 20
+"""This much is read back for one queue at a time, or one letter."""
+
+RECLAIM_SECONDS: Final = 60.0
+"""A queue that nobody has used for this long may be forgotten before ``queue-idle``, where its
+senders make it again by sending to it.
+"""
+
+SEARCH_SECONDS: Final = 1.0
+"""After a search for an unused queue in vain, the next one is not made before this time."""
+
+AGED_MAX: Final = 1000
+"""This many letters of one queue are found too old in one call; the deadline stays for the rest."""
+
+
+class QueueStore:
+    """The letters of all queues, waiting or in flight.
+
+    Attributes:
+        counters: plain integers for metrics.
+        memory: how much of the letters is in memory.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        durable: bool = False,
+        when_full: str = WAIT,
+    ) -> None:
+        """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
+
+        ``durable`` says that places can be read back, so not every body needs to stay in memory.
+        ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.
+        """
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"a full queue does one of {', '.join(WHEN_FULL)}, not {when_full!r}")
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self._messages_max = limits.integer("queue-messages")
+        self._octets_max = limits.integer("queue-octets")
+        self._age = limits["queue-age"]
+        self._idle = limits["queue-idle"]
+        self._dead_max = limits.integer("dead-letters")
+        self._durable = durable
+        self._when_full = when_full
+        self._queues: dict[QueueName, BrokerQueue] = {}
+        self._counted = 0  # of them, without those of dead letters
+        self._unclaimed: dict[str, float] = {}  # spaces → until when a search there is in vain
+        self._events: list[Event] = []
+        self._withholding: dict[BrokerQueue, None] = {}
+        self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
+        self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
+        self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
+        # Queues that wait for room to have their letters read back, in turn, and those that had it.
+        self._in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self.memory = Memory(limits.integer("broker-memory"))
+        self.counters = Counters()
+
+    def go_on(self) -> None:
+        raise NotImplementedError
+
+    def _awaken(self, queue: BrokerQueue) -> None:
+        raise NotImplementedError
+
+    def _has_room(self, queue: BrokerQueue) -> bool:
+        raise NotImplementedError
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self, name: QueueName, now: float, *, kept: bool = False) -> None:
+        """Let there be a queue; nothing happens if there is.
+
+        ``kept`` queues are never forgotten.  Raises TooManyQueues above ``broker-queues``; so call
+        it before anything to that queue is acknowledged.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            self._check_number(name)
+            self._make(name, now, kept)
+        elif kept and not queue.kept:
+            queue.kept = True
+            self._events.append(Declared(name, True))
+
+    def _check_number(self, name: QueueName) -> None:
+        allowed = self._limits.integer("broker-queues")
+        if self._counted >= allowed:
+            raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
+
+    def _found(self, name: QueueName, now: float) -> BrokerQueue:
+        queue = self._queues.get(name)
+        return self._make(name, now) if queue is None else queue
+
+    def _make(self, name: QueueName, now: float, kept: bool = False) -> BrokerQueue:
+        queue = self._new(name, now, kept)
+        self._events.append(Declared(name, kept))
+        self._look_idle(queue)
+        return queue
+
+    def _new(self, name: QueueName, now: float, kept: bool) -> BrokerQueue:
+        queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        self._counted += not queue.for_dead
+        return queue
+
+    def knows(self, name: QueueName) -> bool:
+        return name in self._queues
+
+    def forget(self, name: QueueName) -> bool:
+        """Remove a queue that is empty and that nobody uses; False for any other."""
+        queue = self._queues.get(name)
+        if queue is None or queue.subscribers or queue.withheld or len(queue):
+            return False
+        queue.expect(0)
+        self._in_line.pop(queue, None)
+        self._read.pop(queue, None)
+        del self._queues[name]
+        self._counted -= not queue.for_dead
+        self._idles.clear(name)
+        self._ages.clear(name)
+        self._events.append(Forgotten(name))
+        return True
+
+    def reclaim(self, spaces: str, now: float) -> bool:
+        """Forget an empty queue that nobody has used for :data:`RECLAIM_SECONDS`, to have room for
+        another one; False if there is none.
+
+        ``spaces`` is what the name of its space begins with; of several it is the one that was used
+        longest ago.  A search in vain is not repeated for :data:`SEARCH_SECONDS`: it looks at every
+        queue, and a peer may ask again and again.
+        """
+        if now < self._unclaimed.get(spaces, now):
+            return False
+        unused = [
+            queue
+            for queue in self._queues.values()
+            if queue.idle
+            and not queue.for_dead
+            and queue.used + RECLAIM_SECONDS <= now
+            and queue.name.space.startswith(spaces)
+        ]
+        if not unused:
+            self._unclaimed[spaces] = now + SEARCH_SECONDS
+            return False
+        return self.forget(min(unused, key=lambda queue: queue.used).name)
+
+    def restore(
+        self,
+        name: QueueName,
+        places: Sequence[int],
+        weights: Sequence[int],
+        arrived: Sequence[int],
+        now: float,
+        *,
+        tries: Numbers | None = None,
+        kept: bool = False,
+    ) -> None:
+        """Make a queue as it was before the process began, whatever the limits say.
+
+        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds;
+        ``tries`` are those of places that have had one.  This is for a durable broker, which asks
+        for the bodies when they are wanted.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._new(name, now, kept)
+        queue.kept = queue.kept or kept
+        queue.waiting.extend(places, weights, arrived)
+        queue.octets += sum(weights)
+        if tries is not None:
+            queue.tries.merge(tries)
+        self._look_idle(queue)
+        self._added(queue)
+
+    def take_events(self) -> list[Event]:
+        """Return what happened since the last call, in order; call it after every other method."""
+        events, self._events = self._events, []
+        return events
+
+    # ── limits ──────────────────────────────────────────────────────────────────────────────────
+
+    def _over(self, queue: BrokerQueue) -> bool:
+        if not self._durable and self.memory.used > self.memory.limit:
+            return True
+        return self._when_full == WAIT and self._has_too_much(queue)
+
+    def _has_too_much(self, queue: BrokerQueue) -> bool:
+        return len(queue) > self._messages_max or queue.octets > self._octets_max
+
+    def full(self, name: QueueName) -> bool:
+        """Return whether the senders to this queue are to wait (:meth:`when_room`).
+
+        What is in flight counts as well.
+        """
+        queue = self._queues.get(name)
+        return queue is not None and self._over(queue)
+
+    def overfull(self, name: QueueName, messages: int, octets: int) -> bool:
+        """Return whether the queue would have more than twice what it may have, with this much
+        more: refuse what comes now.
+        """
+        queue, memory = self._queues.get(name), self.memory
+        if not self._durable and memory.used + octets > 2 * memory.limit:
+            return True
+        return (
+            queue is not None
+            and self._when_full == WAIT
+            and (
+                len(queue) + messages > 2 * self._messages_max
+                or queue.octets + octets > 2 * self._octets_max
+            )
+        )
+
+    def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queue is not full: at once, or later."""
+        queue = self._queues.get(name)
+        if queue is None or not self._over(queue):
+            call()
+            return
+        if not queue.withheld:
+            self._events.append(QueueFull(name))
+            self._withholding[queue] = None
+        queue.withheld[call] = None
+
+    def _nobody_waits(self, queue: BrokerQueue) -> None:
+        del self._withholding[queue]
+        self._events.append(QueueRoom(queue.name))
+        self._look_idle(queue)
+
+    def _freed(self, queue: BrokerQueue) -> None:
+        # Without places that can be read back, all queues together must fit into the memory.
+        for one in (queue,) if self._durable else tuple(self._withholding):
+            if one in self._withholding and not self._over(one):
+                self._calls.extend(one.withheld)
+                one.withheld.clear()
+                self._nobody_waits(one)
+
+    # ── letters that come, and that are done with ───────────────────────────────────────────────
+
+    def _add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
+        weights = [letter.octets for letter in letters]
+        seconds = [int(letters[0].arrived)] * len(letters)
+        queue.waiting.extend([letter.place for letter in letters], weights, seconds)
+        if not self._durable or queue.may_keep(sum(weights)):
+            queue.keep(letters)
+
+    def _added(self, queue: BrokerQueue) -> None:
+        if queue.for_dead:
+            while len(queue) > self._dead_max and self._drop_oldest(queue):
+                self.counters.dead_dropped += 1
+        elif self._when_full == DEAD_LETTER:
+            while self._has_too_much(queue) and len(queue) > queue.in_flight:
+                self._bury(queue, queue.take_oldest(1), FULL)
+        if self._age and not queue.for_dead and queue.name not in self._ages:
+            self._look_age(queue)
+        if queue.takers:
+            self._awaken(queue)
+
+    def _done_with(self, queue: BrokerQueue, places: list[int], octets: int) -> None:
+        """These places, of this weight, are neither waiting nor in flight any more.
+
+        The list is not the caller's any more.
+        """
+        queue.octets -= octets
+        if queue.tries.count:
+            queue.tries.discard(places)
+        if queue.alone:
+            queue.alone.difference_update(places)
+        if queue.returned.count:
+            for place in places:
+                queue.returned.remove(place)
+        events = self._events
+        if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
+            last.places.extend(places)
+        else:
+            events.append(Settled(queue.name, places))
+        if self._withholding:
+            self._freed(queue)
+        if not queue.subscribers:
+            self._look_idle(queue)
+
+    def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
+        rows = queue.take_oldest(most)
+        if rows.places:
+            if queue.loading:
+                queue.loading.difference_update(rows.places)
+            queue.drop(rows.places)
+            self._done_with(queue, rows.places, sum(rows.weights))
+            self._awaken(queue)
+        return len(rows.weights)
+
+    # ── dead letters ────────────────────────────────────────────────────────────────────────────
+
+    def _bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
+        dead = self._found(queue.name.dead, queue.used)
+        self.counters.dead_letters += len(rows.places)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
+            last.places.extend(rows.places)
+        else:
+            self._events.append(DeadLettered(queue.name, list(rows.places), reason))
+        self._move(queue, dead, rows, with_tries=True)
+
+    def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
+        """Let letters that have left ``source`` wait in ``to``, at their old places."""
+        if source.loading:
+            source.loading.difference_update(rows.places)
+        source.alone.difference_update(rows.places)
+        for row in map(Row, *rows):
+            letter = source.letters.get(row.place)
+            tries = source.tries.pop(row.place) if source.tries.count else 0
+            if with_tries and tries:
+                to.tries.set(row.place, tries)
+            if source.returned.remove(row.place) is not None:
+                to.returned.insert(row)
+            if letter is not None:
+                letter.tries = tries if with_tries else 0
+                source.drop((row.place,))
+                if not self._durable or to.may_keep(row.weight):
+                    to.keep((letter,))
+            source.octets -= row.weight
+            to.octets += row.weight
+            to.waiting.insert(row)
+        self._awaken(source)  # what waited behind these may be wanted
+        self._freed(source)
+        self._look_idle(source)
+        self._added(to)
+
+    # ── bodies that are not in memory ───────────────────────────────────────────────────────────
+
+    def _want(self, queue: BrokerQueue) -> None:
+        """Ask for the bodies of the next letters, unless some are being read.
+
+        Where others wait for room in memory, or where there is none, the queue gets in line.
+        """
+        if queue.loading is not None:
+            return
+        if self._in_line or not self.memory.has_room:
+            self._in_line[queue] = None
+        else:
+            self._ask(queue)
+
+    def _ask(self, queue: BrokerQueue) -> None:
+        memory, expected = self.memory, 0
+        left = memory.limit - memory.used - memory.expected - queue.in_memory
+        left = min(READ_OCTETS, left)
+        wanted: list[int] = []
+        rows = queue.waiting.head(READ_PLACES)
+        for place, octets in zip(rows.places, rows.weights, strict=True):
+            if place not in queue.letters:
+                left -= octets
+                if wanted and left < 0:
+                    break
+                wanted.append(place)
+                expected += octets
+        if not wanted:
+            return  # what came back meanwhile stands first, and is in memory
+        queue.loading = set(wanted)
+        queue.expect(expected)
+        self._events.append(Wanted(queue.name, wanted))
+
+    def loaded(
+        self, name: QueueName, letters: Iterable[Letter], unreadable: Iterable[int] = ()
+    ) -> None:
+        """Put the letters that :class:`.Wanted` has asked for into memory, and deliver them.
+
+        ``unreadable`` places are damaged: they are done with, and counted.  What is neither here
+        nor there is asked for again.
+        """
+        queue = self._queues.get(name)
+        if queue is None or queue.loading is None:
+            self.go_on()
+            return
+        loading, queue.loading = queue.loading, None
+        queue.expect(0)
+        came = [letter for letter in letters if letter.place in loading]
+        tried = queue.tries if queue.tries.count else None
+        for letter in came:
+            letter.tries = 0 if tried is None else tried.get(letter.place)
+            letter.again = queue.returned.remove(letter.place) is not None
+        queue.keep_read(came)
+        self._read[queue] = None
+        self._read.move_to_end(queue)
+        for place in unreadable:
+            row = queue.waiting.remove(place) if place in loading else None
+            if row is not None:
+                self.counters.unreadable += 1
+                self._done_with(queue, [place], row.weight)
+        self._awaken(queue)
+        self.go_on()
+
+    def _read_on(self, busy: Container[BrokerQueue]) -> None:
+        """Ask for the bodies of the queues in line, as far as there is room.
+
+        What was read for others and cannot be delivered leaves the memory for that: it would stay
+        there for as long as their consumers have no room.  Queues that are ``busy`` keep it: they
+        are about to be served.
+        """
+        memory, line = self.memory, self._in_line
+        while line:
+            if memory.used > memory.limit:
+                for queue in [queue for queue in self._read if queue not in busy]:
+                    del self._read[queue]
+                    queue.drop_read()
+                    if memory.used <= memory.limit:
+                        break
+            if not memory.has_room:
+                return
+            queue, _ = line.popitem(last=False)
+            if queue.waiting.count and queue.loading is None and self._has_room(queue):
+                self._ask(queue)
+
+    def not_loaded(self, name: QueueName) -> None:
+        """Note that reading failed; the same places are asked for again in their turn."""
+        self.loaded(name, ())
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def deadline(self) -> float | None:
+        """Return when :meth:`advance` is to be called next, in seconds; None: not at all."""
+        nexts = [at for at in (self._idles.next, self._ages.next) if at is not None]
+        return min(nexts, default=None)
+
+    def advance(self, now: float) -> None:
+        """Move letters that are too old to the dead letters, and forget queues nobody uses."""
+        for name in self._ages.due(now):
+            self._bury_aged(self._queues[name], now)
+        for name in self._idles.due(now):
+            queue = self._queues[name]
+            if not queue.idle or queue.used + self._idle > now or not self.forget(name):
+                self._look_idle(queue)
+        self.go_on()
+
+    def _look_idle(self, queue: BrokerQueue) -> None:
+        if queue.idle and queue.name not in self._idles:
+            self._idles.set(queue.name, queue.used + self._idle)
+
+    def _look_age(self, queue: BrokerQueue) -> None:
+        first = queue.first
+        if first is not None:
+            self._ages.set(queue.name, first.second + self._age)
+
+    def _bury_aged(self, queue: BrokerQueue, now: float) -> None:
+        for _ in range(AGED_MAX):
+            first = queue.first
+            if first is None or first.second + self._age > now:
+                break
+            self._bury(queue, queue.take_oldest(1), AGE)
+        self._look_age(queue)
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────
+
+    def peek(self, name: QueueName, count: int) -> list[Waiting]:
+        """Return the oldest letters that wait in a queue, at most ``count``."""
+        queue = self._queues.get(name)
+        return [] if queue is None else queue.peek(count)
+
+    def purge(self, name: QueueName, most: int) -> int:
+        """Drop at most ``most`` of the letters that wait, the oldest first; return their number.
+
+        Call it again in another turn until it returns 0.
+        """
+        queue = self._queues.get(name)
+        purged = 0 if queue is None else self._drop_oldest(queue, most)
+        self.counters.purged += purged
+        self.go_on()
+        return purged
+
+    def requeue(self, name: QueueName, to: QueueName, most: int, now: float) -> int:
+        """Move at most ``most`` letters that wait in one queue to another; return their number.
+
+        They come to their old places, and have had no tries.  Mostly ``name`` is a queue of dead
+        letters.  Call it again in another turn until it returns 0.  Raises TooManyQueues as
+        :meth:`declare` does.
+        """
+        queue = self._queues.get(name)
+        if queue is None or name == to:
+            return 0
+        self.declare(to, now)
+        rows = queue.take_oldest(most)
+        if rows.places:
+            self.counters.requeued += len(rows.places)
+            self._events.append(Requeued(name, to, list(rows.places)))
+            self._move(queue, self._queues[to], rows, with_tries=False)
+            self.go_on()
+        return len(rows.places)
+
+    def queues(self) -> list[Figures]:
+        return [queue.figures(self._over(queue)) for _, queue in sorted(self._queues.items())]
+
+    def snapshot(self) -> dict[str, int]:
+        """Return figures for metrics: the counters, and what there is now."""
+        queues = self._queues.values()
+        in_flight = sum(queue.in_flight for queue in queues)
+        return {
+            **{f"broker_{name}": number for name, number in asdict(self.counters).items()},
+            "broker_queues": len(self._queues),
+            "broker_waiting": sum(map(len, queues)) - in_flight,
+            "broker_in_flight": in_flight,
+            "broker_octets": sum(queue.octets for queue in queues),
+            "broker_memory": self.memory.used,
+            "broker_full_queues": len(self._withholding),
+            "broker_subscriptions": sum(len(queue.subscribers) for queue in queues),
+        }

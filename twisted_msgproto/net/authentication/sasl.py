@@ -1,0 +1,470 @@
+"""SASL over twisted.cred serves every protocol that carries its responses (``MT-08``).
+
+The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers that
+hand the stored password to the credentials (``IUsernameHashedPassword``: Twisted's memory and plain
+file checkers do), ANONYMOUS where anonymous access is allowed.  Write a :class:`SaslMechanism` for
+more.
+
+Unknown users cannot be told from wrong passwords: SCRAM's salt depends on the name in the same way
+for both, and :class:`~twisted_msgproto.net.authentication.Authentication` answers failures alike,
+after the same time, and counts them for names nobody has, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Protocol
+
+from twisted.cred.credentials import (
+    Anonymous,
+    IAnonymous,
+    ICredentials,
+    IUsernameHashedPassword,
+    IUsernamePassword,
+)
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from zope.interface import implementer
+
+from ...core.errors import ConfigurationError
+from . import Authentication, LoggedIn, Passcode, PasswordFile
+
+USER_OCTETS_MAX: Final = 255
+"""Of a user's name; failed attempts are remembered with it."""
+
+SCRAM_ITERATIONS: Final = 4096
+"""RFC 7677 asks for this many rounds; each attempt costs both sides that many.
+
+A client refuses fewer: a false server could guess the password from the answer more cheaply.
+"""
+
+SCRAM_ITERATIONS_MAX: Final = 200_000
+"""A client computes at most this many rounds, whatever the server asks for: that is about 50 ms in
+which nothing else is done.  ``scram_iterations`` of :func:`credentials` changes it.
+"""
+
+Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
+"""Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
+
+
+class SaslRefused(Exception):
+    """The attempt failed; the reason is for the log alone."""
+
+
+@dataclass(slots=True)
+class Challenge:
+    """The exchange continues with a challenge."""
+
+    octets: bytes
+
+
+@dataclass(slots=True)
+class Authenticated:
+    """The exchange has succeeded."""
+
+    login: LoggedIn
+
+
+class SaslCycle:
+    """Conducts one client's attempt, on the server's side."""
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        """Check a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
+        raise NotImplementedError
+
+
+class SaslMechanism:
+    """One mechanism of a server, which makes its exchanges.
+
+    Attributes:
+        name: in upper case.
+        reveals: whether the password crosses the wire; such mechanisms are only for protected
+            transports, unless forced.
+    """
+
+    name: ClassVar[str]
+    reveals: ClassVar[bool] = False
+
+    def begin(self, login: Login) -> SaslCycle:
+        raise NotImplementedError
+
+
+# ── PLAIN ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Plain(SaslMechanism):
+    """Implements PLAIN (RFC 4616): user and password in one response."""
+
+    name = "PLAIN"
+    reveals = True
+
+    def begin(self, login: Login) -> SaslCycle:
+        return _PlainCycle(login)
+
+
+class _PlainCycle(SaslCycle):
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        parts = response.split(b"\0")
+        if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
+            raise SaslRefused("not a response of PLAIN")
+        user = _name(_text(parts[1]))
+        credentials = Passcode(user, _text(parts[2]))
+        return self._login(credentials, user).addCallback(Authenticated)
+
+
+# ── ANONYMOUS ───────────────────────────────────────────────────────────────────────────────────
+
+
+class AnonymousAccess(SaslMechanism):
+    """Implements ANONYMOUS (RFC 4505): the response is a trace, and it is ignored."""
+
+    name = "ANONYMOUS"
+
+    def begin(self, login: Login) -> SaslCycle:
+        return _AnonymousCycle(login)
+
+
+class _AnonymousCycle(SaslCycle):
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        return self._login(Anonymous(), None).addCallback(Authenticated)
+
+
+# ── SCRAM-SHA-256 ───────────────────────────────────────────────────────────────────────────────
+
+
+class ScramSha256(SaslMechanism):
+    """Implements SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
+
+    The proof of the server (its last message) goes out as a challenge; the client answers it with
+    an empty response.
+    """
+
+    name = "SCRAM-SHA-256"
+
+    def __init__(self, secret: bytes, file: PasswordFile | None = None) -> None:
+        """``secret`` makes the salts for all users whose keys are not in ``file``.
+
+        Raises ConfigurationError if the library is missing.
+        """
+        self._secret = secret
+        self._file = file
+        self._mechanism = _scramp().ScramMechanism(self.name)
+
+    def begin(self, login: Login) -> SaslCycle:
+        return _ScramCycle(login, self._secret, self._mechanism, self._file)
+
+
+class _ScramCycle(SaslCycle):
+    def __init__(
+        self, login: Login, secret: bytes, mechanism: Any, file: PasswordFile | None
+    ) -> None:
+        self._login = login
+        self._secret = secret
+        self._file = file
+        self._rounds = SCRAM_ITERATIONS
+        self._mechanism = mechanism
+        self._server: Any = None
+        self._user = ""
+        self._salt = b""
+        self._proven: Authenticated | None = None
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        if self._proven is not None:
+            if response:
+                raise SaslRefused("the last response is not empty")
+            return succeed(self._proven)
+        text = _text(response)
+        if self._server is None:
+            return succeed(Challenge(self._first(text).encode()))
+        credentials = ScramCredentials(
+            self._user.encode(), self._mechanism, self._server, self._salt, text, self._rounds
+        )
+        return self._login(credentials, self._user).addCallback(self._prove)
+
+    def _first(self, text: str) -> str:
+        server = self._mechanism.make_server(self._authentication)
+        try:
+            server.set_client_first(text)
+            first = str(server.get_server_first())
+        except _scramp().ScramException as error:
+            raise SaslRefused(str(error)) from None
+        self._server = server
+        return first
+
+    def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        """Choose salt and iterations; the keys follow when a checker supplies the password."""
+        self._user = _name(user)
+        self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
+        if self._file is not None:
+            keys = self._file.keys_of(user)
+            self._rounds = self._file.rounds or SCRAM_ITERATIONS
+            if keys is not None:
+                self._salt, self._rounds = keys.salt, keys.rounds
+        return self._salt, b"", b"", self._rounds
+
+    def _prove(self, login: LoggedIn) -> Challenge:
+        self._proven = Authenticated(login)
+        return Challenge(str(self._server.get_server_final()).encode())
+
+
+@implementer(IUsernameHashedPassword)
+class ScramCredentials:
+    """A client's proof; a checker compares it with the password it stores."""
+
+    def __init__(
+        self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str, rounds: int
+    ) -> None:
+        self.username = username
+        self._rounds = rounds
+        self._mechanism = mechanism
+        self._server = server
+        self._salt = salt
+        self._final = final
+
+    def checkPassword(self, password: bytes) -> bool:
+        try:
+            _, stored, server, _ = self._mechanism.make_auth_info(
+                _text(password), self._rounds, self._salt
+            )
+        except (_scramp().ScramException, SaslRefused):
+            return False
+        return self.checkKeys(stored, server)
+
+    def checkKeys(self, stored: bytes, server: bytes) -> bool:
+        """The proof was made with the password that these keys were computed from."""
+        self._server.stored_key, self._server.server_key = stored, server
+        try:
+            self._server.set_client_final(self._final)
+        except _scramp().ScramException:
+            return False
+        return True
+
+
+def _scramp() -> Any:
+    try:
+        import scramp
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "SCRAM-SHA-256 needs scramp: pip install 'twisted-msgproto[sasl]'"
+        ) from None
+    return scramp
+
+
+def _name(user: str) -> str:
+    if len(user.encode()) > USER_OCTETS_MAX:
+        raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
+    return user
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        raise SaslRefused("not UTF-8") from None
+
+
+# ── What a server offers ────────────────────────────────────────────────────────────────────────
+
+
+class Attempting(Hashable, Protocol):
+    """Who authenticates: a session of any protocol, the same for a whole exchange.
+
+    Attributes:
+        address: its network address; failures are counted for it and for the user's name.
+    """
+
+    address: str
+
+
+class Authenticator:
+    """A server's mechanisms, and the exchanges that are under way.
+
+    Attributes:
+        names: of the mechanisms that are offered, the strongest first.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Iterable[SaslMechanism],
+        authentication: Authentication | None,
+        *,
+        reveal: bool,
+        left: Callable[[Any], float],
+    ) -> None:
+        """Make the mechanisms; ``authentication`` asks the checkers and counts failures.
+
+        ``left`` returns the seconds in which a session still has to be answered.  With ``reveal``,
+        mechanisms that show the password to an eavesdropper are offered, too.
+        """
+        self._mechanisms = {
+            mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
+        }
+        self.names = tuple(self._mechanisms)
+        self._authentication = authentication
+        self._left = left
+        self._cycles: dict[Attempting, SaslCycle] = {}
+        self._asked: dict[Attempting, Deferred[LoggedIn]] = {}
+
+    def respond(
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
+    ) -> Deferred[Challenge | Authenticated]:
+        """Process a client's response within its exchange; fails with SaslRefused or
+        UnauthorizedLogin.
+        """
+        return maybeDeferred(self._respond, session, mechanism, response, first)
+
+    def _respond(
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
+    ) -> Deferred[Challenge | Authenticated]:
+        if first:
+            self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
+        return self._cycles[session].respond(response)
+
+    def _login(
+        self, session: Attempting, credentials: ICredentials, name: str | None
+    ) -> Deferred[LoggedIn]:
+        assert self._authentication is not None
+        asked = self._authentication.login(credentials, session.address, name, self._left(session))
+        self._asked[session] = asked
+        return asked
+
+    def forget(self, session: Attempting) -> None:
+        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
+        self._cycles.pop(session, None)
+        asked = self._asked.pop(session, None)
+        if asked is not None:
+            asked.cancel()
+
+
+def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
+    """Return the mechanisms that the checkers of ``portal`` can serve, strongest first.
+
+    ``secret`` is a random text that makes SCRAM's salts.
+    """
+    interfaces = set(portal.listCredentialsInterfaces())
+    found: list[SaslMechanism] = []
+    if IUsernameHashedPassword in interfaces:
+        checker = portal.checkers[IUsernameHashedPassword]
+        found.append(ScramSha256(secret, checker if isinstance(checker, PasswordFile) else None))
+    if IUsernamePassword in interfaces:
+        found.append(Plain())
+    if IAnonymous in interfaces:
+        found.append(AnonymousAccess())
+    return found
+
+
+# ── The client's side ───────────────────────────────────────────────────────────────────────────
+
+
+class PlainClient:
+    mechanism = Plain.name
+    finished = True
+
+    def __init__(self, user: str, password: str) -> None:
+        self._response = b"\0%b\0%b" % (user.encode(), password.encode())
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """Return user and password; no challenge is expected."""
+        if challenge is not None:
+            raise ValueError("PLAIN has no challenges")
+        return self._response
+
+
+class AnonymousClient:
+    mechanism = AnonymousAccess.name
+    finished = True
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        if challenge is not None:
+            raise ValueError("ANONYMOUS has no challenges")
+        return b""
+
+
+class ScramClient:
+    """The client's side of SCRAM-SHA-256 (``MT-08``).
+
+    Attributes:
+        finished: whether the server has proved that it knows the password.
+    """
+
+    mechanism = ScramSha256.name
+
+    def __init__(
+        self, user: str, password: str, iterations_max: int = SCRAM_ITERATIONS_MAX
+    ) -> None:
+        """A server that asks for more rounds than ``iterations_max`` gets no answer."""
+        self._iterations_max = iterations_max
+        self._client = _scramp().ScramClient([self.mechanism], user, password)
+        self._step = 0
+        self.finished = False
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """Return client-first, client-final, and nothing to the server's proof."""
+        client, error = self._client, _scramp().ScramException
+        self._step += 1
+        try:
+            if self._step == 1 and challenge is None:
+                return str(client.get_client_first()).encode()
+            if challenge is None:
+                raise ValueError("a challenge is missing")
+            if self._step == 2:
+                client.set_server_first(challenge.decode("utf-8"))
+                self._look_at(int(client.iterations))
+                return str(client.get_client_final()).encode()
+            client.set_server_final(challenge.decode("utf-8"))
+        except error as problem:
+            raise ValueError(str(problem)) from None
+        self.finished = True
+        return b""
+
+    def _look_at(self, iterations: int) -> None:
+        """Raise ValueError for a number of rounds that is too small to be safe, or too large."""
+        if iterations < SCRAM_ITERATIONS:
+            raise ValueError(
+                f"the server asks for {iterations} rounds of SCRAM, "
+                f"RFC 7677 for {SCRAM_ITERATIONS} at least"
+            )
+        if iterations > self._iterations_max:
+            raise ValueError(
+                f"the server asks for {iterations} rounds of SCRAM, "
+                f"scram_iterations allows {self._iterations_max}"
+            )
+
+
+SaslClient = PlainClient | AnonymousClient | ScramClient
+
+
+def credentials(
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    reveal: bool = False,
+    scram_iterations: int = SCRAM_ITERATIONS_MAX,
+) -> Callable[[Sequence[str]], SaslClient | None]:
+    """Return how a client authenticates: with a password, or anonymously without a user.
+
+    ``reveal`` allows PLAIN; use it where nobody can listen to the transport.  A server that asks
+    for more rounds of SCRAM than ``scram_iterations`` is not answered, and the login fails: the
+    rounds are computed in the reactor.
+    """
+
+    def choose(mechanisms: Sequence[str]) -> SaslClient | None:
+        if user is None:
+            return AnonymousClient() if AnonymousClient.mechanism in mechanisms else None
+        if ScramClient.mechanism in mechanisms:
+            return ScramClient(user, password or "", scram_iterations)
+        if reveal and PlainClient.mechanism in mechanisms:
+            return PlainClient(user, password or "")
+        return None
+
+    return choose

@@ -1,0 +1,405 @@
+"""Queues outlive the process: :class:`BrokerPersistence` joins brokers with their files.
+
+A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
+offsets, and the message is published with its offset as its place.  What consumers settle is
+written some times a second, in a thread, so after a crash they may see the last second again.  What
+an operator purges or moves is written before the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.broker import (
+    DeadLettered,
+    Declared,
+    Event,
+    Forgotten,
+    Letter,
+    QueueName,
+    Requeued,
+    Settled,
+    Tried,
+    Wanted,
+    weight,
+)
+from ...core.broker.envelopes import head_of, opened
+from ...core.limits import Limits
+from ...core.message import MessageBatch
+from ..sink import DurableSink
+from .served import ServedBroker
+
+if TYPE_CHECKING:
+    from ...queue.broker_files import BrokerState, Loaded, Waiting
+
+TEND_SECONDS: Final = 0.4
+"""Settlements are written this often; with the write itself they are less than a second late."""
+
+AGAIN_SECONDS: Final = 1.0
+"""After this time a disk that failed is asked again."""
+
+HEADS_KEPT: Final = 4096
+
+MICROSECONDS: Final = 1_000_000
+
+
+class BrokerPersistence:
+    """The queues of all brokers whose messages one durable sink stores.
+
+    Attributes:
+        state: the durable half; None before :meth:`open`.
+    """
+
+    log = Logger(namespace="twisted_msgproto.broker")
+
+    def __init__(self, sink: DurableSink, clock: Any) -> None:
+        """``clock`` has ``callLater()``."""
+        self._sink = sink
+        self._clock = clock
+        self._pin: float = 0
+        self._brokers: dict[str, KeptBroker] = {}  # by their spaces
+        self._heads: dict[bytes, QueueName] = {}
+        self._found: dict[QueueName, Waiting] = {}
+        self._timer: Any = None
+        self._tending: Deferred[None] | None = None
+        self._closed: Deferred[None] | None = None
+        self.state: BrokerState | None = None
+
+    @classmethod
+    def of(cls, sink: DurableSink, clock: Any) -> BrokerPersistence:
+        """Return what keeps the queues of ``sink``; it is made when it is asked for first."""
+        if not isinstance(sink.keeping, BrokerPersistence):
+            sink.keeping = cls(sink, clock)
+        return sink.keeping
+
+    def serve(self, broker: KeptBroker, spaces: Iterable[str], pin: float) -> None:
+        """Let ``broker`` have the queues of ``spaces``; one that ends with a slash stands for all
+        that begin with it.
+
+        At most ``pin`` octets of the log are kept for consumers alone; the largest of all brokers
+        counts.
+        """
+        self._pin = max(self._pin, pin)
+        for space in spaces:
+            self._brokers[space] = broker
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> None:
+        """Find what waits in the queues; this reads the log, and waits for the disk.
+
+        Raises QueueError or OSError if that cannot be; call it again then.
+        """
+        if self.state is not None:
+            return
+        state = self._sink.writer.broker(pin=int(self._pin))
+        self._found = state.restored()
+        self.state = state
+        for space in sorted({name.space for name in self._found if not self._server(name)}):
+            count = sum(
+                len(waiting.places) for name, waiting in self._found.items() if name.space == space
+            )
+            if count:
+                self.log.warn(
+                    "broker: {count} messages wait in queues of {space!r}, which no server serves",
+                    count=count,
+                    space=space,
+                )
+        self._rest()
+
+    def _server(self, name: QueueName) -> KeptBroker | None:
+        space, brokers = name.space, self._brokers
+        return brokers.get(space) or brokers.get(f"{space.partition('/')[0]}/")
+
+    def found(self, broker: KeptBroker) -> dict[QueueName, Waiting]:
+        """Return what waits in the queues of ``broker``; it is told once."""
+        mine = {
+            name: waiting for name, waiting in self._found.items() if self._server(name) is broker
+        }
+        for name in mine:
+            del self._found[name]
+        return mine
+
+    def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        reactor = self._sink.reactor
+        return deferToThreadPool(reactor, reactor.getThreadPool(), work, *arguments)
+
+    def _rest(self) -> None:
+        self._timer = self._clock.callLater(TEND_SECONDS, self._tend)
+
+    def _tend(self) -> None:
+        self._timer = None
+        assert self.state is not None
+        self._tending = self._in_thread(self.state.tend)
+        self._tending.addErrback(self._failed).addCallback(self._tended)
+
+    def _tended(self, result: object) -> None:
+        self._tending = None
+        if self._closed is None:
+            self._rest()
+
+    def close(self) -> Deferred[None]:
+        """Write the last settlements; fires when they are on disk.
+
+        Call it after the end of the servers.
+        """
+        if self._closed is None:
+            self._closed = Deferred()
+            if self._timer is not None:
+                self._timer.cancel()
+            before: Deferred[Any] = succeed(None) if self._tending is None else self._tending
+            before.addCallback(lambda _: self._close_state()).chainDeferred(self._closed)
+        closed: Deferred[None] = Deferred()
+        self._closed.addCallback(lambda result: closed.callback(None))
+        return closed
+
+    def _close_state(self) -> Deferred[Any] | None:
+        if self.state is None:
+            return None
+        closed = self._in_thread(self.state.close)
+        return closed.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self.log.failure("broker: its files cannot be kept", failure)
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────
+
+    def stored(self, batch: MessageBatch, first: int) -> None:
+        """A batch with envelopes is on disk, from the offset ``first`` on: publish its messages.
+
+        The sink calls this in the order of offsets, before it tells who waits for the batch.
+        """
+        try:
+            self._publish(batch, first)
+        except Exception:
+            self.log.failure("broker: messages from offset {first} on are in no queue", first=first)
+
+    def _publish(self, batch: MessageBatch, first: int) -> None:
+        assert batch.envelope is not None and batch.body is not None
+        arrived = batch.received_at / MICROSECONDS
+        lots: dict[KeptBroker, list[tuple[QueueName, Letter]]] = {}
+        for place, envelope, body in zip(
+            range(first, first + batch.count), batch.envelope, batch.body, strict=True
+        ):
+            if envelope is None:
+                continue
+            name = self._name(envelope)
+            broker = self._server(name)
+            if broker is not None:
+                body = body or b""
+                letter = Letter(place, weight(envelope, body), envelope, body, arrived)
+                lots.setdefault(broker, []).append((name, letter))
+        for broker, letters in lots.items():
+            broker.came(letters)
+
+    def _name(self, envelope: bytes) -> QueueName:
+        head = head_of(envelope)
+        name = self._heads.get(head)
+        if name is None:
+            if len(self._heads) >= HEADS_KEPT:
+                self._heads.clear()
+            name = self._heads[head] = opened(envelope).name
+        return name
+
+    # ── what the durable half is asked ──────────────────────────────────────────────────────────
+
+    def declare(self, names: Mapping[QueueName, int]) -> Deferred[None]:
+        """Make names durable; fires when they are, however often the disk has to be asked."""
+        assert self.state is not None
+        done: Deferred[None] = Deferred()
+
+        def ask() -> None:
+            assert self.state is not None
+            self._in_thread(self.state.declare, names).addCallbacks(done.callback, failed)
+
+        def failed(failure: Failure) -> None:
+            self.log.warn(
+                "broker: the names of queues cannot be written: {text}; trying again",
+                text=failure.getErrorMessage(),
+            )
+            if self._closed is None:
+                self._clock.callLater(AGAIN_SECONDS, ask)
+
+        ask()
+        return done
+
+    def flush(self) -> Deferred[None]:
+        """Write what was purged and moved; fails with OSError or QueueError."""
+        assert self.state is not None
+        return self._in_thread(self.state.flush)
+
+    def load(self, places: Sequence[int]) -> Deferred[Loaded]:
+        """Read messages back; fires with what was read."""
+        assert self.state is not None
+        return self._in_thread(self.state.load, places)
+
+
+class KeptBroker(ServedBroker):
+    """The queues of some spaces of one durable sink; they outlive the process."""
+
+    durable = True
+
+    def __init__(
+        self,
+        keeping: BrokerPersistence,
+        spaces: Iterable[str],
+        clock: Any,
+        *arguments: Any,
+        **named: Any,
+    ) -> None:
+        """``keeping`` keeps the queues of ``spaces``; the rest as :class:`ServedBroker` has it."""
+        super().__init__(clock, *arguments, **named)
+        self._keeping = keeping
+        # A queue begins with the first message that was sent to it, even if that came before its
+        # name did.
+        self._firsts: dict[QueueName, int] = {}
+        # Names that are not durable yet, and who waits for that.
+        self._undurable: dict[QueueName, list[Callable[[], None]]] = {}
+        keeping.serve(self, spaces, self.limits["broker-pin"])
+
+    def restore(self) -> None:
+        """Make the queues as they were; raises QueueError or OSError if that cannot be."""
+        self._keeping.open()
+        now = self.now()
+        for name, waiting in self._keeping.found(self).items():
+            self.machine.restore(
+                name,
+                waiting.places,
+                waiting.weights,
+                waiting.arrived,
+                now,
+                tries=waiting.tries,
+            )
+            self.known(name)
+        self._look()
+
+    def came(self, letters: Sequence[tuple[QueueName, Letter]]) -> None:
+        """Publish letters that are on disk; their places ascend."""
+        for name in dict.fromkeys([name for name, _ in letters]):
+            if not self.machine.knows(name):
+                place = next(letter.place for each, letter in letters if each == name)
+                self._firsts[name] = min(place, self._firsts.get(name, place))
+        self.begin(self.publishing(letters))
+
+    def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` once the name of a queue is on disk: at once, or later."""
+        waiting = self._undurable.get(name)
+        if waiting is None:
+            call()
+        else:
+            waiting.append(call)
+
+    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
+        """Read back the letters with these places, for people; fails with OSError."""
+
+        def letters(found: Loaded) -> list[Letter]:
+            if found.error is not None and found.unread:
+                raise found.error
+            return found.letters
+
+        return self._keeping.load(places).addCallback(letters)
+
+    def flush(self) -> Deferred[None]:
+        """Make durable what was purged and moved; fails with OSError or QueueError."""
+        return self._keeping.flush()
+
+    # ── what the machine says ───────────────────────────────────────────────────────────────────
+
+    @property
+    def _state(self) -> BrokerState:
+        state = self._keeping.state
+        assert state is not None
+        return state
+
+    def _declared(self, event: Declared) -> None:
+        self.known(event.name)
+        name = event.name
+        if name in self._undurable:
+            return
+        self._undurable[name] = []
+        first = self._firsts.pop(name, self._state.end)
+
+        def durable(result: object) -> None:
+            for call in self._undurable.pop(name):
+                call()
+
+        self._keeping.declare({name: first}).addCallback(durable)
+
+    def _forgotten(self, event: Forgotten) -> None:
+        super()._forgotten(event)
+        self._state.forget(event.name)
+
+    def _settled(self, event: Settled) -> None:
+        self._state.settle(event.places)
+
+    def _tried(self, event: Tried) -> None:
+        self._state.tried(event.tries)
+
+    def _dead_lettered(self, event: DeadLettered) -> None:
+        self._state.move(event.places, event.name.dead, tries=True)
+
+    def _requeued(self, event: Requeued) -> None:
+        self._state.move(event.places, event.to, tries=False)
+
+    def _wanted(self, event: Wanted) -> None:
+        name = event.name
+
+        def loaded(found: Loaded) -> None:
+            if found.unread:  # what is missing in the lists is asked for again then
+                self._clock.callLater(AGAIN_SECONDS, take, found)
+            else:
+                take(found)
+
+        def take(found: Loaded) -> None:
+            self.machine.loaded(name, found.letters, found.unreadable)
+            self._look()
+
+        def failed(failure: Failure) -> None:
+            self.log.warn(
+                "broker: messages of {name} cannot be read: {text}; trying again",
+                name=str(name),
+                text=failure.getErrorMessage(),
+            )
+            self._clock.callLater(AGAIN_SECONDS, again)
+
+        def again() -> None:
+            self.machine.not_loaded(name)
+            self._look()
+
+        self._keeping.load(event.places).addCallbacks(loaded, failed)
+
+    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
+        **ServedBroker.follows,
+        Declared: _declared,
+        Forgotten: _forgotten,
+        Settled: _settled,
+        Tried: _tried,
+        DeadLettered: _dead_lettered,
+        Requeued: _requeued,
+        Wanted: _wanted,
+    }
+
+
+def broker_of(
+    sink: object,
+    clock: Any,
+    limits: Limits | None,
+    spaces: Iterable[str],
+    **settings: Any,
+) -> ServedBroker:
+    """Return the broker of a server that stores its messages in ``sink``.
+
+    Its queues are those of ``spaces``.  Over a durable queue they outlive the process; over
+    anything else they are in memory.  ``settings`` are those of :class:`ServedBroker`.
+    """
+    if isinstance(sink, DurableSink) and sink.keeps_queues:
+        return KeptBroker(BrokerPersistence.of(sink, clock), spaces, clock, limits, **settings)
+    broker = ServedBroker(clock, limits, **settings)
+    broker.tells_of_memory = sink is not None
+    return broker

@@ -1,0 +1,10 @@
+"""This is the durable half of a broker: it keeps what has to survive the process.
+
+:class:`BrokerState` does everything; ``docs/broker-format.md`` describes the files.
+"""
+
+from .frames import Loaded
+from .scan import Queues, Waiting
+from .state import DIRECTORY, PIN_OCTETS, BrokerState
+
+__all__ = ["DIRECTORY", "PIN_OCTETS", "BrokerState", "Loaded", "Queues", "Waiting"]

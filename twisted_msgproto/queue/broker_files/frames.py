@@ -1,0 +1,389 @@
+"""A broker needs the envelopes and bodies of a frame; they stay as Arrow has them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from twisted_msgproto.core.broker.envelopes import head_of
+from twisted_msgproto.core.broker.terms import LETTER_OCTETS, Letter, weight
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError
+
+from ..arrays import compute, scalar_of
+from ..columns import RUNS
+from ..disk import Disk
+from ..format import SEGMENT_HEADER_OCTETS, Record, Segment, crc32, segment_name
+from ..log import SegmentLog
+from ..recovery import segment_offsets
+from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, OCTETS, stored_schema
+
+COLUMNS_WORD = struct.Struct("<I")
+SECOND = 1_000_000
+WEIGHT_MAX = 2**32 - 1
+
+_NONE = scalar_of(0, pa.int32())
+_LETTER = scalar_of(LETTER_OCTETS, pa.int64())
+
+
+def second(time: int) -> int:
+    """Return µs since 1970 as whole seconds that fit 32 bits without a sign."""
+    return min(max(time // SECOND, 0), WEIGHT_MAX)
+
+
+def seconds(times: Sequence[int]) -> array[int]:
+    try:
+        return array("I", [time // SECOND for time in times])
+    except OverflowError:
+        return array("I", map(second, times))
+
+
+class Messages(Protocol):
+    """Neighbouring messages of the log, as far as they matter to a scan.
+
+    The lists that its methods return have an item for each message.
+    """
+
+    first: int
+
+    @property
+    def count(self) -> int:
+        """Return the number of messages."""
+
+    def heads(self) -> Sequence[bytes | None]:
+        """Return the head of each envelope; None where there is no envelope."""
+
+    def only_head(self) -> bytes | None:
+        """Return the head that all envelopes have; None if they differ, or one is missing."""
+
+    def weights(self) -> array[int]:
+        """Return what each message weighs: :func:`twisted_msgproto.core.broker.weight`."""
+
+    def arrived(self) -> array[int]:
+        """Return the second in which each message was received, since 1970 UTC."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """The messages of one frame, as far as they matter to a broker.
+
+    ``numbers`` are the message ids where they are numbers; in the broker's own log these are the
+    places.
+    """
+
+    first: int
+    count: int
+    times: Sequence[int]
+    """The messages of each run were received at these times, µs since 1970 UTC."""
+    counts: Sequence[int]
+    envelopes: pa.BinaryArray
+    bodies: pa.BinaryArray
+    numbers: pa.Int64Array | None
+
+    def received_at(self) -> Iterator[int]:
+        """Yield for each message when it was received, µs since 1970 UTC."""
+        for time, count in zip(self.times, self.counts, strict=True):
+            for _ in range(count):
+                yield time
+
+    def received(self, row: int) -> int:
+        """Return when the message ``row`` was received, µs since 1970 UTC."""
+        for time, count in zip(self.times, self.counts, strict=True):
+            if row < count:
+                return time
+            row -= count
+        raise IndexError("a row behind the frame")
+
+    def heads(self) -> list[bytes | None]:
+        _, bounds, data = self.envelopes.buffers()
+        start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
+        places = memoryview(bounds).cast("B").cast("i")[start:stop]
+        octets = b"" if data is None else data.to_pybytes()
+        return [
+            octets[lo : min(hi, lo + int.from_bytes(octets[lo + 2 : lo + 4], "little"))]
+            if lo < hi
+            else None
+            for lo, hi in pairwise(places)
+        ]
+
+    def only_head(self) -> bytes | None:
+        """Return the head that all envelopes have; see :class:`Messages`."""
+        if self.envelopes.null_count:
+            return None
+        try:
+            head = head_of(self.envelopes[0].as_py())
+        except ValueError:
+            return None
+        pc = compute()
+        return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
+
+    def weights(self) -> array[int]:
+        pc = compute()
+        octets = pc.add(
+            pc.fill_null(pc.binary_length(self.envelopes), _NONE),
+            pc.fill_null(pc.binary_length(self.bodies), _NONE),
+        )
+        column = pc.add(octets.cast(pa.int64()), _LETTER).cast(pa.uint32())
+        weights = array("I")
+        start = weights.itemsize * column.offset
+        weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
+        return weights
+
+    def arrived(self) -> array[int]:
+        """Return the second in which each message was received; see :class:`Messages`."""
+        arrived = array("I")
+        for time, count in zip(self.times, self.counts, strict=True):
+            arrived.extend(array("I", [second(time)]) * count)
+        return arrived
+
+
+GATHERED_MESSAGES = 4096
+"""Neighbouring frames are joined up to this many messages: each step costs the same for one
+message as for a thousand.
+"""
+
+
+Others = TypeVar("Others", bound=Messages)
+
+
+def gathered(parts: Iterable[Frame | Others]) -> Iterator[Frame | Others]:
+    """Yield the same messages in fewer frames: neighbours are joined.  Other parts stay."""
+    joined: list[Frame] = []
+    count = 0
+    for frame in parts:
+        if joined and (
+            not isinstance(frame, Frame)
+            or frame.first != joined[-1].first + joined[-1].count
+            or count + frame.count > GATHERED_MESSAGES
+        ):
+            yield _joined(joined)
+            joined, count = [], 0
+        if isinstance(frame, Frame):
+            joined.append(frame)
+            count += frame.count
+        else:
+            yield frame
+    if joined:
+        yield _joined(joined)
+
+
+def _joined(frames: list[Frame]) -> Frame:
+    if len(frames) == 1:
+        return frames[0]
+    return Frame(
+        frames[0].first,
+        sum([frame.count for frame in frames]),
+        [time for frame in frames for time in frame.times],
+        [count for frame in frames for count in frame.counts],
+        pa.concat_arrays([frame.envelopes for frame in frames]),
+        pa.concat_arrays([frame.bodies for frame in frames]),
+        None,
+    )
+
+
+def may_have_envelopes(segment: Segment, record: Record) -> bool:
+    """Return whether a frame has the column of envelopes, by the first octets of its payload."""
+    position = record.end_position - record.octets + 32
+    octets = segment.octets(position, COLUMNS_WORD.size) if record.runs else b""
+    if len(octets) < COLUMNS_WORD.size:
+        return False
+    return bool(COLUMNS_WORD.unpack(octets)[0] & ENVELOPE)
+
+
+def read_frame(segment: Segment, record: Record) -> Frame | None:
+    """Return a frame's messages; None if none of them has an envelope.
+
+    Raises QueueCorrupt for a damaged one, OSError from the disk.
+    """
+    payload = segment.payload(record)
+    if crc32(payload) != record.payload_crc:
+        raise QueueCorrupt("checksum")
+    try:
+        columns, runs, _, _ = RUNS.unpack_from(payload)
+        if not columns & ENVELOPE:
+            return None
+        if columns & ~KNOWN_COLUMNS:
+            raise ValueError(f"unknown columns {columns:#x}")
+        times = struct.unpack_from(f"<{runs}q", payload, RUNS.size)
+        counts = struct.unpack_from(f"<{runs}I", payload, RUNS.size + 8 * runs)
+        schema = stored_schema(columns)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[record.runs :]), schema)
+        if not sum(counts) == batch.num_rows == record.count:
+            raise ValueError(f"not {record.count} messages")
+        nothing = pa.nulls(record.count, OCTETS)
+        bodies = batch.column("body") if columns & BODY else nothing
+        integers = columns & MESSAGE_ID_INTEGER
+        return Frame(
+            record.first,
+            record.count,
+            times,
+            counts,
+            batch.column("envelope"),
+            bodies,
+            batch.column("message_id") if integers else None,
+        )
+    except Exception as error:  # nonsense is met by struct and Arrow, each in its way
+        raise QueueCorrupt(f"the record at offset {record.first} makes no sense: {error}") from None
+
+
+OPEN_MAX = 8
+FRAMES_MAX = 4
+INDEX_OCTETS = 64 << 10
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was read."""
+
+    letters: list[Letter] = field(default_factory=list)
+    unreadable: list[int] = field(default_factory=list)
+    """These places are damaged, or nowhere."""
+    unread: list[int] = field(default_factory=list)
+    """The first of these places cannot be read now; ask for all of them again."""
+    error: OSError | QueueError | None = None
+
+
+class Indexed:
+    """One open segment with the places of its frames."""
+
+    def __init__(self, disk: Disk, path: str, frame_seed: int, first: int) -> None:
+        self._file = disk.open(path)
+        self._segment = Segment(self._file, frame_seed, first, window=INDEX_OCTETS)
+        self._firsts = array("q")
+        self._ends = array("q")
+        self._positions = array("q")
+        self._position = SEGMENT_HEADER_OCTETS
+        self._expected = first
+
+    def record(self, offset: int, end: int) -> Record | None:
+        """Return the frame with this offset; None if it is damaged or not there.
+
+        Only what is below the offset ``end`` is published, and will not be written over.
+        """
+        if offset >= self._expected:
+            self._extend(end)
+        index = bisect_right(self._firsts, offset) - 1
+        if index < 0 or offset >= self._ends[index]:
+            return None
+        return self._segment.record_at(self._positions[index])
+
+    def _extend(self, end: int) -> None:
+        self._segment.size = self._file.size()
+        self._segment.forget()
+        for item in self._segment.walk(self._position, self._expected, check=False):
+            if isinstance(item, Record):
+                if item.end > end:
+                    return
+                if item.count:
+                    self._firsts.append(item.first)
+                    self._ends.append(item.end)
+                    self._positions.append(item.position)
+            elif item.hi is None or item.hi > end:
+                return  # a write in progress, or the segment's damaged end
+            self._position = item.end_position
+            self._expected = item.end if isinstance(item, Record) else item.hi  # type: ignore[assignment]
+
+    def read(self, record: Record) -> Frame | None:
+        return read_frame(self._segment, record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class Bodies:
+    """A reader of messages of one queue directory, for one thread at a time."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self._disk = log.disk
+        self._directory = log.directory
+        self._frame_seed = log.identity.frame_seed
+        self._open: OrderedDict[int, Indexed] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, int], Frame | None] = OrderedDict()
+
+    def read(self, offsets: Iterable[int], places: dict[int, int] | None = None) -> Loaded:
+        """Return the messages with these offsets as letters.
+
+        ``places`` maps an offset to its place; without it both are the same.  It ends at the first
+        one that cannot be read now: the disk fails, or somebody has taken the segment away.
+        """
+        loaded = Loaded()
+        wanted = deque(sorted(offsets))
+        try:
+            firsts = segment_offsets(self._disk, self._directory)
+            self._forget(firsts)
+            while wanted:
+                place = wanted[0] if places is None else places[wanted[0]]
+                self._read_one(firsts, wanted[0], place, loaded)
+                wanted.popleft()
+        except (OSError, QueueError) as error:
+            loaded.error = error
+            loaded.unread = [*wanted] if places is None else [places[offset] for offset in wanted]
+            self._forget([])  # a file may be open that the disk does not know any more
+        return loaded
+
+    def _read_one(self, firsts: list[int], offset: int, place: int, loaded: Loaded) -> None:
+        index = bisect_right(firsts, offset) - 1
+        frame = self._frame(firsts[index], offset) if index >= 0 else None
+        row = offset - frame.first if frame is not None else 0
+        envelope = frame.envelopes[row].as_py() if frame is not None else None
+        if frame is None or envelope is None:
+            self._log.check_there(offset)  # or it may be put back
+            loaded.unreadable.append(place)
+            return
+        body = frame.bodies[row].as_py() or b""
+        arrived = frame.received(row) / SECOND
+        loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
+
+    def _frame(self, first: int, offset: int) -> Frame | None:
+        for frame in reversed(self._frames.values()):
+            if frame is not None and frame.first <= offset < frame.first + frame.count:
+                return frame
+        try:
+            segment = self._indexed(first)
+        except FileNotFoundError:
+            return None
+        record = segment.record(offset, self._log.end)
+        if record is None:
+            return None
+        key = first, record.position
+        if key not in self._frames:
+            try:
+                found = segment.read(record)
+            except QueueCorrupt:
+                self._log.check_there(offset)
+                found = None
+            self._frames[key] = found
+            while len(self._frames) > FRAMES_MAX:
+                self._frames.popitem(last=False)
+        return self._frames[key]
+
+    def _indexed(self, first: int) -> Indexed:
+        found = self._open.get(first)
+        if found is None:
+            path = os.path.join(self._directory, segment_name(first))
+            found = self._open[first] = Indexed(self._disk, path, self._frame_seed, first)
+        self._open.move_to_end(first)
+        while len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)[1].close()
+        return found
+
+    def _forget(self, firsts: list[int]) -> None:
+        """Close what was trimmed: an open file would keep its octets on the disk."""
+        for first in [first for first in self._open if first not in firsts]:
+            self._open.pop(first).close()
+
+    def close(self) -> None:
+        self._frames.clear()
+        while self._open:
+            self._open.popitem()[1].close()

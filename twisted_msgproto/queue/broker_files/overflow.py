@@ -1,0 +1,284 @@
+"""The broker's own log, ``broker/log``: messages that wait longer than the queue's log keeps them.
+
+It is a queue directory like any other.  Before a segment of the queue's log goes, the messages of
+it that still wait are copied here.  Each keeps its place, the offset that it had: it stands here as
+the message's id.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twisted_msgproto.core.errors import QueueCorrupt
+from twisted_msgproto.core.message import MessageBatch
+
+from ..columns import encode
+from ..damage import Range, merged
+from ..disk import Disk
+from ..format import Record, Segment, segment_name
+from ..format import Segment as LogSegment
+from ..log import SegmentLog
+from ..recovery import segment_offsets
+from .frames import Frame, may_have_envelopes, read_frame
+from .marks import Marks
+
+DIRECTORY = "log"
+PROTOCOL, KIND = "broker", "kept"
+SEGMENT_BYTES = 16 << 20
+"""The broker's own segments have this size: small ones are free sooner."""
+MAX_BYTES = 1 << 62
+"""The limits of the queues bound the log; it has no other bound."""
+COPY_MESSAGES = 8192
+COPY_OCTETS = 8 << 20
+"""At most this many messages, and about this many octets, are copied with one write."""
+SPARE_SEGMENTS = 2
+"""Waiting messages may use twice their octets on disk, and this many segments."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One frame of copies with ascending places; the first copy is at ``first``."""
+
+    first: int
+    places: array[int]
+    octets: int
+    live: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.places[0], self.places[-1] + 1
+
+
+@dataclass(slots=True)
+class Copy:
+    """Messages on their way into the broker's own log."""
+
+    places: list[int]
+    times: list[int]
+    """They were received at these times, µs since 1970 UTC."""
+    envelopes: list[bytes | None]
+    bodies: list[bytes | None]
+    octets: int = 0
+
+    def add(self, other: Copy) -> None:
+        self.places += other.places
+        self.times += other.times
+        self.envelopes += other.envelopes
+        self.bodies += other.bodies
+        self.octets += other.octets
+
+
+class OverflowLog:
+    """The broker's own log.  Not for use by several threads at once.
+
+    Making one opens it as a writer opens its queue; ``lines`` say what was found.  Raises
+    QueueError if it cannot be opened, OSError for copies that the disk cannot read now.
+    """
+
+    def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int, **options: object):
+        """``begin`` is the first offset that the queue's log still has: higher places that are here
+        as well are not needed.
+        """
+        self._disk = disk
+        self._queue_id = queue_id
+        known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
+        self.log = SegmentLog(os.path.join(directory, DIRECTORY), disk=disk, **(known | options))  # type: ignore[arg-type]
+        self.lines = list(self.log.recovery.lines)
+        self._spare = SPARE_SEGMENTS * self.log.segment_octets
+        self._chunks: dict[int, Chunk] = {}  # by the first place
+        self._starts: list[int] = []  # these places, in order
+        # Copies that nobody needs and that are still in the log: where, and the places' range.
+        self._shadows: dict[int, Range] = {}
+        try:
+            self._find(begin)
+        except BaseException:
+            self.log.close()
+            raise
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter([self._chunks[start] for start in self._starts])
+
+    def where(self, place: int) -> int | None:
+        """Return the offset here of the message with this place; None if it is not here."""
+        index = bisect_right(self._starts, place) - 1
+        if index < 0:
+            return None
+        chunk = self._chunks[self._starts[index]]
+        row = bisect_right(chunk.places, place) - 1
+        return chunk.first + row if chunk.places[row] == place else None
+
+    def current(self, frame: Frame) -> bool:
+        """Return whether a frame is what it is for its places: no later copy stands for it."""
+        numbers = frame.numbers
+        chunk = None if numbers is None else self._chunks.get(numbers[0].as_py())
+        return chunk is not None and chunk.first == frame.first
+
+    def between(self, lo: int, hi: int) -> list[Chunk]:
+        index = bisect_right(self._starts, lo - 1)
+        found = []
+        while index < len(self._starts) and self._starts[index] < hi:
+            found.append(self._chunks[self._starts[index]])
+            index += 1
+        return found
+
+    @property
+    def octets(self) -> int:
+        return self.log.octets
+
+    @property
+    def live_octets(self) -> int:
+        return sum(
+            chunk.octets * chunk.live // len(chunk.places) for chunk in self._chunks.values()
+        )
+
+    def _find(self, begin: int) -> None:
+        """Read the places of all copies.  A later copy of a place stands for the earlier one."""
+        for _, frame in self.frames():
+            if frame.numbers is None:
+                continue
+            places = array("q", frame.numbers.to_pylist())
+            if places[-1] < begin:
+                octets = frame.envelopes.nbytes + frame.bodies.nbytes
+                self._add(Chunk(frame.first, places, octets, len(places)))
+            else:
+                self._shadows[frame.first] = places[0], places[-1] + 1
+
+    def _add(self, chunk: Chunk) -> None:
+        lo, hi = chunk.span
+        for older in self.between(lo, hi):
+            self._drop(older)
+        # An older copy may begin before it, if its first messages are settled since.
+        index = bisect_right(self._starts, lo)
+        if index and (older := self._chunks[self._starts[index - 1]]).places[-1] >= lo:
+            self._drop(older)
+        self._chunks[lo] = chunk
+        insort(self._starts, lo)
+
+    def _drop(self, chunk: Chunk) -> None:
+        start = chunk.places[0]
+        del self._chunks[start]
+        del self._starts[bisect_right(self._starts, start) - 1]
+        self._shadows[chunk.first] = chunk.span
+
+    def spans(self) -> list[Range]:
+        """Return the ranges of places with a copy in the log, needed or not.
+
+        Their marks have to be kept as long as the copies are there.
+        """
+        return merged([*(chunk.span for chunk in self), *self._shadows.values()])
+
+    def frames(self, lo: int = 0) -> Iterator[tuple[Segment, Frame]]:
+        """Yield the frames from the offset ``lo`` on; damaged ones are passed over."""
+        for segment, end in self._segments(lo):
+            for item in segment.walk(*segment.locate(max(lo, segment.first)), check=False):
+                if not isinstance(item, Record) or item.end <= lo or not item.count:
+                    continue
+                if item.first >= end:
+                    break  # it could not be written or cut off: the next segment has it again
+                try:
+                    frame = read_frame(segment, item) if may_have_envelopes(segment, item) else None
+                except QueueCorrupt:
+                    continue  # told by the check of the log at its start, or when it is read
+                if frame is not None:
+                    yield segment, frame
+
+    def _segments(self, lo: int) -> Iterator[tuple[Segment, int]]:
+        firsts = segment_offsets(self._disk, self.log.directory)
+        for first, end in zip(firsts, [*firsts[1:], self.log.end], strict=True):
+            if end <= lo:
+                continue
+            file = self._disk.open(os.path.join(self.log.directory, segment_name(first)))
+            try:
+                yield LogSegment(file, self.log.identity.frame_seed, first), end
+            finally:
+                file.close()
+
+    # -- copying ----------------------------------------------------------------------------------
+
+    def put(self, copy: Copy) -> None:
+        """Make copies durable.  Raises QueueFull without room, OSError if the disk fails."""
+        batches: list[MessageBatch] = []
+        start = 0
+        for row in range(1, len(copy.places) + 1):
+            if row == len(copy.places) or copy.times[row] != copy.times[start]:
+                batches.append(self._batch(copy, start, row))
+                start = row
+        encoded = encode(batches)
+        end = self.log.append([encoded])
+        places = array("q", copy.places)
+        self._add(Chunk(end - encoded.count, places, encoded.octets, len(places)))
+
+    def _batch(self, copy: Copy, start: int, end: int) -> MessageBatch:
+        return MessageBatch(
+            PROTOCOL,
+            KIND,
+            copy.times[start],
+            client_id=self._queue_id,
+            count=end - start,
+            message_id=copy.places[start:end],
+            body=copy.bodies[start:end],
+            envelope=copy.envelopes[start:end],
+        )
+
+    # -- trimming ---------------------------------------------------------------------------------
+
+    def refresh(self, marks: Marks, changed: Callable[[Chunk], bool]) -> None:
+        """Count again what still waits in the chunks that have ``changed``."""
+        for start in list(self._starts):
+            chunk = self._chunks[start]
+            if changed(chunk):
+                chunk.live = marks.live(chunk.places)
+                if not chunk.live:
+                    self._drop(chunk)
+
+    def trim(self, marks: Marks) -> None:
+        """Remove segments without waiting messages; move what little waits in the others.
+
+        Raises QueueFull or OSError from the moving.
+        """
+        self._remove()
+        while self.octets > 2 * self.live_octets + self._spare and self.log.segments > 1:
+            begin, bound = self.log.firsts[:2]
+            for chunk in [chunk for chunk in self if begin <= chunk.first < bound]:
+                self._move(chunk, marks)
+            if not self._remove():
+                return
+
+    def _remove(self) -> int:
+        low = min((chunk.first for chunk in self._chunks.values()), default=self.log.end)
+        removed = self.log.remove_below(low)
+        if removed:
+            begin = self.log.begin
+            self._shadows = {first: span for first, span in self._shadows.items() if first >= begin}
+        return removed
+
+    def _move(self, chunk: Chunk, marks: Marks) -> None:
+        """Copy what still waits of a chunk to the end of the log."""
+        for _, frame in self.frames(chunk.first):
+            if frame.first != chunk.first:
+                break
+            places = chunk.places
+            rows = [row for row in range(len(places)) if not marks.is_settled(places[row])]
+            self.put(copied(frame, places, rows))
+            return
+        self._drop(chunk)  # it cannot be read any more, which was told
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def copied(frame: Frame, places: Sequence[int], rows: Sequence[int]) -> Copy:
+    """Return a copy of some rows of a frame; ``places`` are those of all its rows."""
+    times = list(frame.received_at())
+    envelopes = frame.envelopes.take(list(rows)).to_pylist()
+    bodies = frame.bodies.take(list(rows)).to_pylist()
+    octets = sum(map(len, filter(None, envelopes))) + sum(map(len, filter(None, bodies)))
+    return Copy(
+        [places[row] for row in rows], [times[row] for row in rows], envelopes, bodies, octets
+    )

@@ -1,0 +1,271 @@
+"""The file ``broker/settled`` says what consumers are done with, group by group.
+
+A group is one frame, written and synced together; what is behind the last whole group never was.
+When groups have made the file long, it is replaced by one frame with all that still matters.  The
+layout stands in ``docs/broker-format.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.terms import QueueName
+
+from ..damage import Range
+from ..disk import Disk, File, exists, read_whole, replace_whole
+from ..format import crc32
+from .marks import Marks, Moved, Segment, bit_ranges
+
+FILE = "settled"
+MAGIC = b"\x93MPBSET\n"
+VERSION = 1
+HEADER = struct.Struct("<8sII16s")
+MARKER = b"\x93MPG"
+FRAME = struct.Struct("<4sII")
+CHECKSUM = struct.Struct("<I")
+RECORD = struct.Struct("<IIQ")
+PAIR = struct.Struct("<QQ")
+IN_A_ROW = struct.Struct("<H")
+RANGES, BITS, TRIES, MOVED, TRIES_IN_A_ROW = 1, 2, 3, 4, 5
+HEADER_OCTETS = HEADER.size + CHECKSUM.size
+LONG_OCTETS = 1 << 20
+"""A shorter file is not replaced, however little of it still matters."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What happened since the last group; of each place, the last word counts."""
+
+    settled: list[Range] = field(default_factory=list)
+    tries: Numbers = field(default_factory=Numbers)
+    moved: Moved = field(default_factory=Moved)
+
+    def __bool__(self) -> bool:
+        return bool(self.settled or self.tries.count or self.moved)
+
+    def packed(self) -> bytes:
+        return b"".join((_tries(self.tries), _moved(self.moved), _ranges(self.settled)))
+
+
+def _record(kind: int, base: int, content: bytes) -> bytes:
+    return RECORD.pack(kind, len(content), base) + content
+
+
+def _ranges(ranges: Sequence[Range]) -> bytes:
+    if not ranges:
+        return b""
+    flat = [offset for one in ranges for offset in one]
+    return _record(RANGES, 0, struct.pack(f"<{len(flat)}Q", *flat))
+
+
+def _tries(tries: Numbers) -> bytes:
+    return b"".join([_some_tries(places, numbers) for places, numbers in tries.columns()])
+
+
+def _some_tries(places: Sequence[int], numbers: Sequence[int]) -> bytes:
+    """Return the tries of some places in the shorter form; in a row 0 would say nothing."""
+    base, behind = places[0], places[-1] + 1
+    if IN_A_ROW.size * (behind - base) < PAIR.size * len(places) and min(numbers):
+        row = array("H", bytes(IN_A_ROW.size * (behind - base)))
+        for place, number in zip(places, numbers, strict=True):
+            row[place - base] = number
+        return _record(TRIES_IN_A_ROW, base, struct.pack(f"<{len(row)}H", *row))
+    flat = [number for pair in zip(places, numbers, strict=True) for number in pair]
+    return _record(TRIES, 0, struct.pack(f"<{len(flat)}Q", *flat))
+
+
+def _moved(moved: Moved) -> bytes:
+    records = []
+    for name, places in moved:
+        text = json.dumps(list(name)).encode()
+        packed = struct.pack(f"<{len(places)}Q", *places)
+        records.append(_record(MOVED, len(text), text + packed))
+    return b"".join(records)
+
+
+def _segment(segment: Segment) -> bytes:
+    if not segment.done and segment.scattered():
+        return _record(BITS, segment.first, segment.bits())
+    return _ranges(segment.ranges())
+
+
+def snapshot(marks: Marks) -> bytes:
+    """Return the payload of a frame that says all that ``marks`` hold."""
+    settled = b"".join([_segment(segment) for segment in marks])
+    return settled + _tries(marks.tries) + _moved(marks.moved)
+
+
+def apply(payload: bytes, marks: Marks) -> None:
+    """Add what a frame's payload says to ``marks``; ValueError if it makes no sense."""
+    at = 0
+    while at < len(payload):
+        try:
+            kind, octets, base = RECORD.unpack_from(payload, at)
+            at += RECORD.size
+            content = payload[at : at + octets]
+            at += octets
+            if len(content) < octets:
+                raise ValueError("a record is cut")
+            _apply(kind, base, content, marks)
+        except struct.error as error:
+            raise ValueError(str(error)) from None
+
+
+def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
+    if kind == RANGES:
+        marks.settle(PAIR.iter_unpack(content))
+    elif kind == BITS:
+        marks.settle(bit_ranges(content, base))
+    elif kind == TRIES:
+        for place, tries in PAIR.iter_unpack(content):
+            marks.note_tries(place, tries)
+    elif kind == TRIES_IN_A_ROW:
+        row = struct.unpack(f"<{len(content) // IN_A_ROW.size}H", content)
+        tried = [place for place, tries in enumerate(row, base) if tries]
+        marks.tries.extend(tried, [tries for tries in row if tries])
+    elif kind == MOVED:
+        space, name = json.loads(content[:base])
+        places = struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:])
+        marks.moved.note(places, QueueName(space, name))
+    else:
+        raise ValueError(f"unknown record {kind}")
+
+
+def framed(payload: bytes) -> bytes:
+    return FRAME.pack(MARKER, crc32(payload), len(payload)) + payload
+
+
+def header(queue_id: str) -> bytes:
+    octets = HEADER.pack(MAGIC, VERSION, HEADER_OCTETS, bytes.fromhex(queue_id))
+    return octets + CHECKSUM.pack(crc32(octets))
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file holds."""
+
+    groups: list[bytes] = field(default_factory=list)
+    damaged_octets: int = 0
+    """This many octets are no frame and have one behind them."""
+    torn_octets: int = 0
+    """This many octets at the end are no frame."""
+    ours: bool = True
+    """It is False when the header is damaged or names another queue or version."""
+
+
+def parsed(octets: bytes, queue_id: str) -> Found:
+    found = Found()
+    if octets[:HEADER_OCTETS] != header(queue_id):
+        found.ours = False
+        return found
+    at = HEADER_OCTETS
+    while at < len(octets):
+        payload = _frame_at(octets, at)
+        if payload is not None:
+            found.groups.append(payload)
+            at += FRAME.size + len(payload)
+            continue
+        following = octets.find(MARKER, at + 1)
+        while following >= 0 and _frame_at(octets, following) is None:
+            following = octets.find(MARKER, following + 1)
+        if following < 0:
+            found.torn_octets = len(octets) - at
+            break
+        found.damaged_octets += following - at
+        at = following
+    return found
+
+
+def _frame_at(octets: bytes, at: int) -> bytes | None:
+    if len(octets) - at < FRAME.size:
+        return None
+    marker, checksum, length = FRAME.unpack_from(octets, at)
+    payload = octets[at + FRAME.size : at + FRAME.size + length]
+    if marker != MARKER or len(payload) < length or crc32(payload) != checksum:
+        return None
+    return payload
+
+
+class SettledFile:
+    """The file.  Every method may raise OSError; then nothing of that group counts."""
+
+    def __init__(self, disk: Disk, directory: str, queue_id: str) -> None:
+        self._disk = disk
+        self._path = os.path.join(directory, FILE)
+        self._queue_id = queue_id
+        self._file: File | None = None
+        self._end = 0
+        self._short = 0
+
+    def read(self) -> Found | None:
+        """Return what the file holds, and will hold after a loss of power; None without a file."""
+        octets = read_whole(self._disk, self._path)
+        if octets is None:
+            return None
+        file = self._disk.open(self._path, write=True)
+        try:
+            file.sync()  # a killed process may not have come to it
+        finally:
+            file.close()
+        return parsed(octets, self._queue_id)
+
+    def write(self, group: Group, marks: Marks) -> None:
+        """Make a group durable; ``marks`` hold it already.
+
+        After a failure all that ``marks`` hold is written the next time: a second sync of the same
+        file may succeed without having written what the first one could not.
+        """
+        if self._file is None or self._end > max(LONG_OCTETS, 2 * self._short):
+            self._replace(marks)
+            return
+        octets = framed(group.packed())
+        try:
+            if self._file.write(self._end, [octets]) < len(octets):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            self._file.sync()
+        except OSError:
+            self.close()
+            raise
+        self._end += len(octets)
+
+    def removed(self) -> bool:
+        """Return whether somebody has removed the file that is written; the next write replaces
+        it.
+        """
+        if self._file is None or exists(self._disk, self._path):
+            return False
+        self.close()
+        return True
+
+    def _replace(self, marks: Marks) -> None:
+        self.close()
+        octets = header(self._queue_id) + framed(snapshot(marks))
+        replace_whole(self._disk, self._path, octets)
+        self._file = self._disk.open(self._path, write=True)
+        self._end = self._short = len(octets)
+
+    def close(self) -> None:
+        """Close the file; the next write replaces it."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def taken(groups: Iterable[bytes], marks: Marks) -> int:
+    """Add groups to ``marks``; return how many make no sense."""
+    nonsense = 0
+    for payload in groups:
+        try:
+            apply(payload, marks)
+        except (ValueError, TypeError):
+            nonsense += 1
+    return nonsense

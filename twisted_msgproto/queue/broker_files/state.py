@@ -1,0 +1,561 @@
+""":class:`BrokerState` is what a broker keeps on disk, beside the queue's log.
+
+The broker's queues are not written anywhere: they are made again from the log.  Its files
+say what the log cannot say: the names of the queues, what is done, and the messages that wait for
+longer than the log keeps them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+from itertools import chain, pairwise
+from typing import Any
+
+from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
+
+from ..arrays import compute
+from ..disk import REMEDY, Disk, failure, read_whole
+from ..format import Record, segment_name
+from ..format import Segment as LogSegment
+from ..log import SegmentLog
+from ..recovery import QUARANTINE
+from ..troubles import Troubles
+from . import names, overflow, scan, settled
+from .frames import Bodies, Frame, Loaded, gathered, read_frame
+from .marks import OPEN_END, Marks, ranges_of
+from .names import FILE as NAMES_FILE
+from .names import Names
+from .overflow import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, OverflowLog, copied
+from .scan import Few
+from .settled import Group, SettledFile
+
+DIRECTORY = "broker"
+PIN_OCTETS = 1 << 30
+"""At most this many octets of the log are kept for the broker's consumers alone."""
+PIN_SHARE = 4
+"""It is also at most one part in this many of what the log may hold."""
+
+
+READING, COPYING, MOVING = "messages of queues", "messages that wait for long", "old messages"
+CALM_SECONDS = 5.0
+"""Messages can be read again when nothing has failed for this time: who waits asks every second."""
+
+
+class _Note(Enum):
+    SETTLED = auto()
+    MOVED = auto()
+
+
+class BrokerState:
+    """A broker's durable queues, over the log of one queue directory.
+
+    Making one reads its files, and lets nothing of the log go that a queue needs.  Then call
+    :meth:`restored` once, before anything is published.  :meth:`tend` does all the work that
+    writes; call it about once a second.  It and :meth:`restored`, :meth:`declare`, :meth:`load` and
+    :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
+    note something, and never wait.
+
+    * ``pin``: this many octets of the log are kept for the queues alone; what is older is copied.
+    * ``report``: called with one line when something happens that an operator should know; from
+      any thread.
+
+    Raises QueueError if the files cannot be opened.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        *,
+        pin: int = PIN_OCTETS,
+        report: Callable[[str], None],
+        kept_segment_bytes: int | None = None,
+    ) -> None:
+        compute()  # its import would otherwise come in the midst of a turn of the reactor
+        self._log = log
+        self._report = report
+        self._pin = min(pin, log.max_octets // PIN_SHARE)
+        self._directory = os.path.join(log.directory, DIRECTORY)
+        self._mutex = threading.Lock()  # guards what follows, and is held while files are written
+        self._reading = threading.Lock()
+        self._marks = Marks()
+        self._noted: deque[tuple[_Note, Any]] = deque()
+        self._noting = threading.Lock()  # guards the next one, for moments only
+        self._tries = Numbers()  # a letter may come back again and again while the disk stalls
+        self._appended: deque[tuple[int, int, int]] = deque()
+        self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
+        self._copied: set[int] = set()  # and those that are
+        self._changed: set[int] = set()  # segments whose chunks have to be counted again
+        self._forgotten: set[QueueName] = set()
+        self._dropped = False  # the file ``settled`` tells of offsets that will be given again
+        self._dirty = False  # the file ``settled`` is not what the marks say
+        self._troubles = Troubles(report)
+        self._restored = self._closed = False
+        self.missing: str | None = None
+        self.copied_messages = 0
+        disk, queue_id = log.disk, log.queue_id
+        try:
+            disk.make_directory(self._directory)
+            # What a killed process had not synced is relied upon from now on.
+            disk.sync_directory(self._directory)
+            self._names = Names(disk, self._directory, queue_id)
+            self._names.renew()
+            self._file = SettledFile(disk, self._directory, queue_id)
+            options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
+            self._overflow = OverflowLog(
+                disk, self._directory, queue_id, begin=log.begin, **options
+            )
+            try:
+                for line in self._overflow.lines:
+                    report(f"broker: {line}")
+                self._read_settled()
+            except BaseException:
+                self._overflow.close()
+                raise
+        except OSError as error:
+            raise QueueError(failure(f"cannot open {self._directory}", error)) from error
+        self._bodies = Bodies(log)
+        self._kept_bodies = Bodies(self._overflow.log)
+        log.keeper = self
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _read_settled(self) -> None:
+        firsts = self._log.firsts
+        for lo, hi in self._overflow.spans():
+            if lo < self._log.begin:
+                self._marks.begun(lo, min(hi, self._log.begin))
+        for first, end in pairwise(firsts):
+            self._marks.begun(first, end)
+        if firsts:
+            self._marks.begun(firsts[-1])
+        self._marks.limit = self._log.end
+        found = self._file.read()
+        again = "what it says is settled is delivered again"
+        if found is not None:
+            path = os.path.join(self._directory, settled.FILE)
+            if not found.ours:
+                self._report(f"broker: {path} is damaged or is another queue's: {again}")
+                self._put_aside(settled.FILE)
+            nonsense = settled.taken(found.groups, self._marks)
+            # What is there may be what a disk could not write, if that process was killed then.
+            self._dirty = True
+            if found.damaged_octets or nonsense:
+                self._report(
+                    f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
+                    f"groups make no sense: {again}"
+                )
+        self._dropped = self._marks.drop_from(self._log.end)
+        self._marks.limit = OPEN_END
+        if self._dropped:
+            self._report(
+                f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
+                f"the end of the log, {self._log.end}: the log was restored from an older copy"
+            )
+        self._overflow.refresh(self._marks, lambda chunk: True)
+        if self._names.damaged and not (self._names.missing and found is None):
+            self._report(
+                f"broker: {os.path.join(self._directory, NAMES_FILE)} is missing, damaged or "
+                "another queue's: its queues are known from their messages alone"
+            )
+
+    def _put_aside(self, name: str) -> None:
+        disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
+        disk.make_directory(aside)
+        disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
+
+    def restored(self) -> scan.Queues:
+        """Return what waits in each queue, in order; queues without messages are there too.
+
+        Reads those segments of the log where something may wait.  Raises QueueError for what the
+        disk cannot read now, and is closed then: without it, messages would be in no queue.
+        """
+        try:
+            return self._find()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find(self) -> scan.Queues:
+        with self._mutex:
+            found = scan.Scan(self._names, self._marks)
+            try:
+                for _, frame in self._overflow.frames():
+                    if frame.numbers is not None and self._overflow.current(frame):
+                        found.add(frame, frame.numbers.to_pylist())
+                found.order()
+                for first in self._log.firsts:
+                    self._scan(found, first)
+            except OSError as error:
+                why = failure(f"cannot find what waits in queues of {self._log.directory}", error)
+                raise QueueError(why) from error
+            if found.nonsense:
+                self._report(
+                    f"broker: {found.nonsense} messages have envelopes that make no sense; "
+                    "they are in no queue"
+                )
+            for name in self._names.first:
+                found.queues.setdefault(name, scan.Waiting())
+            if self._dropped:  # before an offset is given again
+                self._write_again()
+            elif self._dirty:
+                self._attempt("what is settled", self._write_again)
+            self._restored = True
+            return found.queues
+
+    def _write_again(self) -> None:
+        """Write all that is known to be done."""
+        self._file.write(Group(), self._marks)
+        self._dropped = self._dirty = False
+
+    def _scan(self, found: scan.Scan, first: int) -> None:
+        outstanding = 0
+        with self._opened(first) as segment:
+            for messages in gathered(self._messages(segment)):
+                outstanding += found.add(messages)
+        self._marks.begun(first).outstanding = outstanding
+
+    def _messages(self, segment: LogSegment) -> Iterator[Frame | Few]:
+        for part in scan.parts(segment, self._marks, self._end_of(segment)):
+            messages = part if isinstance(part, Few) else self._frame(segment, part, told=False)
+            if messages is not None:
+                yield messages
+
+    def _frames(self, segment: LogSegment) -> Iterator[Frame]:
+        for record in scan.records(segment, self._marks, self._end_of(segment)):
+            frame = self._frame(segment, record, told=True)
+            if frame is not None:
+                yield frame
+
+    def _frame(self, segment: LogSegment, record: Record, *, told: bool) -> Frame | None:
+        try:
+            return read_frame(segment, record)
+        except QueueCorrupt as error:
+            if not told:
+                self._report(
+                    f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
+                    "what they held is in no queue"
+                )
+            return None
+
+    def _end_of(self, segment: LogSegment) -> int:
+        return min(self._marks.begun(segment.first).end, self._log.end)
+
+    @contextmanager
+    def _opened(self, first: int) -> Iterator[LogSegment]:
+        file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
+        try:
+            yield LogSegment(file, self._log.identity.frame_seed, first)
+        finally:
+            file.close()
+
+    # -- what the broker says; none of this waits -------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind all messages that are acknowledged: that of a new queue."""
+        return self._log.end
+
+    def settle(self, places: Sequence[int]) -> None:
+        """Note that these messages are done with; ``places`` may not change any more."""
+        self._noted.append((_Note.SETTLED, places))
+
+    def tried(self, tries: Mapping[int, int]) -> None:
+        """Note how often messages were tried: place → tries."""
+        with self._noting:
+            self._tries.update(tries.items())
+
+    def move(self, places: Sequence[int], to: QueueName, *, tries: bool) -> None:
+        """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
+        self._noted.append((_Note.MOVED, (places, to)))
+        if not tries:
+            with self._noting:
+                self._tries.update(dict.fromkeys(places, 0).items())
+
+    def forget(self, name: QueueName) -> None:
+        self._forgotten.add(name)  # at once: what is declared afterwards is known again
+
+    # -- what takes time --------------------------------------------------------------------------
+
+    def declare(self, names: Mapping[QueueName, int]) -> None:
+        """Make queues durable before the first message to them is acknowledged.
+
+        Each has its first offset: :attr:`end` as it was before that message was submitted.  Raises
+        QueueFull without room on the disk, OSError if it fails; then there is none of them.
+        """
+        with self._mutex:
+            self._forgotten.difference_update(names)
+            with self._log.no_room_is_full():
+                self._names.declare(names)
+
+    def load(self, places: Sequence[int]) -> Loaded:
+        """Read messages back; as many at a time as possible.
+
+        What cannot be read now is told, and stands in ``unread``: ask for it again.
+        """
+        with self._reading:
+            loaded = self._bodies.read(place for place in places if place >= self._log.begin)
+            missing = set(places).difference([letter.place for letter in loaded.letters])
+            # What was trimmed meanwhile was copied before; nothing is moved under the lock.
+            with self._mutex:
+                kept = {at: one for one in missing if (at := self._overflow.where(one)) is not None}
+                found = self._kept_bodies.read(kept, kept)
+        missing.difference_update([letter.place for letter in found.letters])
+        unread = missing.intersection([*loaded.unread, *found.unread])
+        loaded.unread, loaded.unreadable = sorted(unread), sorted(missing - unread)
+        loaded.letters += found.letters
+        loaded.letters.sort(key=lambda letter: letter.place)
+        loaded.error = loaded.error or found.error
+        if loaded.error is not None and unread:
+            line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
+            if isinstance(loaded.error, OSError) and loaded.error.errno == errno.EIO:
+                line += f"; {REMEDY}"
+            self._troubles.met(READING, loaded.error, line)
+        if loaded.unreadable:
+            self._report(
+                f"broker: {len(loaded.unreadable)} messages cannot be read any more, at offsets "
+                f"from {min(loaded.unreadable)} on; they are dropped from their queues"
+            )
+        return loaded
+
+    def tend(self) -> None:
+        """Write what was noted, copy what has to be copied, and remove what nobody needs.
+
+        What fails is told in one line, and tried again the next time; nothing is lost by it.
+        """
+        with self._mutex:
+            if self._restored and not self._closed:
+                self._tend()
+
+    def flush(self) -> None:
+        """Write what was noted; raises OSError or QueueFull, and then :meth:`tend` tries again."""
+        with self._mutex:
+            if self._restored and not self._closed:
+                self._write_settled()
+
+    def _tend(self) -> None:
+        self._attempt("what is settled", self._write_settled)
+        self._attempt("the names of queues", self._write_names)
+        self._attempt("its log", self._look)
+        self._attempt(COPYING, self._copy_wanted)
+        self._attempt(MOVING, self._trim)
+        self._troubles.over(READING, f"broker: {READING} can be read again", CALM_SECONDS)
+
+    def _look(self) -> None:
+        """Note whether copies are gone: unlike the other files they cannot be written again."""
+        try:
+            self._overflow.log.look()
+        except QueueFull:
+            raise
+        except QueueError as error:
+            self.missing = str(error)
+        else:
+            self.missing = None
+
+    def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, QueueFull) as error:
+            line = f"broker: {what} cannot be written: {error}; trying again"
+            self._troubles.met(what, error, line)
+        else:
+            self._troubles.over(what, f"broker: {what} can be written again")
+
+    def _take_appended(self) -> None:
+        """Add what the log has noted since; only under the lock."""
+        while self._appended:
+            first, _, envelopes = self._appended.popleft()
+            self._marks.begun(first).outstanding += envelopes
+
+    def _write_settled(self) -> None:
+        if self._file.removed():
+            self._dirty = True
+        # In this order: what was settled was appended before, and what belongs to a segment was
+        # appended before that segment was ended.
+        ended = list(pairwise(self._log.firsts))
+        group = self._take_noted()
+        self._take_appended()
+        for place, tries in group.tries:
+            self._marks.note_tries(place, tries)
+        self._marks.moved.merge(group.moved)
+        self._changed |= self._marks.settle(group.settled)
+        for first, end in ended:
+            segment = self._marks.begun(first)
+            segment.end = min(segment.end, end)  # the one behind it may have no message yet
+            if not segment.done and not segment.outstanding:
+                segment.finish()
+                group.settled.append((segment.first, segment.end))
+        if group or self._dirty:
+            self._dirty = True  # until it is written
+            self._file.write(group, self._marks)
+            self._dirty = False
+
+    def _take_noted(self) -> Group:
+        group = Group()
+        places: list[int] = []
+        while self._noted:
+            note, what = self._noted.popleft()
+            if note is _Note.SETTLED:
+                places.extend(what)
+            else:
+                group.moved.note(*what)
+        group.settled = ranges_of(places)
+        with self._noting:  # behind the others: nothing is tried after it is settled
+            group.tries, self._tries = self._tries, Numbers()
+        return group
+
+    def _write_names(self) -> None:
+        self._names.write()
+        forgotten = set(self._forgotten)
+        if forgotten:
+            # A queue is known as long as messages are in its dead letters.
+            used = self._marks.moved.queues()
+            gone = {name for name in forgotten if not used & {name, name.dead}}
+            self._names.forget(gone)
+            self._forgotten -= gone
+
+    # -- the log's segments -----------------------------------------------------------------------
+
+    def appended(self, segment: int, end: int, envelopes: int) -> None:
+        self._appended.append((segment, end, envelopes))
+
+    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        if self._closed or not self._restored or not self._mutex.acquire(blocking=False):
+            return 0
+        try:
+            self._take_appended()
+            free = 0
+            while free < len(segments) and self._free(segments[free][0]):
+                free += 1
+            held = list(segments[free:])
+            octets = sum(size for _, _, size in held)
+            self._wanted = []
+            for first, following, size in held:
+                if octets <= self._pin and not (pressed and not self._wanted):
+                    break
+                self._wanted.append((first, following))
+                octets -= size
+            return free
+        finally:
+            self._mutex.release()
+
+    def _free(self, first: int) -> bool:
+        return first in self._copied or not self._marks.begun(first).outstanding
+
+    def _copy_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        for first, following in wanted:
+            if first in self._log.firsts and not self._free(first):
+                self._copy(first, following)
+                self._copied.add(first)
+
+    def _copy(self, first: int, following: int) -> None:
+        copy = Copy([], [], [], [])
+        members = scan.Scan(self._names, self._marks).members
+        with self._opened(first) as segment:
+            for frame in gathered(self._frames(segment)):
+                places = range(frame.first, min(frame.first + frame.count, following))
+                unsettled = self._marks.unsettled(places.start, places.stop)
+                rows = sorted(chain(*members(frame, places, unsettled).values()))
+                for start in range(0, len(rows), COPY_MESSAGES):
+                    copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
+                    if len(copy.places) >= COPY_MESSAGES or copy.octets >= COPY_OCTETS:
+                        self._put(copy)
+                        copy = Copy([], [], [], [])
+        if copy.places:
+            self._put(copy)
+
+    def _put(self, copy: Copy) -> None:
+        self._overflow.put(copy)
+        self.copied_messages += len(copy.places)
+
+    def _trim(self) -> None:
+        begin = self._log.begin
+        self._copied = {first for first in self._copied if first >= begin}
+        changed, self._changed = self._changed, set()
+
+        def has_changed(chunk: Chunk) -> bool:
+            segment = self._marks.of(chunk.places[0])
+            return segment is None or segment.first in changed
+
+        self._overflow.refresh(self._marks, has_changed)
+        self._overflow.trim(self._marks)
+        spans = self._overflow.spans()
+        for segment in list(self._marks):
+            index = bisect_left(spans, (segment.end, 0)) - 1
+            if segment.end <= begin and (index < 0 or spans[index][1] <= segment.first):
+                self._marks.drop(segment.first)
+
+    # -- figures and the end ----------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, int]:
+        """Return figures as they are now; a name ends with its unit."""
+        return {
+            "broker_kept_octets": self._overflow.octets,
+            "broker_copied_messages": self.copied_messages,
+            "broker_failing": len(self._troubles.errors()),
+        }
+
+    def read_errors(self) -> list[Exception]:
+        """Return why messages cannot be read or copied at present; empty if they can."""
+        errors = self._troubles.errors()
+        return [
+            error
+            for what in (READING, COPYING, MOVING)
+            if (error := errors.get(what)) is not None and not isinstance(error, QueueFull)
+        ]
+
+    def close(self) -> None:
+        """Write what was noted and close the files.  May be called again.
+
+        The log keeps what its queues need until another one is made over it.
+        """
+        with self._reading, self._mutex:
+            if self._closed:
+                return
+            if self._restored:
+                self._attempt("what is settled", self._write_settled)
+                self._attempt("the names of queues", self._write_names)
+            self._closed = True
+            self._file.close()
+            self._bodies.close()
+            self._kept_bodies.close()
+            self._overflow.close()
+
+
+def has_broker(disk: Disk, directory: str) -> bool:
+    return read_whole(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
+
+
+def log_of(directory: str) -> str:
+    return os.path.join(directory, DIRECTORY, overflow.DIRECTORY)
+
+
+def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
+    """Yield what is wrong with the small files, one line each.  Raises OSError."""
+    here = os.path.join(directory, DIRECTORY)
+    octets = read_whole(disk, os.path.join(here, names.FILE))
+    if octets is not None and names.parsed(octets, queue_id) is None:
+        yield (
+            f"{DIRECTORY}/{names.FILE}: damaged, or of another queue; the next start of the "
+            "gateway knows the queues from their messages"
+        )
+    octets = read_whole(disk, os.path.join(here, settled.FILE))
+    if octets is None:
+        return
+    found = settled.parsed(octets, queue_id)
+    if not found.ours:
+        yield f"{DIRECTORY}/{settled.FILE}: damaged header, or of another queue; nothing is settled"
+    if found.damaged_octets:
+        yield (
+            f"{DIRECTORY}/{settled.FILE}: {found.damaged_octets} damaged octets; what they settled "
+            "is delivered again"
+        )

@@ -1,0 +1,117 @@
+"""A directory may have several queues in it, such as those of several gateways of one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from twisted_msgproto.core.errors import QueueError
+
+from .disk import IDENTITY_FILE, OS_DISK
+
+URL: Final = re.compile(r"[a-z+]+://")
+
+FOLDER: Final = "queue"
+"""``msgproto init`` has the queue in this folder, beside the gateway.toml."""
+
+NO_QUEUES: Final = frozenset(("lost+found",))
+"""Stand at the root of a disk, where only root may read them, and are no queues."""
+
+
+def is_queue(directory: str | os.PathLike[str]) -> bool:
+    """Return whether ``directory`` itself is a queue, or may be one that cannot be looked into.
+
+    Who opens that one is told why it cannot be; left out, nobody would hear that it is not landed.
+    """
+    try:
+        os.stat(os.path.join(directory, IDENTITY_FILE))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def queues_in(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the queues that are in ``directory``, 2 before 10; none if it is no directory.
+
+    Raises QueueError where the directory cannot be read: there may be queues in it.
+    """
+    try:
+        names = set(os.listdir(directory)) - NO_QUEUES
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise QueueError(f"cannot read the directory: {error}") from error
+    places = (os.path.join(directory, name) for name in sorted(names, key=_by_number))
+    return [place for place in places if is_queue(place)]
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def queues_at(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the queues that ``directory`` stands for: itself, and those in it.
+
+    A directory that is no queue, and has none in it, stands for itself.  Raises QueueError
+    where the directory cannot be read.
+    """
+    inside = queues_in(directory)
+    return [os.fspath(directory), *inside] if is_queue(directory) or not inside else inside
+
+
+def no_queue(directory: str | os.PathLike[str]) -> str:
+    """Return why ``directory``, as it was given, cannot be read as a queue, and what to try."""
+    given = os.fspath(directory)
+    place = os.path.abspath(given)
+    if URL.match(given):
+        return (
+            f"no queue in {given}: a directory, grpc://HOST:PORT or grpc+tls://HOST:PORT is meant"
+        )
+    if not os.path.isdir(place):
+        return f"no queue in {place}: there is no such directory"
+    if is_queue(place):
+        return f"no queue in {place} that can be read: its file {IDENTITY_FILE} is damaged"
+    if is_queue(beside := os.path.join(place, FOLDER)):
+        return f"no queue in {place}; there is one in {beside}"
+    if inside := queues_in(place):
+        return f"no queue in {place} itself: it has several in it, such as {inside[0]}"
+    return f"no queue in {place} (nothing has written there yet)"
+
+
+def has_broker(directory: str | os.PathLike[str]) -> bool:
+    """Return whether a broker keeps, or has kept, its queues over the queue in ``directory``.
+
+    Raises QueueError where that cannot be known.
+    """
+    try:
+        os.stat(os.path.join(directory, "broker"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise QueueError(f"cannot read the directory: {error}") from error
+    return True
+
+
+def unheld(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the queues in ``directory``, and those beside it if it is one, that no process writes.
+
+    Those that this user may not read are left out: they are those of others.
+    """
+    own = os.path.abspath(directory)
+    try:
+        beside = queues_at(os.path.dirname(own)) if is_queue(own) else []
+    except QueueError:
+        beside = []
+    found = []
+    for place in dict.fromkeys((*queues_in(own), *beside)):
+        try:
+            if place == own or not os.path.exists(os.path.join(place, IDENTITY_FILE)):
+                continue
+            if OS_DISK.lock_holder(os.path.join(place, "lock")) is None:
+                found.append(place)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,165 @@
+"""Find where in a queue's segments a row stands, and its proof: see :class:`RowLocator`.
+
+Frames are found by a few headers alone, so that a place can be requested many times a second in a
+queue of any size.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .columns import received_at
+from .disk import Disk
+from .format import (
+    FRAME_HEADER_OCTETS,
+    LINEAGE,
+    SEGMENT_HEADER_OCTETS,
+    Identity,
+    Published,
+    Record,
+    Segment,
+    crc32,
+    segment_name,
+)
+from .lineage import Landed, Lineage, witness
+
+LOOK_OCTETS = 16 << 10
+HINTS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A frame, by its header, in the segment that begins at the offset ``segment``."""
+
+    segment: int
+    record: Record
+
+
+class RowLocator:
+    """The frames of single rows of the queue in ``directory``.
+
+    It remembers where it found them, and tries there first; what it answers is always read from the
+    disk, so it never tells of a history that was replaced meanwhile.  Not for use by several
+    threads at once.  Every method may raise OSError, and FileNotFoundError when a segment is
+    trimmed meanwhile.
+    """
+
+    def __init__(self, disk: Disk, directory: str, identity: Identity) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._identity = identity
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def remember(self, row: int, segment: int, position: int) -> None:
+        """Remember, as a hint, that the frame with ``row`` may begin at ``position`` of the
+        segment ``segment``.
+        """
+        self._hints[row] = segment, position
+        self._hints.move_to_end(row)
+        while len(self._hints) > HINTS_MAX:
+            self._hints.popitem(last=False)
+
+    def at(self, row: int, firsts: Sequence[int], published: Published) -> Placed | None:
+        """Return the first frame that holds a message at or above ``row``.
+
+        ``firsts`` are the segments there are, in order.  None when there is no such frame, or
+        when the segment of ``row`` was trimmed.
+        """
+        index = bisect_right(firsts, row) - 1
+        if index < 0:
+            return None
+        for first in firsts[index:]:
+            segment = self._open(first, published)
+            try:
+                record = self._in_segment(segment, row, firsts)
+            finally:
+                segment.file.close()
+            if record is None or record.first > row:
+                _check_read(segment)
+            if record is not None:
+                self.remember(row, first, record.position)
+                self.remember(record.end, first, record.end_position)
+                return Placed(first, record)
+        return None
+
+    def _open(self, first: int, published: Published) -> Segment:
+        file = self._disk.open(os.path.join(self._directory, segment_name(first)))
+        size = file.size()
+        if published.segment == first:
+            size = min(size, published.octets)
+        return Segment(file, self._identity.frame_seed, first, size, LOOK_OCTETS, blanks=True)
+
+    def _in_segment(self, segment: Segment, row: int, firsts: Sequence[int]) -> Record | None:
+        hinted, position = self._hints.get(row, (segment.first, SEGMENT_HEADER_OCTETS))
+        if hinted == segment.first:
+            record = segment.record_at(position)
+            if record is not None and record.first <= row < record.end:
+                return record
+        position, expected = segment.locate(row)
+        for item in segment.walk(position, expected, check=False):
+            if isinstance(item, Record) and item.end > row and item.count:
+                return item
+        return None
+
+    # -- lineage ----------------------------------------------------------------------------------
+
+    def landed(
+        self, offset: int, firsts: Sequence[int], published: Published, lineage: Lineage
+    ) -> Landed:
+        """Return ``offset`` with what is known of the row before it.
+
+        ``offset`` is neither below the first segment nor beyond the published end.
+        """
+        row = offset - 1
+        if row < 0:
+            return Landed(0)
+        incarnation = lineage.incarnation(row)
+        if firsts and row < firsts[0]:
+            return self.before(firsts[0], published, lineage)
+        placed = self.at(row, firsts, published)
+        if placed is None or placed.record.first > row:  # it is damaged
+            return Landed(offset, incarnation)
+        record = placed.record
+        return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
+
+    def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
+        """Return what the head of the segment ``first`` says of the row before it."""
+        incarnation = lineage.incarnation(first - 1) if first else 0
+        segment = self._open(first, published)
+        try:
+            record = segment.record_at(SEGMENT_HEADER_OCTETS)
+            if record is not None and not record.count:
+                payload = segment.payload(record)
+                if crc32(payload) == record.payload_crc:
+                    said, proof = LINEAGE.unpack_from(payload)
+                    return Landed(first, incarnation or said, proof)
+            _check_read(segment)
+        finally:
+            segment.file.close()
+        return Landed(first, incarnation)
+
+    # -- times ------------------------------------------------------------------------------------
+
+    def received_at(self, placed: Placed, row: int, published: Published) -> int | None:
+        """Return when the message ``row`` of this frame was received; None if that cannot be
+        read.
+        """
+        segment = self._open(placed.segment, published)
+        try:
+            record = placed.record
+            head = segment.octets(record.position + FRAME_HEADER_OCTETS, record.runs)
+            _check_read(segment)
+            return received_at(head, max(row - record.first, 0))
+        finally:
+            segment.file.close()
+
+
+def _check_read(segment: Segment) -> None:
+    """Raise OSError if the search is incomplete because of a read error."""
+    if segment.unread():
+        raise OSError(errno.EIO, f"the disk cannot read all of {segment_name(segment.first)} now")

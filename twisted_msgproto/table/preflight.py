@@ -1,0 +1,274 @@
+"""A start checks before it writes: the table, its log's operations, and each gateway.
+
+What the table says about a gateway is believed only when nothing has happened to the table that
+could have made it untrue, and only for the queue whose history it is.  Everything that does not
+fit is one line that says what happened and what to do; nothing has been written by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from ..core.errors import (
+    ConfigurationError,
+    Overtaken,
+    QueueMismatch,
+    RewindNeeded,
+    TableError,
+)
+from ..queue.lineage import Description, Landed
+from .actions import Commit, Run, Torn
+from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
+from .log import Table, exists
+from .object_storage import storage_at
+from .properties import forgetting
+from .row_offsets import KEY, FileLost, row_groups
+from .snapshot import read_version
+from .storage import LocalStorage, Storage
+
+CONSUMER_DIGITS = 8
+"""A consumer's default name has this many digits of the table's id: two tables do not trim each
+other's queue.
+"""
+
+REWIND = "REWIND"
+
+TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
+"""These operations change what the table holds, whatever they say they added and removed."""
+
+
+def open_table(
+    location: str,
+    schema: pa.Schema | None,
+    partition_by: Sequence[str] | None,
+    storage: Mapping[str, str],
+    run: Run,
+) -> Table:
+    """The table at ``location``, made if there is none, fit to be landed in.
+
+    ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
+    ``partition_by`` is what the operator asked for, None for what the table has (a new one:
+    ``day``).  Raises ConfigurationError or TableError with one line.
+    """
+    place = storage_at(location, storage)
+    check_place(place)
+    wanted = tuple(partition_by) if partition_by is not None else None
+    check_partitioning(wanted or (DAY.name,))
+    schema = TABLE_SCHEMA if schema is None else schema
+    table = Table.open_or_create(location, schema, wanted or (DAY.name,), storage, run=run)
+    if wanted is not None and table.partition_by != wanted:
+        raise ConfigurationError(
+            f"the table {table.location} is partitioned by {','.join(table.partition_by)}, not by "
+            f"{','.join(wanted)}; leave --partition-by out, or land into a new table"
+        )
+    check_schema(table, schema)
+    return table
+
+
+def is_new(location: str, storage: Mapping[str, str]) -> bool:
+    """Return whether :func:`open_table` would make the table; the same errors for what cannot be
+    one.
+    """
+    place = storage_at(location, storage)
+    check_place(place)
+    return not exists(place)
+
+
+def check_partitioning(partition_by: Sequence[str]) -> None:
+    """Raises ConfigurationError unless a landed table can be partitioned by these columns."""
+    strange = [name for name in partition_by if name not in PARTITION_COLUMNS]
+    if strange or len(set(partition_by)) != len(partition_by) or DAY.name not in partition_by:
+        raise ConfigurationError(
+            f"--partition-by is day or protocol,day, not {','.join(partition_by)!r}"
+        )
+
+
+def check_place(storage: Storage) -> None:
+    """Raise ConfigurationError for a table's place that is no directory or cannot be read."""
+    if not isinstance(storage, LocalStorage):
+        return
+    place = storage.location
+    try:
+        storage.disk.names(place)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise ConfigurationError(f"--table {place} is not a directory") from None
+    except OSError as error:
+        raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
+
+
+def check_schema(table: Table, schema: pa.Schema) -> None:
+    """Raise ConfigurationError unless rows of ``schema`` fit the table.
+
+    The table may have more columns if they may be null; they are null in what we land.
+    """
+    has = {column.name: column for column in table.schema}
+    for column in schema:
+        if column.name not in has:
+            raise ConfigurationError(
+                f"the table {table.location} has no column {column.name!r}: it is not a table of "
+                "what this bridge lands; choose another --table"
+            )
+        if not _same_type(column.type, has[column.name].type):
+            raise ConfigurationError(
+                f"the column {column.name!r} of the table {table.location} is of type "
+                f"{has[column.name].type}, not {column.type}; choose another --table"
+            )
+    for name, column in has.items():
+        if name not in schema.names and not column.nullable:
+            raise ConfigurationError(
+                f"the table {table.location} has a column {name!r} which must not be null and "
+                "which this bridge does not land; choose another --table"
+            )
+
+
+def _same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
+    """Return whether both are one Delta type; pyarrow's names of nested fields and large types
+    differ.
+    """
+    return _plain(ours) == _plain(theirs)
+
+
+def _plain(kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        return f"map<{_plain(kind.key_type)},{_plain(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{_plain(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        parts = (f"{kind.field(i).name}:{_plain(kind.field(i).type)}" for i in range(len(kind)))
+        return f"struct<{','.join(parts)}>"
+    return re.sub(r"^large_|_view$", "", str(kind))
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def check_operations(table: Table) -> None:
+    """Raise RewindNeeded when the table's offsets may not match its rows.
+
+    Every version since the last one that landed rows of a gateway is checked.  Raises TableError
+    for a table that may forget offsets, or that has none for the rows in it.
+    """
+    reason = forgetting(table.properties)
+    if reason:
+        raise TableError(f"nothing can land in {table.location}: {reason}")
+    if not table.landed():
+        check_no_rows(table)
+        return
+    seen = list(versions_since_landing(table))
+    check_commits(table.location, reversed(seen))
+
+
+def check_no_rows(table: Table) -> None:
+    """Raise TableError when a table without a place of any gateway holds rows of one."""
+    if not set(KEY) <= set(table.schema.names):
+        return
+    for _, rows in row_groups(table.storage, table.files(), KEY):
+        if not isinstance(rows, FileLost) and (gateways := rows.drop_null()["gateway"]):
+            raise TableError(
+                f"the table {table.location} holds rows of gateway {gateways[0]}, and its log "
+                "does not say how far any gateway has landed: a query may have made it from "
+                "another table. The rows would land twice; land in a new table, or in a copy of "
+                "the other table's whole folder"
+            )
+
+
+def versions_since_landing(table: Table) -> Iterator[Commit]:
+    """Yield the newest version and so on, down to the newest that landed rows of a gateway.
+
+    A rewind proves the places that it sets and no others: behind one of some gateways the versions
+    continue, until every gateway has been set.
+    """
+    doubtful = set(table.landed())
+    for version in range(table.version, -1, -1):
+        try:
+            commit = read_version(table.storage, version)
+        except FileNotFoundError:
+            raise RewindNeeded(
+                f"the log of {table.location} has no version {version} any more, so what happened "
+                f"to the table since it was landed last is not known; {rewind(table.location)}"
+            ) from None
+        except (OSError, Torn) as error:
+            raise TableError(
+                f"version {version} of {table.location} cannot be read: {error}"
+            ) from None
+        yield commit
+        if commit.landed and commit.run is not None:
+            doubtful -= commit.landed.keys()
+            if commit.operation != REWIND or not doubtful:
+                return
+
+
+def check_commits(location: str, commits: Iterable[Commit]) -> None:
+    """Raise RewindNeeded for a commit that removed rows or replaced them.
+
+    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and so are rows that other
+    programs append, and commits of this package, because it keeps the offsets right.
+    """
+    for commit in commits:
+        if commit.run is not None:
+            continue
+        words = set(commit.operation.upper().replace("-", " ").split())
+        mode = str(commit.parameters.get("mode", "")).lower()
+        removes = bool(commit.removed) and commit.data_change
+        if words & TAKEN_BACK or "overwrite" in mode or removes:
+            raise RewindNeeded(
+                f"version {commit.version} of {location} ({commit.operation or 'unknown'}, by "
+                f"another program) changed rows which the bridge had landed; {rewind(location)}"
+            )
+
+
+def rewind(location: str) -> str:
+    """Return what to do when the offsets of a table are in doubt."""
+    return (
+        f"'msgproto table rewind {location}' sets each gateway's place to what the table's rows "
+        "prove, then start the bridge again"
+    )
+
+
+def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
+    """Raises Overtaken when another writer has moved one of the gateways in ``before``.
+
+    ``commits`` are those that a refresh has just seen.
+    """
+    now = table.landed()
+    for gateway, landed in before.items():
+        if now.get(gateway) != landed:
+            movers = [commit for commit in commits if gateway in commit.landed]
+            run = movers[-1].run if movers else None
+            who = "another program" if run is None else f"process {run.pid} on {run.host}"
+            raise Overtaken(
+                f"{who} has moved gateway {gateway} in {table.location}: another bridge lands the "
+                "same gateway into the same table; let one of them do it",
+                host="" if run is None else run.host,
+                pid=0 if run is None else run.pid,
+                run="" if run is None else run.id,
+            )
+
+
+# -- gateways -------------------------------------------------------------------------------------
+
+
+def consumer_name(table_id: str) -> str:
+    """Return the consumer's name if no other was configured."""
+    return f"spark-{re.sub(r'[^0-9A-Za-z]', '', table_id)[:CONSUMER_DIGITS]}"
+
+
+def check_gateway(
+    location: str, description: Description, landed: Landed | None, *, start_begin: bool
+) -> None:
+    """Raise QueueMismatch when the table cannot begin with this gateway.
+
+    ``landed`` has been proven by then: this check concerns a gateway that the table does not know
+    although it has trimmed rows already (another table had them).
+    """
+    if landed is None and description.begin > 0 and not start_begin:
+        raise QueueMismatch(
+            f"the table {location} does not know queue {description.queue_id}, which has trimmed "
+            f"its rows below offset {description.begin}: is it the right table? --start begin "
+            "lands what the queue still holds"
+        )

@@ -1,0 +1,261 @@
+"""What leaves a table: days that are old, and files that no version needs any more.
+
+A file is removed when all of this holds: the newest version does not name it, no version of the
+last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
+older than an hour, and a day is the least that can be asked for, so nothing is removed that
+somebody is about to commit or that a reader of an older version still needs.  The times of files
+are those of the store, so its time counts where this machine's clock is ahead of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..core.errors import ConfigurationError, Overtaken, TableError
+from ..queue.damage import Range
+from . import gaps
+from .actions import DataFile, Run, Torn
+from .log import Table
+from .row_offsets import KEY, read_offsets, size
+from .snapshot import READ_ERRORS, list_log, read_version, refused
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
+
+HOURS_MIN = 24
+PARQUET = ".parquet"
+CHECKSUM = ".crc"
+"""Hadoop's local file system puts this beside a file NAME, as ``.NAME.crc``."""
+
+
+@dataclass(slots=True)
+class Vacuumed:
+    """What a vacuum removed, or would remove."""
+
+    paths: list[str] = field(default_factory=list)
+    bytes: int = 0
+
+
+def vacuum(
+    table: Table,
+    *,
+    hours: float = HOURS_MIN,
+    dry_run: bool = False,
+    clock: Callable[[], float] | None = None,
+) -> Vacuumed:
+    """Remove from the table's folder what was not needed for ``hours``.
+
+    ``clock`` returns the time in seconds since 1970.  By default the store says it, by the time of
+    a file that is made for this alone, and this machine does where its clock is behind.  With
+    ``dry_run`` nothing is made or removed, and only this machine's clock is asked.
+
+    Raises:
+        ConfigurationError: ``hours`` are fewer than HOURS_MIN.
+        TableError: the table cannot be read, or a file cannot be removed.
+    """
+    if hours < HOURS_MIN:
+        raise ConfigurationError(
+            f"vacuum keeps what was needed in the last {HOURS_MIN} hours; {hours:g} hours are fewer"
+        )
+    done = Vacuumed()
+    try:
+        now = time.time() if clock is None else clock()
+        if clock is None and not dry_run:
+            now = min(now, store_time(table.storage))
+        since = now - hours * 3600
+        # The folder comes first: what is committed after this look is not among the candidates.
+        old = {info.path: info for info in _unlogged(table.storage) if _modified(info) < since}
+        table.refresh()
+        needed = {file.path for file in table.files()} | removed_since(table, since)
+        for path in sorted(old):
+            if _data_of(path) not in needed:
+                done.paths.append(path)
+                done.bytes += max(old[path].size or 0, 0)
+        if not dry_run and done.paths:
+            table.sync()  # what took the place of these files survives before they go
+            for path in done.paths:
+                _remove(table.storage, path)
+    except OSError as error:
+        raise TableError(f"cannot vacuum {table.location}: {one_line(error)}") from error
+    return done
+
+
+def store_time(storage: Storage) -> float:
+    """Return the time that the store gives a new file, in seconds since 1970.
+
+    A file that stays behind has a name that vacuum takes for a rest.  Raises OSError.
+    """
+    path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+    filesystem = storage.filesystem()
+    with filesystem.open_output_stream(path) as stream:
+        if not storage.local:  # a full disk has no room for octets, and vacuum is to make room
+            stream.write(b"What time is it?")
+    try:
+        [info] = filesystem.get_file_info([path])
+        return _modified(info)
+    finally:
+        _remove(storage, path)
+
+
+def removed_since(table: Table, since: float) -> set[str]:
+    """Return the files that versions have removed since then (seconds since 1970).
+
+    The newest checkpoint holds those of versions that were cleaned away.
+    """
+    listing = list_log(table.storage)
+    found: set[str] = set()
+    for _, names in listing.checkpoints[-1:]:
+        for name in names:
+            found |= set(_tombstones(table.storage, name, since))
+    for version in listing.versions:
+        try:
+            commit = read_version(table.storage, version)
+        except FileNotFoundError:
+            continue  # cleaned away meanwhile
+        except Torn as error:
+            raise TableError(f"version {version} of {table.location} is torn: {error}") from None
+        if not commit.timestamp or commit.timestamp >= since * 1000:
+            found.update(commit.removed)
+    return found
+
+
+def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
+    try:
+        with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
+            parquet = pq.ParquetFile(source)
+            if "remove" not in parquet.schema_arrow.names:
+                return
+            removes: list[Any] = parquet.read(columns=["remove"]).column("remove").to_pylist()
+    except READ_ERRORS as error:
+        what = "cannot be read" if refused(storage, error) else "is torn"
+        line = f"checkpoint {name} of {storage.location} {what}: {one_line(error)}"
+        raise TableError(line) from error
+    for remove in removes:
+        if remove is not None and (remove.get("deletionTimestamp") or since * 1000) >= since * 1000:
+            yield unquote(remove["path"])
+
+
+def _unlogged(storage: Storage) -> Iterator[Any]:
+    filesystem = storage.filesystem()
+    for info in filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
+        if info.type == pafs.FileType.File and (_is_data(info.path) or _is_rest(info.path)):
+            yield info
+
+
+def _is_data(path: str) -> bool:
+    folders = path.split("/")[:-1]
+    hidden = any(folder.startswith(("_", ".")) for folder in folders)
+    data = _data_of(path).rpartition("/")[2]
+    return not hidden and data.endswith(PARQUET) and not data.startswith(("_", "."))
+
+
+def _data_of(path: str) -> str:
+    folder, slash, name = path.rpartition("/")
+    if name.startswith(".") and name.endswith(CHECKSUM):
+        name = name[1 : -len(CHECKSUM)]
+    return folder + slash + name
+
+
+def _is_rest(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder == LOG and name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
+
+
+def _modified(info: Any) -> float:
+    return float("inf") if info.mtime_ns is None else info.mtime_ns / 1e9
+
+
+def _remove(storage: Storage, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another vacuum was here
+        storage.delete(path)
+
+
+# -- old days -------------------------------------------------------------------------------------
+
+
+DAY = "day"
+ATTEMPTS_MAX = 20
+
+
+@dataclass(slots=True)
+class Expired:
+    """What an expiry removed, or would remove."""
+
+    before: date
+    days: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    gateways: Mapping[str, list[Range]] = field(default_factory=dict)
+    version: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(size(ranges) for ranges in self.gateways.values())
+
+
+def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
+    """Remove the days before ``before`` from ``table``, in one version.
+
+    The version notes the removed offsets, so that ``verify`` does not miss them.  The files stay on
+    the disk until vacuum removes them.
+
+    Raises:
+        TableError: the table is not partitioned by day, or cannot be read or written.
+    """
+    if DAY not in table.partition_by:
+        raise TableError(
+            f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
+        )
+    for _ in range(ATTEMPTS_MAX):
+        files = days_before(table, before)
+        expired = _expired(table, files, before)
+        if not files or dry_run:
+            return expired
+        notes = gaps.notes(gaps.EXPIRED_PREFIX, expired.gateways, table.transactions)
+        try:
+            expired.version = table.replace(
+                files,
+                [],
+                run=run,
+                operation="DELETE",
+                data_change=True,
+                info={"expired": before.isoformat()},
+                notes=notes,
+            )
+        except Overtaken:
+            continue  # a compaction came first: the same days are in other files now
+        return expired
+    raise TableError(f"{ATTEMPTS_MAX} other writers came first to the old days of {table.location}")
+
+
+def days_before(table: Table, before: date) -> list[DataFile]:
+    found = []
+    for file in table.files():
+        try:
+            day = date.fromisoformat(file.partition.get(DAY) or "")
+        except ValueError:
+            continue  # no day is no old day
+        if day < before:
+            found.append(file)
+    return found
+
+
+def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
+    expired = Expired(
+        before=before,
+        days=sorted({file.partition[DAY] or "" for file in files}),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+    )
+    if set(KEY) <= set(table.schema.names):
+        offsets = read_offsets(table.storage, files)
+        expired.gateways = {name: seen.ranges() for name, seen in offsets.gateways.items()}
+    return expired

@@ -1,0 +1,292 @@
+"""Read from the files of a table that offsets of which gateways they hold."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..core.errors import TableError
+from ..queue.damage import Range, merged
+from .actions import DataFile
+from .log import Table
+from .snapshot import refused
+from .storage import Storage, one_line
+
+SETTLE_RANGES = 4096
+
+Ranges = tuple[pa.Array, pa.Array]
+
+NONE: Ranges = (pa.array([], pa.int64()), pa.array([], pa.int64()))
+
+
+def united(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
+    """Return what ranges cover together, and what at least two of them cover; both in order,
+    disjoint.
+    """
+    once, twice = _swept(lo, hi)
+    return once, _swept(*twice)[0]
+
+
+def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
+    """Return the union of ranges, and where each begins below the end of those before it."""
+    if not len(lo):
+        return NONE, NONE
+    order = pc.sort_indices(lo)
+    lo, hi = lo.take(order), hi.take(order)
+    top = pc.cumulative_max(hi)
+    before = pa.concat_arrays([lo[:1], top[:-1]])
+    begins = pc.greater(lo, before)
+    first, last = pa.array([True]), pa.array([True])
+    starts = pa.concat_arrays([first, begins[1:]])
+    ends = pa.concat_arrays([begins[1:], last])
+    again = pc.less(lo, before)
+    twice = lo.filter(again), pc.min_element_wise(hi, before).filter(again)
+    return (lo.filter(starts), top.filter(ends)), twice
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Offsets of one gateway that were seen, and those that were seen more than once.
+
+    A table has billions of rows: they are kept as ranges, in Arrow arrays of 16 octets a range.
+    """
+
+    rows: int = 0
+    _once: Ranges = NONE
+    _twice: Ranges = NONE
+    _waiting: list[Ranges] = field(default_factory=list)
+    _waits: int = 0
+
+    def add(self, lo: pa.Array, hi: pa.Array) -> None:
+        """Add rows; a row whose offset was seen before is there twice."""
+        self._waiting.append((lo, hi))
+        self._waits += len(lo)
+        self.rows += (pc.sum(hi).as_py() or 0) - (pc.sum(lo).as_py() or 0)
+        # Waiting as long as what is known keeps the work for each range constant.
+        if self._waits >= max(SETTLE_RANGES, len(self._once[0])):
+            self._settle()
+
+    def ranges(self) -> list[Range]:
+        self._settle()
+        return _pairs(self._once)
+
+    def twice(self) -> list[Range]:
+        """Return what was seen more than once, in order."""
+        self._settle()
+        return _pairs(self._twice)
+
+    def _settle(self) -> None:
+        if self._waiting:
+            self._once, again = united(*_joined([self._once, *self._waiting]))
+            if len(again[0]):
+                self._twice = united(*_joined([self._twice, again]))[0]
+            self._waiting.clear()
+            self._waits = 0
+
+
+def _joined(parts: Sequence[Ranges]) -> Ranges:
+    return pa.concat_arrays([lo for lo, _ in parts]), pa.concat_arrays([hi for _, hi in parts])
+
+
+def _pairs(ranges: Ranges) -> list[Range]:
+    return list(zip(ranges[0].to_pylist(), ranges[1].to_pylist(), strict=True))
+
+
+def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """Return what of ``ranges`` none of ``others`` covers; both in any order."""
+    return list(_without(merged(ranges), merged(others)))
+
+
+def _without(ranges: list[Range], others: list[Range]) -> Iterator[Range]:
+    place = 0
+    for lo, hi in ranges:
+        while place < len(others) and others[place][1] <= lo:
+            place += 1
+        at = place
+        while at < len(others) and others[at][0] < hi:
+            if lo < others[at][0]:
+                yield lo, others[at][0]
+            lo = max(lo, others[at][1])
+            at += 1
+        if lo < hi:
+            yield lo, hi
+
+
+def size(ranges: Iterable[Range]) -> int:
+    """Return how many offsets there are in disjoint ranges."""
+    return sum(hi - lo for lo, hi in ranges)
+
+
+KEY = ("gateway", "offset")
+"""These columns name a row for good."""
+TIME = "received_at"
+"""Rows of all gateways are nearly in the order of this column, as they landed."""
+MICROSECONDS = 1_000_000
+
+
+class FileLost(Exception):
+    """A file that the log names is not there or is torn; the text names it."""
+
+
+@dataclass(slots=True)
+class Offsets:
+    """What files hold of each gateway."""
+
+    gateways: dict[str, Coverage] = field(default_factory=dict)
+    nameless: int = 0
+    lost: dict[str, str] = field(default_factory=dict)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows that have the columns KEY."""
+        held = rows.drop_null()
+        self.nameless += rows.num_rows - held.num_rows
+        if not held.num_rows:
+            return
+        encoded = held.column("gateway").combine_chunks().dictionary_encode()
+        codes, names = encoded.indices, encoded.dictionary.to_pylist()
+        offset = held.column("offset").combine_chunks()
+        first = pa.array([True])
+        breaks = pc.or_(
+            pc.not_equal(pc.subtract(offset[1:], offset[:-1]), 1),
+            pc.not_equal(codes[1:], codes[:-1]),
+        )
+        lo = offset.filter(pa.concat_arrays([first, breaks]))
+        hi = pc.add(offset.filter(pa.concat_arrays([breaks, first])), 1)
+        of = codes.filter(pa.concat_arrays([first, breaks]))
+        for code in pc.unique(of).to_pylist():
+            mine = pc.equal(of, code)
+            coverage = self.gateways.setdefault(names[code], Coverage())
+            coverage.add(lo.filter(mine), hi.filter(mine))
+
+
+def check_columns(table: Table) -> None:
+    """Raise TableError if the rows of a table have no gateway and offset."""
+    missing = [name for name in KEY if name not in table.schema.names]
+    if missing:
+        raise TableError(
+            f"{table.location} has no column {missing[0]!r}: which rows it holds cannot be told"
+        )
+
+
+def read_offsets(
+    storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
+) -> Offsets:
+    """Return what ``files`` hold, read one row group at a time in about the order of landing.
+
+    ``every_column`` reads the other columns too, to find pages of them that are torn.
+    Raises TableError when the storage cannot be read.
+    """
+    found = Offsets()
+    for file, rows in row_groups(storage, files, None if every_column else KEY):
+        if isinstance(rows, FileLost):
+            found.lost[file.path] = str(rows)
+        else:
+            found.add(rows.select(KEY))
+    return found
+
+
+def row_groups(
+    storage: Storage, files: Iterable[DataFile], columns: Sequence[str] | None
+) -> Iterator[tuple[DataFile, pa.Table | FileLost]]:
+    """Return the row groups of files, those of the oldest rows first, and the lost files."""
+    # An entry without a footer stands for a file, one with it for a row group.
+    waiting: list[tuple[int, int, DataFile, pq.FileMetaData | None, int]] = []
+    for file in files:
+        waiting.append((_oldest(file), len(waiting), file, None, 0))
+    heapq.heapify(waiting)
+    number = len(waiting)
+    lost: set[str] = set()
+    while waiting:
+        key, _, file, footer, group = heapq.heappop(waiting)
+        if file.path in lost:
+            continue
+        try:
+            if footer is None:
+                footer = read_footer(storage, file)
+                for index in range(footer.num_row_groups):
+                    number += 1
+                    oldest = _oldest_of_group(footer.row_group(index), key)
+                    heapq.heappush(waiting, (oldest, number, file, footer, index))
+            else:
+                yield file, read_group(storage, file, footer, group, columns)
+        except FileLost as error:
+            lost.add(file.path)
+            yield file, error
+
+
+def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
+    """Return what a file says of itself.
+
+    Raises:
+        FileLost: it is missing, or not the whole file that the log names.
+        TableError: the storage cannot be read.
+    """
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            if source.size() != file.size:
+                raise FileLost(f"it has {source.size()} bytes, the log says {file.size}")
+            footer = pq.ParquetFile(source).metadata
+    except (OSError, pa.ArrowException) as error:
+        raise _judged(storage, file, error) from error
+    if file.rows is not None and footer.num_rows != file.rows:
+        raise FileLost(f"it has {footer.num_rows} rows, the log says {file.rows}")
+    return footer
+
+
+def read_group(
+    storage: Storage,
+    file: DataFile,
+    footer: pq.FileMetaData,
+    group: int,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return a row group of a file; raises as :func:`read_footer` does."""
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            parquet = pq.ParquetFile(source, metadata=footer)
+            return parquet.read_row_group(group, columns=None if columns is None else [*columns])
+    except (OSError, pa.ArrowException) as error:
+        raise _judged(storage, file, error) from error
+
+
+def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
+    if isinstance(error, FileNotFoundError):
+        return FileLost("it is missing")
+    if refused(storage, error):
+        return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
+    return FileLost(f"it is torn ({one_line(error)})")
+
+
+def _oldest(file: DataFile) -> int:
+    """When the file's oldest row was received, as its statistics say; else when it was written.
+
+    In microseconds since 1970.
+    """
+    try:
+        text = json.loads(file.statistics)["minValues"][TIME]
+        return _microseconds(datetime.fromisoformat(text))
+    except (ValueError, KeyError, TypeError):
+        return file.modified * 1000
+
+
+def _oldest_of_group(group: Any, otherwise: int) -> int:
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == TIME:
+            known = column.statistics
+            if known is not None and known.has_min_max and isinstance(known.min, datetime):
+                return _microseconds(known.min)
+    return otherwise
+
+
+def _microseconds(time: datetime) -> int:
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return round(aware.timestamp() * MICROSECONDS)
