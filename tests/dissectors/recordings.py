@@ -9,10 +9,8 @@ from typing import Any
 from tests.lumberjack.test_interop import CAPTURES, NAMES
 from tests.micromsg2.streams import CAPTURE, message, proposal, safe
 from tests.tools.pcap import Capture
-from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2 import machine as micromsg2
-from twisted_msgproto.sabc import Client, Server
-from twisted_msgproto.sabc.terms import SESSION_LIMITS
+from twisted_msgproto.sabc import Client, SabcServerFactory, Server
 
 DATA = Path(__file__).parent.parent / "data"
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
@@ -49,7 +47,7 @@ def messages_of(steps: list[dict[str, Any]]) -> list[tuple[str, list[str | bytes
 
 def sabc_on_tcp(announces: bool) -> list[tuple[str, bytes]]:
     """Our two machines on a byte stream: bodies with and without a length, in parts, and errors."""
-    limits = Limits.of(SESSION_LIMITS).replace({"part-octets": 16})
+    limits = SabcServerFactory(limits={"part-octets": 16}).limits
     client, server = Client(limits), Server(limits)
     said: list[tuple[str, bytes]] = []
 

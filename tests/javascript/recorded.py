@@ -19,11 +19,10 @@ from typing import Any
 from tests.javascript.sabc_sessions import SABC_SESSIONS
 from tests.javascript.umq_sessions import UMQ_SESSIONS
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.sabc.wire import Bounds
 from twisted_msgproto.sabc.wire.framing import read_frame
+from twisted_msgproto.umq import UmqServerFactory
 from twisted_msgproto.umq import wire as umq
-from twisted_msgproto.umq.wire import UmqFault
 
 DIRECTORY = Path(__file__).parent.parent / "data" / "recorded"
 
@@ -182,12 +181,12 @@ def wire(message: str | bytes) -> str | dict[str, str]:
 
 def umq_codec() -> Any:
     """What single UMQ messages read as."""
-    limits = Limits.of(umq.LIMITS).replace(UMQ_BOUNDS)
+    limits = UmqServerFactory(limits=UMQ_BOUNDS).limits
     decode = umq.Decoder(limits).decode
 
     def told(text: str) -> Any:
         found = decode(text)
-        if isinstance(found, UmqFault):
+        if isinstance(found, umq.UmqFault):
             return {"fault": found.reason, "code": int(found.code)}
         letter = umq.LETTERS[type(found)]
         return {"letter": letter, "id": found.id, "payload": found.payload, "A": found.attachments}

@@ -21,20 +21,8 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc import Client, ConnectReceived, Server
-from twisted_msgproto.sabc.terms import (
-    SEND_ONLY,
-    SESSION_LIMITS,
-    FrameDiscarded,
-    FrameRefused,
-    MessageAbandoned,
-    MessagesReceived,
-    MessagesSafe,
-    RequestFailed,
-    RequestsTimedOut,
-    ResponsesReceived,
-)
+from twisted_msgproto.sabc import Client, SabcServerFactory, Server
+from twisted_msgproto.sabc import terms as told
 
 SESSIONS = count(1)
 
@@ -55,10 +43,13 @@ class Sabc(Pairing):
 
     def __init__(self, options: Mapping[str, Any], now: float, carried: list[Any]) -> None:
         super().__init__(options, now, carried)
-        limits = Limits.of(SESSION_LIMITS).replace(
-            {"outstanding-requests": options["requests"], "part-octets": options["part-octets"]}
-        )
-        unhooked = () if options["hooked"] else ("request", SEND_ONLY)
+        limits = SabcServerFactory(
+            limits={
+                "outstanding-requests": options["requests"],
+                "part-octets": options["part-octets"],
+            }
+        ).limits
+        unhooked = () if options["hooked"] else ("request", "send-only")
         self.machines = {
             Side.CLIENT: Client(limits, lenient=options["lenient"], unhooked=unhooked),
             Side.SERVER: Server(limits, lenient=options["lenient"], unhooked=unhooked),
@@ -91,21 +82,21 @@ class Sabc(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case ConnectReceived():
+                case told.ConnectReceived():
                     seconds = self.options["expires"]
                     expires = None if seconds is None else now + seconds
                     self.machines[side].accept(f"S{next(SESSIONS)}", expires=expires)
-                case MessagesReceived():
+                case told.MessagesReceived():
                     must(event.truncated is None, side, "cut a message:", event)
                     reports.append(Arrived(event.position, list(event.bodies)))
-                case MessagesSafe():
+                case told.MessagesSafe():
                     self._answer(side, event.messages)
-                case ResponsesReceived():
+                case told.ResponsesReceived():
                     self._compare(event)
                     reports.append(Settled([_octets(waiter) for waiter in event.waiters]))
-                case RequestFailed():
+                case told.RequestFailed():
                     reports.append(Refused([_octets(event.waiter)]))
-                case RequestsTimedOut():
+                case told.RequestsTimedOut():
                     self.expired = True
                     reports.append(Unsure([_octets(waiter) for waiter in event.waiters]))
                 case WorkLost():
@@ -113,20 +104,20 @@ class Sabc(Pairing):
                     reports.append(Unsure(bodies, everything=True))
                 case Fault():
                     reports.append(Faulted(event.reason))
-                case MessageAbandoned():
+                case told.MessageAbandoned():
                     reports.append(Skipped())
-                case FrameRefused():
+                case told.FrameRefused():
                     # A sender that has given up counts no longer what its peer has still to answer.
                     draining = self.machines[Side.SERVER].state.name == "DRAINING"
                     must(draining or (event.code == 429 and self.expired), side, "refuses:", event)
                     reports.append(Skipped())
-                case FrameDiscarded():
+                case told.FrameDiscarded():
                     must(False, side, "discards:", event)
         return reports
 
-    def _answer(self, side: Side, messages: MessagesReceived) -> None:
+    def _answer(self, side: Side, messages: told.MessagesReceived) -> None:
         machine, ids = self.machines[side], messages.ids
-        if messages.kind == SEND_ONLY:
+        if messages.kind == "send-only":
             machine.settle(len(ids))
         elif self.options["answers"] == "empty":
             machine.acknowledge(ids)
@@ -137,7 +128,7 @@ class Sabc(Pairing):
             for id in ids:
                 machine.answer(id, bodies[id])
 
-    def _compare(self, event: ResponsesReceived) -> None:
+    def _compare(self, event: told.ResponsesReceived) -> None:
         """An answer is that to its own request."""
         if self.options["hooked"] and self.options["answers"] != "empty":
             must(event.bodies == event.waiters, "answers to other requests:", event)

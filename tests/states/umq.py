@@ -18,11 +18,9 @@ from tests.states.pairs import (
     must,
 )
 from twisted_msgproto.core.connection import WorkLost
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.umq import Client, Server
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.umq import Client, Server, UmqServerFactory
 from twisted_msgproto.umq import terms as told
-from twisted_msgproto.umq.terms import LIMITS
-from twisted_msgproto.umq.wire import UmqFault
 
 
 class Umq(Pairing):
@@ -40,7 +38,7 @@ class Umq(Pairing):
 
     def __init__(self, options: Mapping[str, Any], now: float, carried: list[Any]) -> None:
         super().__init__(options, now, carried)
-        limits = Limits.of(LIMITS).replace({"own-calls": options["calls"]})
+        limits = UmqServerFactory(limits={"own-calls": options["calls"]}).limits
         self.machines = {Side.CLIENT: Client(limits, now), Side.SERVER: Server(limits, now)}
 
     def begin(self, now: float) -> list[tuple[Side, list[Report]]]:
@@ -86,7 +84,7 @@ class Umq(Pairing):
                     reports.append(Unsure([event.waiter]))
                 case WorkLost():
                     reports.append(Unsure(event.work, everything=True))
-                case UmqFault():
+                case Fault():
                     reports.append(Faulted(event.reason))
                 case told.FatalReceived():
                     must(event.code is not None, event)

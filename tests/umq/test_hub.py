@@ -274,7 +274,8 @@ class Turns(TestCase):
 
         class Telling(UmqServer):
             def attributeChanged(self, name, value):
-                self.closed = self.link.machine.closed, len(self.link.topics.published)
+                shown = self.snapshot()
+                self.closed = shown["state"], shown["topics"]
                 sent.append(hub.publish("news", name))
 
         first, last = self.client(), self.client()
@@ -286,7 +287,7 @@ class Turns(TestCase):
         broken.pump()
         attachment.callback(b"x")
         broken.pump()
-        self.assertEqual(broken.server.closed, (True, 1))
+        self.assertEqual(broken.server.closed, ("CLOSED", 1))
         self.finish(first, last)
         self.assertEqual([self.successResultOf(one) for one in sent], [2])
         self.assertEqual(got, [["a"], [], ["a"]])
