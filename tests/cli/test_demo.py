@@ -46,6 +46,7 @@ def test_the_gateway_file_runs_every_protocol(tmp_path: Path) -> None:
     [
         ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 5)}, 0, 0),
         ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 4)}, 0, 1),
+        ({"lumberjack": Count(1, 1, 1)}, 0, 0),
         ({"lumberjack": Count(5, 5, 6)}, 0, 1),
         ({"lumberjack": Count(5, 4, 4)}, 0, 1),
         ({"lumberjack": Count(5, 4, 5)}, 0, 1),

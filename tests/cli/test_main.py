@@ -56,8 +56,9 @@ def test_every_sub_command_and_every_action_of_it_prints_its_help(
     assert cli.main([name, "--help"]) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"Usage: msgproto {name} ")
+    assert not re.search(r"^  \w+ *$", told.partition("Actions:")[2], re.M)
     assert "``" not in told
-    for action in re.findall(r"^  (\w+) ", told.partition("Actions:")[2], re.M):
+    for action in re.findall(r"^  (\w+) +\w", told.partition("Actions:")[2], re.M):
         assert cli.main([name, action, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"Usage: msgproto {name} {action} ")
 
