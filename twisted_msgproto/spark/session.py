@@ -253,11 +253,13 @@ def descendants(pid: int) -> set[int]:
     found: set[int] = set()
     waiting = [pid]
     while waiting:
-        for children in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                fresh = set(map(int, children.read_text().split())) - found
-                found |= fresh
-                waiting += fresh
+        tasks = f"/proc/{waiting.pop()}/task"
+        with contextlib.suppress(OSError):  # it ends meanwhile, as its threads may
+            for task in os.listdir(tasks):
+                with contextlib.suppress(OSError):
+                    fresh = {*map(int, Path(tasks, task, "children").read_text().split())} - found
+                    found |= fresh
+                    waiting += fresh
     return found
 
 
