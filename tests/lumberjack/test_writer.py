@@ -378,6 +378,15 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     assert (other.unsent_octets, other.unacknowledged) == (0, 0)
 
 
+def test_what_is_formed_and_not_written_yet_is_given_back_too():
+    """LJ-15."""
+    machine = writer()
+    machine.send([b"1"], "a")
+    machine.flush(0.0)
+    assert [parcel.token for parcel in unanswered(machine)] == ["a"]
+    assert machine.outputs() == b""
+
+
 def test_a_writer_that_is_lost_keeps_nothing_of_what_it_had_not_sent__NB_02():
     class Token:
         pass
