@@ -341,6 +341,18 @@ def test_a_frame_that_is_not_whole_has_its_time_and_a_session_has_begun__SA_27()
 
 
 @pytest.mark.parametrize("framed", [False, True])
+def test_a_plain_request_is_refused_while_the_server_drains__SA_12(framed: bool) -> None:
+    server = open_server(framed=framed)
+    for number in "12":
+        octets = msg(b"x", msg_id=number)
+        events = server.receive([octets] if framed else octets, NOW)
+        server.drain(NOW)
+    assert names(events) == ["FrameRefused"]
+    said = server.outputs()
+    assert b"error-code::503" in (b"".join(said) if framed else said)
+
+
+@pytest.mark.parametrize("framed", [False, True])
 def test_an_answer_is_counted_once__SA_16(framed: bool) -> None:
     client = open_client(framed=framed)
     answer = msg(b"yes", ref_msg_id=client.request(b"", "waiter", NOW))
