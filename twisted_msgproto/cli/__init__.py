@@ -80,8 +80,6 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 class SubCommands(click.Group):
-    """The sub-commands, each of which is imported when it is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -171,7 +169,6 @@ def chosen(words: Sequence[str]) -> int:
 
 
 def usage_of(error: click.UsageError) -> str:
-    """Return what is wrong with the words, and what was meant perhaps."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         known = [flag for one in error.ctx.command.get_params(error.ctx) for flag in one.opts]
         return f"unknown option {error.option_name}{closest(error.option_name, known)}"

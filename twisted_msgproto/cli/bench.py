@@ -22,7 +22,6 @@ from .send import incomplete, options_of, sending
 
 SECONDS_OF_LOAD = 10.0
 NUMBERS = 1_000_000_000
-"""Messages have numbers below this."""
 
 
 class Load:

@@ -19,7 +19,6 @@ from .options import LOCATION, command, flag, flight_proxy, option, tls_ca, toke
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-"""This maps a unit, by its first letter but for milliseconds, to its seconds."""
 
 
 @command(__doc__)
@@ -77,7 +76,6 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 @option("--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark")
 @flag("--json-log", "print one JSON object a line")
 def run(arguments: SimpleNamespace) -> int:
-    """Runs the bridge.  Raises MsgprotoError, one line, when it cannot run."""
     from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
     from twisted_msgproto.table.plan import ROWS_MAX
 

@@ -40,7 +40,6 @@ COLUMNS: Final = (
     "OLDEST",
     "TRIES",
 )
-"""``ls`` prints these."""
 
 AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 """An age is shown in the first of these units (in seconds) that it has two of."""
@@ -161,9 +160,6 @@ def as_row(message: MessageShown) -> dict[str, object]:
 
 
 def as_line(message: MessageShown) -> str:
-    """Return a message as ``peek`` prints it: place, time, tries, properties and body, with tabs
-    between them.
-    """
     fields = json.dumps(dict(message.fields), ensure_ascii=False)
     body = message.body.decode("utf-8", "backslashreplace")
     tries = f"{message.tries} tries"

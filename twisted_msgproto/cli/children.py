@@ -23,13 +23,7 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """``python -m twisted_msgproto …`` with all it says in a file.
-
-    Attributes:
-        name: what messages call it.
-        log: the file with its stdout and stderr.
-        process: the Popen.
-    """
+    """``python -m twisted_msgproto …`` with all it says in a file."""
 
     def __init__(self, name: str, words: Sequence[str], log: Path) -> None:
         self.name = name

@@ -67,7 +67,6 @@ connecting = together(
         " nothing; by default batch-ack, then ack, is tried",
     ),
 )
-"""Declares PROTOCOL, ENDPOINT and the options that say who connects."""
 
 
 def command_of(protocol: str, verb: str) -> ModuleType:
@@ -159,5 +158,4 @@ def _begin_logging() -> None:
 
 
 def tell(name: str, text: str) -> None:
-    """Say in one line why ``msgproto NAME`` did not end well."""
     print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)

@@ -60,7 +60,6 @@ FORGETTING: Final = (
 @flag("--yes", "do it, although a bridge has this consumer")
 @as_json
 def run(arguments: SimpleNamespace) -> int:
-    """Do what was asked, then list who is left; QueueError in one line."""
     if arguments.forget is not None and arguments.reset is not None:
         raise click.UsageError("--forget and --reset exclude each other")
     with reading(arguments.directory):

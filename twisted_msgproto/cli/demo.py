@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from twisted_msgproto.spark.table import LandedTable
 
 MESSAGES = 1_000
-"""Each protocol has this many messages by default."""
 
 START_SECONDS = 120.0
 """The gateway may need this long until it listens, and the bridge until it runs."""
@@ -53,7 +52,6 @@ than processors may keep Spark from its first batch for minutes.
 """
 
 LOOK_SECONDS = 0.2
-"""The demo checks its processes, its queue and its table this often."""
 
 QUIET_SECONDS = 10.0
 """While nothing moves, a line of progress is printed this often (Spark needs some seconds to
@@ -61,10 +59,8 @@ start).
 """
 
 BAR_WIDTH = 30
-"""The bar on a terminal has this many characters."""
 
 TAIL_LINES = 8
-"""How much of a failed process's log is shown."""
 
 
 class DemoFailed(MsgprotoError):
@@ -140,9 +136,6 @@ def lock_directory(directory: Path) -> IO[bytes] | None:
 
 
 def temporary_directory() -> Path:
-    """Return a new directory under the system's temporary one; what earlier demos left there
-    goes.
-    """
     prefix = f"msgproto-demo-{os.getuid()}-"
     for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if old.is_symlink() or old.stat().st_uid != os.getuid():
@@ -166,9 +159,6 @@ def shown_protocols() -> dict[str, Registered]:
 
 
 def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
-    """Return a gateway.toml with a server of every protocol and the live page, on ports that the
-    system chooses.
-    """
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
     lines += ["", "[status]", f"endpoint = {toml_value(LOOPBACK)}"]
     for protocol in protocols:
@@ -296,7 +286,6 @@ class Demo:
                 time.sleep(LOOK_SECONDS)
 
     def _page(self, gateway: Child) -> str:
-        """Return the address of the live page; the gateway listens already."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self._must_run(gateway)
@@ -443,10 +432,6 @@ def failed(child: Child, what: str) -> DemoFailed:
 
 
 def report(directory: Path, counts: dict[str, Count], twice: int, shown: Iterable[str] = ()) -> int:
-    """Print the counts, what is ``shown`` of the rows, where the table is and how to query it.
-
-    Return 0 if the counts agree.
-    """
     columns = f"{'protocol':<12}{'sent':>12}{'acknowledged':>16}{'landed':>12}"
     rule = "─" * len(columns)
     print(f"\nread back from the table:\n\n{columns}\n{rule}")
@@ -483,16 +468,12 @@ def report(directory: Path, counts: dict[str, Count], twice: int, shown: Iterabl
 # ── what is shown of the table: a few rows, and a chart ─────────────────────────────────────────
 
 SHOWN: Final = ("protocol", "kind", "message_id", "destination", "client_id", "received_at")
-"""These columns are shown of a row, and the beginning of its body."""
 
 BODY_MAX: Final = 36
-"""A body is cut to this many characters."""
 
 CELL_MAX: Final = 26
-"""Other texts are shown up to this length."""
 
 BARS_MAX: Final = 60
-"""The chart has at most this many columns in time."""
 
 COLOURS: Final = ("#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d")
 

@@ -62,8 +62,6 @@ NEEDED = frozenset({"queue", "spark", "delta"})
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding: its subject, its state, a text, and a remedy unless it is ``ok``."""
-
     subject: str
     state: str
     text: str
@@ -105,7 +103,6 @@ def look(queue: Path | None) -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    """Return the version of Python; setup refuses one that is too old."""
     return Finding("Python", OK, f"{sys.version.split()[0]} ({sys.executable})")
 
 

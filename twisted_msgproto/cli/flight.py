@@ -42,7 +42,6 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 @option("--tls-cert", metavar="FILE", type=LOCATION, help="certificate chain, PEM")
 @option("--tls-key", metavar="FILE", type=LOCATION, help="its private key, PEM")
 def run(arguments: SimpleNamespace) -> int:
-    """Serves until SIGTERM or Ctrl-C.  Raises ConfigurationError or QueueError, one line."""
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))
     from twisted_msgproto.queue.flight import QueueFlightServer

@@ -27,7 +27,6 @@ from .options import LOCATION, command, flag, option
 @flag("--json-log", "log one JSON object a line")
 @flag("--show-config", "print what is in force, secrets hidden")
 def run(arguments: SimpleNamespace) -> int:
-    """Become twistd; its exit status is ours."""
     from twisted.scripts.twistd import run as twistd
 
     words = ["msgproto", f"--config={arguments.config}"]

@@ -156,7 +156,6 @@ WantedBy=multi-user.target
     help="for N gateways on the same ports, each with a queue of its own in the queue's directory",
 )
 def run(arguments: SimpleNamespace) -> int:
-    """Write the files, and say what to do next; ConfigurationError if one of them exists."""
     directory: Path = arguments.directory.resolve()
     queue = (arguments.queue or directory / "queue").resolve()
     table = arguments.table or str(directory / "table")
@@ -278,7 +277,6 @@ def gateway_unit(directory: Path, user: str, queues: Path | None = None) -> str:
 
 
 def bridge_unit(directory: Path, user: str, queue: Path, table: str, gateways: list[str]) -> str:
-    """Return the systemd unit of the bridge; it starts after those of ``gateways``."""
     words = [*program(), "bridge", "--queue", str(queue), "--table", table]
     return UNIT.format(
         description="msgproto bridge into Spark",

@@ -143,7 +143,6 @@ class MadeUp:
         self._text = "x" * max(0, size - shortest)
 
     async def some(self, most: int) -> list[bytes]:
-        """1 … ``most`` documents; an empty list after the last."""
         start = self._next
         self._next = min(self._count, start + most)
         text = self._text

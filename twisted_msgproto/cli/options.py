@@ -38,8 +38,6 @@ class Read(click.ParamType[Any]):
 
 
 class Protocol(click.ParamType[str]):
-    """Names of protocols, also of those that other packages bring."""
-
     name = "protocol"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
@@ -78,8 +76,6 @@ PAIR: Final = Read("NAME=VALUE", _pair)
 
 
 class Group(click.Group):
-    """A command with actions of its own."""
-
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
@@ -131,8 +127,6 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def together(*declared: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return one decorator for several, in this order."""
-
     def decorate(run: Any) -> Any:
         for one in reversed(declared):
             run = one(run)
@@ -160,7 +154,6 @@ def flight_proxy() -> Callable[[Any], Any]:
 
 
 def where(text: str, **settings: Any) -> Callable[[Any], Any]:
-    """Declare WHERE a gateway is, and what it wants to see."""
     return together(
         click.argument("where", metavar="WHERE", type=LOCATION, help=text, **settings),
         token_file("http(s)://HOST:PORT"),

@@ -24,7 +24,6 @@ from .options import FILE, command, flag
 @click.argument("name", metavar="NAME", help="the user")
 @flag("--delete", "remove this user")
 def run(arguments: SimpleNamespace) -> int:
-    """Write the file; ConfigurationError, one line, if it cannot be."""
     from twisted_msgproto.net.authentication.password_file import write_user
 
     password = None if arguments.delete else _asked()

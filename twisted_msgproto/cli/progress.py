@@ -56,8 +56,6 @@ class Counted:
 
 
 class PlainLines(Counted):
-    """Prints a line from time to time; work that ends at once prints none."""
-
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
@@ -75,10 +73,6 @@ class PlainLines(Counted):
 
 
 class Bar(Counted):
-    """Shows rich's progress bar: acknowledged of all (or of those sent, where the total is not
-    known).
-    """
-
     def __init__(self, stream: TextIO, total: int | None) -> None:
         from rich.console import Console
         from rich.progress import (

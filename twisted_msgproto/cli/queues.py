@@ -35,7 +35,6 @@ queue_options = together(
     tls_ca("grpc+tls://HOST:PORT"),
     flight_proxy(),
 )
-"""Declares where the queue is, and what its gateway wants."""
 
 
 @contextmanager

@@ -29,10 +29,6 @@ QUIET_SECONDS = 1.0
 
 
 def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:
-    """Return one message for the terminal: the table's columns as JSON, or destination and body.
-
-    With ``properties`` these stand between the two, as a JSON object.
-    """
     if as_json:
         return json.dumps(row(message), ensure_ascii=False)
     columns = [message.destination] if message.destination else []

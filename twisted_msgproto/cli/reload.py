@@ -19,7 +19,6 @@ from .options import as_json, command, where
 @where("the queue's directory of a gateway, or http://HOST:PORT")
 @as_json
 def run(arguments: SimpleNamespace) -> int:
-    """Ask the gateway; QueueError or QueueAway, one line, if it does not or cannot."""
     from ..net.reloading import told
     from ..net.site.client import GatewayBroker, is_url
 

@@ -22,7 +22,6 @@ def iso_time(microseconds: int) -> str:
 
 
 def text_of(octets: bytes) -> str | None:
-    """Return the text that these octets are as UTF-8; None if they are none."""
     try:
         return octets.decode()
     except UnicodeDecodeError:
@@ -30,7 +29,6 @@ def text_of(octets: bytes) -> str | None:
 
 
 def base64_of(octets: bytes) -> str:
-    """Return the octets in base64."""
     return base64.b64encode(octets).decode()
 
 

@@ -66,7 +66,6 @@ sending = together(
         help="give up when the server answers nothing for S seconds (default 30)",
     ),
 )
-"""Declares the options that say how messages are sent."""
 
 
 class Sending(click.Command):
@@ -131,10 +130,6 @@ async def deliver(
 
 
 def incomplete(progress: Counted, count: int | None, why: str | None) -> str | None:
-    """Return the line that says what is missing; None if every message is acknowledged.
-
-    ``count`` is how many there should be, where that is known; ``why`` is what ended it.
-    """
     sent = progress.messages_sent
     done = progress.messages_acknowledged + progress.messages_written
     total = sent if count is None else max(count, sent)
@@ -216,7 +211,6 @@ def run(arguments: SimpleNamespace) -> int:
 
 
 def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
-    """Print the counts, after ``took`` seconds."""
     sent, acknowledged = progress.messages_sent, progress.messages_acknowledged
     if as_json:
         counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(took, 6)}

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from ..net.site.client import GatewayBroker
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
-"""This endpoint is asked when nobody names one."""
 
 WATCH_SECONDS: Final = 2.0
-"""``--watch`` asks this often."""
 
 ROWS_MAX: Final = 20
 """A table shows at most this number of rows; ``--json`` has more."""

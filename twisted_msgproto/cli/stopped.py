@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from twisted_msgproto.queue.broker_files import Waiting
 
 READ_AT_ONCE: Final = 100
-"""This many messages are read together."""
 
 
 class StoppedBroker:
@@ -90,7 +89,6 @@ class StoppedBroker:
         ]
 
     def purge(self, space: str, name: str) -> int:
-        """Drop everything that waits in a queue; return how many messages that were."""
         places = self._taken(space, name)
         assert self._state is not None
         self._state.settle(places)

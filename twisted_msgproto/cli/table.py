@@ -48,8 +48,6 @@ run = group(__doc__)
 
 
 def action(name: str, text: str) -> Callable[[Act], None]:
-    """Make an action of a function; all have a table."""
-
     def made(act: Act) -> None:
         of_all = together(
             click.argument(

@@ -31,19 +31,14 @@ if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
 
 LINES = 10
-"""This many messages are shown when nobody says."""
 
 AT_ONCE: Final = 1000
-"""About this many messages are read at a time."""
 
 SLICE: Final = 64
-"""This many of them are decoded at a time."""
 
 LOOK_SECONDS: Final = 0.2
-"""``-f`` polls for new messages this often."""
 
 AWAY_SECONDS: Final = 1.0
-"""``-f`` asks a gateway that does not answer this often."""
 
 
 @command(__doc__)
@@ -72,7 +67,6 @@ AWAY_SECONDS: Final = 1.0
 )
 @flag("--json", "one JSON object a line, with the table's column names")
 def run(arguments: SimpleNamespace) -> int:
-    """Show the messages; QueueError, one line, for what is no queue."""
     with reading(arguments.directory):
         return _shown(arguments)
 
@@ -94,10 +88,6 @@ def _shown(arguments: SimpleNamespace) -> int:
 
 
 def last_of(tails: Mapping[str, Tail], count: int) -> Iterator[tuple[str, int, Message]]:
-    """Yield the last ``count`` messages of all queues, by the time of their arrival.
-
-    Each comes with the name of its queue and its offset.
-    """
     if len(tails) == 1:  # they need not be kept
         for name, tail in tails.items():
             yield from ((name, *found) for found in tail.last(count))
@@ -238,20 +228,11 @@ def _message(values: dict[str, Any]) -> tuple[int, Message]:
 
 
 def as_json(offset: int, message: Message, queue: str = "") -> str:
-    """Return a message as a JSON object with the table's column names.
-
-    ``queue`` names the queue among several.
-    """
     place: dict[str, object] = {"queue": queue} if queue else {}
     return json.dumps({**place, "offset": offset, **row(message)}, ensure_ascii=False)
 
 
 def as_text(offset: int, message: Message, queue: str = "") -> str:
-    """Return a message as a line of columns with tabs between them: offset, time, protocol,
-    destination, and the body, or the fields of a message without one.
-
-    ``queue`` stands in front of the offset, with a colon.
-    """
     if message.body is None:
         body = json.dumps(dict(message.fields or {}), ensure_ascii=False)
     else:

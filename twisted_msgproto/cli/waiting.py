@@ -36,11 +36,7 @@ LEAVE_SECONDS: Final = 5.0
 
 
 class Attempt(Generic[T]):
-    """A coroutine that can be given up: it may tidy up then, but not for ever.
-
-    Attributes:
-        given_up: :meth:`give_up` was called before it had ended.
-    """
+    """A coroutine that can be given up: it may tidy up then, but not for ever."""
 
     def __init__(self, clock: Any, work: Coroutine[Any, Any, T]) -> None:
         """Start ``work``; ``clock`` is a reactor."""

@@ -28,7 +28,6 @@ from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
-"""``twistd lumberjack`` listens here by default."""
 
 SEND_OPTIONS: Final = TLS_OPTIONS | {
     "window",
@@ -82,9 +81,6 @@ class _Sender(LumberjackShipper):
     """A shipper that gives up when it never got an ack.
 
     A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
-
-    Attributes:
-        error: why it gave up, or None.
     """
 
     def __init__(
@@ -121,7 +117,6 @@ class _Sender(LumberjackShipper):
         super().progressed(count)
 
     def why(self) -> BaseException | None:
-        """Return what to say when it was cancelled, or has given up; None if nothing is known."""
         if self.error is None and self._ended is not None and self.state is ReconnectState.UP:
             text = f"the server acknowledges no more; the connection before this one: {self._ended}"
             return TimedOut(text)

@@ -161,7 +161,6 @@ class Parcel:
         octets: the frames of all of them, not compressed.
         token: the caller's own; whoever waits for the acknowledgement.
         written: how many of the first are acknowledged or in flight.
-        acknowledged: how many of the first are acknowledged.
     """
 
     payloads: Sequence[bytes]

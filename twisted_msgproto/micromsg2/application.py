@@ -1,23 +1,13 @@
 """Topics and queues decide who gets a message.  This is pure: no sockets, no clock.
 
 A destination that begins with ``topic/`` is a topic: each message goes to every subscriber whose
-filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had a
-subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
-taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
-destination that is neither is no business of the broker.
+filter matches (``MM-26``).  Any other destination is a queue once it has had a subscriber or was
+named beforehand: each message goes to one consumer, in order, and is taken back to its place when
+that consumer is lost before it has acknowledged (``MM-27``).
 
-Topics are here; the queues are those of :mod:`twisted_msgproto.core.broker`, and other protocols
-have them as well.  What is bounded, and what happens at the bound (``MM-32``):
-
-* a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
-  until there is room, so its ack is withheld and its sender stops;
-* a topic never waits: a subscriber that has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages that waited for it are gone; so it is when all
-  sessions of the process keep too much, and more waits for this one than its share;
-* subscriptions of one consumer, and queues in all: above the limit a subscription is refused, and
-  so it is when all consumers of the process keep too much and this one more than its share.
-
-Topics live in memory.  What a subscriber of one has not seen when the process ends is gone for it.
+At the bounds (``MM-32``) a queue withholds acks until there is room.  A topic never waits: a
+subscriber that has too much waiting is closed (``slow-consumer``).  A subscription above the limit
+is refused.  Topics live in memory: what was not seen when the process ends is gone.
 """
 
 from __future__ import annotations
@@ -69,7 +59,6 @@ COUNTED_STEPS: Final = 2_000
 """Steps are counted after each message, or after this many of them."""
 
 MESSAGE_STEPS: Final = 20
-"""Encoding one message is this many steps."""
 
 SUBSCRIPTION_OCTETS: Final = 512
 """A subscription weighs this many octets beside its destination and its filter."""
@@ -80,7 +69,6 @@ with all others, and counted once.
 """
 
 PUSH_STEPS: Final = 200
-"""Writing to one consumer is this many steps, however little is written."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
@@ -88,7 +76,6 @@ LIMITS: Final = (
     Limit("subscriber-messages", 10_000, "messages", "waiting for one topic subscriber (MM-32)", 1),
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
 )
-"""The broker has these limits."""
 
 FILTER_CONDITIONS: Final = 32
 """A filter has no more conditions (``MM-32``)."""
@@ -117,8 +104,6 @@ _routed = partial(routed, foreign=fields_of)
 
 
 class Consumer(Protocol):
-    """What the broker needs of a connection."""
-
     def room(self) -> int: ...
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
@@ -187,7 +172,6 @@ class Subscriber:
         yield steps
 
     def spread(self, messages: Sequence[Routed]) -> None:
-        """Hand messages of topics to the consumer, and remember them until it acknowledges."""
         self._counters["topics_delivered"] += len(messages)
         numbers = self.consumer.push(messages)
         if numbers is not None:
@@ -494,7 +478,6 @@ class Broker:
             yield PUSH_STEPS + len(chosen)
 
     def _hand_on(self, subscriber: Subscriber, messages: list[Routed]) -> None:
-        """Messages of topics for one subscriber, as far as it has room; the rest waits."""
         given = 0
         try:
             if not subscriber.waiting:
@@ -519,7 +502,6 @@ class Broker:
         )
 
     def _wait(self, subscriber: Subscriber, messages: list[Routed]) -> None:
-        """Let ``messages`` wait for a subscriber; those that wait for another are counted."""
         octets, new = 0, 0
         for message in messages:
             octets += message.octets
@@ -547,7 +529,6 @@ class Broker:
         subscriber.consumer.failed(error)
 
     def _pump(self, subscriber: Subscriber) -> None:
-        """Deliver what waits of topics, as far as the consumer has space."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
@@ -560,7 +541,6 @@ class Broker:
             self._drop(subscriber)
 
     def _drop(self, subscriber: Subscriber) -> None:
-        """Too much waits for a subscriber: end it."""
         self.counters["topics_slow_consumers"] += 1
         consumer = subscriber.consumer
         self.lost(consumer)

@@ -49,21 +49,17 @@ SEND_OPTIONS: Final = TLS_OPTIONS | {"destination", "window", "properties", "ext
 RECV_OPTIONS: Final = TLS_OPTIONS | {"destination", "filter", "extensions", "ready"}
 
 DESTINATION = "messages"
-"""Messages go to this destination, and come from it, by default."""
 
 WINDOW = 100
-"""This many messages are in flight by default."""
 
 PUB_SUB = "pub-sub"
 
 NO_EXTENSIONS = "none"
-"""``--extension`` has this word to require nothing."""
 
 EXTENSIONS_MAX: Final = 64
 """More than these in one ``--extension`` are no choice but a mistake."""
 
 Choice = tuple[Offer, ...]
-"""One attempt requires these extensions."""
 
 
 def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:

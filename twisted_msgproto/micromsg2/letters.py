@@ -45,7 +45,6 @@ READ_STEPS: Final = 2
 """Reading the properties of a letter is this many steps for each octet of its envelope."""
 
 HEADS_KEPT: Final = 4096
-"""At most this number of heads of envelopes are remembered."""
 
 NO_NOTES: Final[Mapping[str, str]] = {}
 
@@ -199,7 +198,6 @@ class Glance:
 
 
 def fields_of(own: bytes) -> Fields:
-    """Return the properties that stand behind the head of an envelope of this form."""
     text, *said = _pieces(own)
     names = [name.decode("utf-8") for name in said]
     fields = {key: _neutral(value) for key, value in _properties(text).items()}

@@ -59,7 +59,6 @@ class Options(BrokerOptions, ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the MicroMsg2 server as a child of ``gateway``, which has the sink."""
     settings = gateway.namespaces.settings(options)
     if options["no-broker"]:
         settings["broker"] = False

@@ -133,8 +133,6 @@ class Queues(Protocol):
 
 @dataclass(slots=True)
 class Given(Stored):
-    """One content that a reader has, with the place of its letter."""
-
     place: int = 0
 
 

@@ -49,8 +49,6 @@ SLICE = 256
 
 
 class Destination(NamedTuple):
-    """What a destination's text means."""
-
     virtual_host: str
     profile: str
     resource: str

@@ -23,12 +23,9 @@ REDELIVERIES: Final = "mtl-redeliveries"
 HEADS_KEPT: Final = 4096
 
 Table = Callable[[Opened], bytes]
-"""Returns the field table for an envelope of another protocol's."""
 
 
 class Heads:
-    """Heads of envelopes, one for each queue."""
-
     def __init__(self) -> None:
         self._heads: dict[QueueName, bytes] = {}
 
@@ -68,7 +65,6 @@ def marked(table: bytes, letter: Letter) -> bytes:
 
 
 def fields_of(own: bytes) -> Fields:
-    """Return the properties that stand behind the head of an envelope of this form."""
     return decode_table(own)
 
 

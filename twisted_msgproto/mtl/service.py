@@ -141,8 +141,6 @@ def data_endpoint(control: Sequence[str]) -> str | None:
 
 
 class MtlService(Service):
-    """The broker's sockets, from the start of the service to its end."""
-
     def __init__(
         self, reactor: Any, factory: MtlServerFactory, control: list[str], data: str | None
     ) -> None:

@@ -125,8 +125,6 @@ def _shown(answer: Response) -> dict[str, Any]:
 
 
 class Receiver(SabcClient):
-    """A client that shows what the server sends of its own accord."""
-
     show: Callable[[Message], None]
     ended: Deferred[None]
 

@@ -20,7 +20,6 @@ from .protocol.sides import SabcServerFactory
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
 
 WEBSOCKET_SCHEMES = {"tcp": "ws", "ssl": "wss", "tls": "wss", "mtls": "wss"}
-"""Clients are given an endpoint of this kind with this scheme."""
 
 
 class Options(AuthenticationOptions):
@@ -86,7 +85,6 @@ def websocket_address(announced: Callable[[str, str], None], name: str, address:
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the sABC server as a child of ``gateway``, which has the sink."""
     assert isinstance(options, Options)
     factory = gateway.makeFactory(
         options,

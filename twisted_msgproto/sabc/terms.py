@@ -349,7 +349,6 @@ CLIENT: Final[Table[Connecting]] = {
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
 TOO_LARGE, TOO_MANY, UNAVAILABLE = 413, 429, 503
-"""These are error codes, as in HTTP."""
 
 MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},

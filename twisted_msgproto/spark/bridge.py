@@ -228,8 +228,6 @@ def _json_line(line: str) -> str:
 
 
 class Bridge:
-    """One run of a bridge; :func:`run_bridge` makes and drives it."""
-
     def __init__(self, options: BridgeOptions, ending: Ending, say: Callable[[str], None]) -> None:
         self.options = options
         self.ending = ending
@@ -250,7 +248,6 @@ class Bridge:
     # -- starting ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Check everything, start Spark, run the loop, end."""
         for place in self.options.locations:
             if not is_remote(place):
                 open_queue(place)  # a wrong directory is told before Java starts
@@ -430,7 +427,6 @@ class Bridge:
         runner: Runner,
         schema: pa.Schema,
     ) -> None:
-        """The loop in its thread, the marks in theirs, until one of them or a signal ends it."""
         options = self.options
         spark.warm()
         stop = threading.Event()
@@ -471,7 +467,6 @@ class Bridge:
             self._unnoticed.append(error)
 
     def _wait(self, thread: threading.Thread, stop: threading.Event, spark: SparkRunner) -> None:
-        """Wait until the loop has ended, by itself or because of a signal."""
         deadline = float("inf")
         while thread.is_alive():
             thread.join(LOOK_SECONDS)
@@ -507,7 +502,6 @@ class Bridge:
             within(MARKS_SECONDS, partial(self.status.write, report))
 
     def interrupted(self) -> None:
-        """The bridge was told to end before it ran."""
         self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
@@ -553,15 +547,12 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
 
 
 class OpenedMarks:
-    """Queues of the gateways that answer, opened once more for the marks' threads."""
-
     def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
         self._gateways = gateways
         self._options = options
         self._opened: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
-        """Return the queue ``name``; None while its gateway is away."""
         one = self._gateways.by_id[name]
         if one.state in (AWAY, REFUSED):
             self._opened.pop(name, None)

@@ -124,7 +124,6 @@ class Bounds:
 
 
 def bounds(filters: Iterable[sql.Filter]) -> Bounds:
-    """Return the bounds that ``filters`` set to ``offset`` and ``gateway``."""
     found = Bounds()
     for one in filters:
         path = getattr(one, "attribute", None)

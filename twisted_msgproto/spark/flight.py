@@ -1,14 +1,9 @@
 """Read a queue on another machine over Arrow Flight: this is the client of ``queue/flight.py``.
 
-The Spark source opens one of these wherever it would open a directory, executors included, so rows
-go from the gateway's machine straight to the worker that needs them.
-
 The token stands in a file (option ``tokenFile``, or the environment's
 ``MSGPROTO_FLIGHT_TOKEN_FILE``) on every machine: options are written into plans and logs, tokens
-should not be.  Likewise the certificate authority (``tlsCa``, ``MSGPROTO_FLIGHT_CA``).
-
-A server that was given no token says where its own stands, in a refusal.  Who may read that file
-needs no option: it is read again whenever a server refuses.
+should not be.  Likewise the certificate authority (``tlsCa``, ``MSGPROTO_FLIGHT_CA``).  A server
+that was given no token says in a refusal where its own stands: who may read that needs no option.
 """
 
 from __future__ import annotations
@@ -123,13 +118,9 @@ class FlightQueue:
         return self._fresh().end
 
     def damaged(self) -> list[tuple[int, int]]:
-        """The ranges that the gateway knows to be lost."""
         return list(self._fresh().damaged)
 
     def describe(self, landed: Landed | None = None) -> Description:
-        """Return all that a plan needs, of the rows from ``landed`` (default: from the first one)
-        on.
-        """
         request = _named(self._queue_id, landed)
         answer = self._act("describe", request)
         try:
@@ -141,27 +132,21 @@ class FlightQueue:
             ) from None
 
     def place(self, offset: int) -> Landed:
-        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1."""
         return Landed(**self._act("place", _named(self.queue_id) | {"offset": offset}))
 
     def check(self, landed: Landed) -> None:
-        """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
         self._act("check", _named(self.queue_id, landed))
 
     def register(self, consumer: str) -> int:
-        """From here on nothing is trimmed that ``consumer`` has not committed; its offset."""
         return int(self._act("register", self._of(consumer))["offset"])
 
     def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
-        """Publishes that ``consumer`` needs nothing below ``offset``."""
         self._act("commit", self._of(consumer, landed) | {"offset": offset})
 
     def tell(self, consumer: str, status: Mapping[str, Any]) -> None:
-        """Leave the status of the bridge ``consumer`` for the gateway's status page."""
         self._act("status", self._of(consumer) | {"status": dict(status)})
 
     def forget(self, consumer: str) -> None:
-        """Forget ``consumer`` and what it still needs."""
         self._act("forget", self._of(consumer))
 
     def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:

@@ -56,8 +56,6 @@ it.
 
 @dataclass(slots=True)
 class Gateway:
-    """One gateway as the bridge sees it."""
-
     location: str
     gateway: str = ""
     """This is the queue's id; it is empty while the gateway has never answered."""
@@ -164,7 +162,6 @@ class Gateways:
             self.lose(one, line, QueueAway(line))
 
     def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
-        """Return what a thread does: opens the queue if need be, has it confirm what has landed."""
         queue, consumer = one.queue, self.consumer
         looked_at = queue is not None and one.consumer == consumer
 
@@ -225,7 +222,6 @@ class Gateways:
         one.queue = None  # what stands there is opened anew and proves itself anew
 
     def fail(self, gateway: str, failure: Failure) -> None:
-        """A task could not read ``gateway``."""
         one = self.by_id[gateway]
         (self.refuse if failure.mismatch else self.lose)(one, failure.line)
 
@@ -353,12 +349,10 @@ class Marks:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def unsent(self) -> set[str]:
-        """Return the gateways that have not received their newest mark."""
         with self._lock:
             return {name for name, at in self._wanted.items() if self._sent.get(name) != at}
 
     def send(self) -> None:
-        """Has every mark sent that is new and not on its way."""
         with self._lock:
             due = {
                 name

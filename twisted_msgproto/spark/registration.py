@@ -137,7 +137,6 @@ def why(text: str) -> str:
 
 
 def shipped(directory: Path) -> Path:
-    """Return the package's Python files as a zip file in ``directory``."""
     path = directory / SHIPPED
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(PACKAGE.rglob("*.py")):

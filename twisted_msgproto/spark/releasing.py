@@ -1,13 +1,8 @@
 """A stream of one's own releases rows of its queue with the mark of the option ``consumer``.
 
-A gateway keeps a row until every consumer has released it.  A stream must not release a row before
-the row is safe where the stream writes it, and nobody but the owner of that place knows when this
-is.  When Spark tells a source that a batch is committed, the batch's files and Spark's checkpoint
-are written, but nothing was synced: neither Spark's file sink nor its checkpoint calls ``fsync``.
-A power cut then destroys rows that the table showed a second before.  One batch later is no better:
-batches follow each other in milliseconds, a disk's cache is written back after half a minute.
-
-So Spark's ``commit`` moves nothing.  The mark moves in one of two ways:
+A stream must not release a row before the row is safe where the stream writes it.  Spark's
+``commit`` moves nothing: neither its file sink nor its checkpoint calls ``fsync``, so a power cut
+then destroys rows that the table showed.  The mark moves in one of two ways:
 
 * :func:`release` is called by the owner of the stream, who says how its output is made durable;
 * the option ``releaseAfter`` moves it later by a time within which the machine writes back all
@@ -44,7 +39,6 @@ class LateMarks:
         self._waiting: deque[tuple[float, Mapping[str, Place]]] = deque()
 
     def committed(self, places: Mapping[str, Place], now: float) -> None:
-        """Notes that the batch that ends at ``places`` was committed at ``now`` (seconds)."""
         self._waiting.append((now, places))
         if len(self._waiting) > PENDING_MAX:
             self._waiting = deque(

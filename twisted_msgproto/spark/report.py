@@ -87,7 +87,6 @@ class Progress:
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, batch: Batch, *, skipped: int = 0, dropped: int = 0) -> None:
-        """Counts a batch that was committed."""
         self.rows += batch.rows
         self.skipped += skipped
         self.dropped += dropped
@@ -96,7 +95,6 @@ class Progress:
         self._recent.append((batch.at, self.rows))
 
     def rate(self, now: float) -> float:
-        """Return rows per second over the last :data:`RATE_SECONDS`."""
         while len(self._recent) > 1 and self._recent[1][0] < now - RATE_SECONDS:
             self._recent.popleft()
         if not self._recent or self._recent[-1][0] < now - RATE_SECONDS:
@@ -167,7 +165,6 @@ class StatusFiles:
             raise failed
 
     def for_queue(self, report: Report, name: str) -> dict[str, Any]:
-        """Return what the file in the directory of the queue ``name`` would say."""
         return {**self._shared(report), "queue": name, **_of_queue(report, name)}
 
     def _shared(self, report: Report) -> dict[str, Any]:
@@ -252,7 +249,6 @@ class SentStatuses:
         self._on_their_way: set[str] = set()
 
     def send(self, report: Report, remote: Iterable[str]) -> None:
-        """Send to each queue of ``remote`` that has not been sent a status for a while."""
         now = self._clock()
         for name in remote:
             if self._due.get(name, now) <= now and name not in self._on_their_way:
@@ -272,7 +268,6 @@ class SentStatuses:
 
 
 def progress_line(report: Report, now: float) -> str:
-    """Return one line for people: what the last batch did and how far behind the table is."""
     progress, last = report.progress, report.progress.last
     rows = sum(behind.rows for behind in report.lags.values())
     oldest = max((behind.oldest_age for behind in report.lags.values()), default=0.0)

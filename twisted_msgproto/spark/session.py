@@ -69,10 +69,6 @@ appender.file.strategy.max = 1
 def session_settings(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> dict[str, str]:
-    """Return Spark's settings for a bridge, changed by ``changes`` (the operator's).
-
-    ``java`` are more options of the driver's Java machine.
-    """
     settings = {
         "spark.master": master,
         "spark.app.name": "msgproto-bridge",
@@ -247,9 +243,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(pid: int) -> set[int]:
-    """Return the processes that ``pid`` has started, and those that they have; none without
-    /proc.
-    """
     found: set[int] = set()
     waiting = [pid]
     while waiting:

@@ -1,16 +1,9 @@
-"""The Spark data source ``msgproto`` reads queues as a stream, and as a table for a quick query::
-
-    register(spark)
-    spark.readStream.format("msgproto").option("queue", "/var/lib/gateway/queue").load()
+"""The Spark data source ``msgproto`` reads queues as a stream, and as a table for a quick query.
 
 Spark runs this code in three places, none of which is the driver program: one long-lived Python
-process beside the driver plans batches (``latestOffset``, ``partitions``, ``commit``), a short one
-plans how to read, and pooled workers read.  So a reader is pickled again and again and opens its
-queues only where it stands; and it must be importable there (see
-:func:`~twisted_msgproto.spark.register`).
-
-A worker yields whole Arrow record batches of some ten thousand rows, which Spark takes over
-without touching a row in Python.
+process beside the driver plans batches, a short one plans how to read, and pooled workers read.  So
+a reader is pickled again and again and opens its queues only where it stands; and it must be
+importable there (see :func:`~twisted_msgproto.spark.register`).
 """
 
 from __future__ import annotations
@@ -84,7 +77,6 @@ def spark_schema() -> StructType:
 
 
 def spark_type(arrow: pa.DataType) -> DataType:
-    """Return the Spark type of a column of the queue's schema."""
     if pa.types.is_map(arrow):
         return MapType(spark_type(arrow.key_type), spark_type(arrow.item_type))
     if pa.types.is_list(arrow):
@@ -111,8 +103,6 @@ READ_ROWS = 10_000
 
 
 class QueueRange(InputPartition):
-    """The work of one task."""
-
     def __init__(self, part: Range) -> None:
         self.part = part
 
@@ -186,7 +176,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def queues(self) -> dict[str, Source]:
-        """Return the queues by id, opened where and when they are needed first."""
         if self._queues is None:
             self._queues = open_queues(self._settings.locations, self._settings.access)
             consumer = self._settings.consumer
@@ -196,9 +185,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a stream without a checkpoint begins: what ``startingOffsets`` and others
-        say.
-        """
         settings = self._settings
 
         def begun() -> dict[str, Any]:
@@ -236,7 +222,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(patiently(planned))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the stream where the queues end now."""
         self._ends = {name: patiently(queue.end) for name, queue in self.queues.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -286,20 +271,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 move_marks(self.queues, consumer, places)
 
     def stop(self) -> None:
-        """The stream has ended; nothing is held open that needs closing."""
         self._queues = None
 
 
 class QueueBatchReader(DataSourceReader):
-    """What the queues hold as a table: for a query, a count, a batch of one's own."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = Settings(options)
         self._bounds = Bounds()
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges from ``startingOffsets`` to ``endingOffsets``."""
         settings = self._settings
         queues = open_queues(settings.locations, settings.access)
         where = dict(zip(queues, settings.locations, strict=True))
@@ -355,14 +336,11 @@ class QueueSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the table, the same for every queue."""
         return spark_schema()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Spark asks for this with ``readStream``."""
         return QueueStreamReader(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Spark asks for this with ``read``."""
         filtered = Settings(self.options).push_filters
         return (FilteredQueueReader if filtered else QueueBatchReader)(self.options)

@@ -28,7 +28,6 @@ class LandedTable:
         self.directory = Path(directory)
 
     def dataset(self) -> ds.Dataset | None:
-        """Return the table as a pyarrow dataset; None while there is none."""
         if not stands(self.directory / DELTA_LOG):
             return None
         from deltalake import DeltaTable
@@ -45,7 +44,6 @@ class LandedTable:
         return dataset.to_table(columns=None if columns is None else list(columns))
 
     def count(self) -> int:
-        """Return how many rows have landed; reads the files' footers only."""
         dataset = self.dataset()
         return 0 if dataset is None else int(dataset.count_rows())
 
@@ -55,15 +53,9 @@ class LandedTable:
         return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))
 
     def duplicates(self) -> list[tuple[str, int, int]]:
-        """Return (gateway, offset, times) of every row that is there more than once; it should
-        be empty, always.
-        """
         return duplicates(self.read(["gateway", "offset"]))
 
     def offsets(self) -> dict[str, list[tuple[int, int]]]:
-        """Return per gateway the ranges [lo, hi) of offsets in the table, in order, as few as
-        possible.
-        """
         return ranges(self.read(["gateway", "offset"]))
 
 

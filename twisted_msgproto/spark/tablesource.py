@@ -1,13 +1,7 @@
 """Read landed tables in Spark without Java packages: with ``format("msgproto-table")``, or faster.
 
-A landed table is a Delta table: Parquet files, and a log that names those that count.  Spark reads
-such a table with its Delta package, a separate Java package.  Two ways need none:
-
-* ``spark.read.format("msgproto-table").load(LOCATION)``: the log is read by delta-rs, the files by
-  Arrow in Spark's Python workers.  It works wherever delta-rs does (S3 and alike without jars).
-  Filters choose files by partition and by statistics, and rows before Spark gets them.
-* :func:`read_table`: the log is read by delta-rs, the files by Spark's own Parquet reader; it reads
-  only the columns that a query needs.  Every worker must reach the files by their paths.
+The former reads the files by Arrow in Spark's Python workers, wherever delta-rs works.  With
+:func:`read_table` Spark's own Parquet reader reads them: every worker must reach them by path.
 
 Both use the schema of the table's log.  By default Spark would guess the type of a partition's
 values from the names of folders: a gateway ``1e5`` would become the number 100000.
@@ -128,7 +122,6 @@ def open_table(
 
 
 def table_schema(table: DeltaTable) -> StructType:
-    """The table's columns as Spark has them: a Delta log writes them as Spark does."""
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
@@ -167,9 +160,6 @@ class TableReader(DataSourceReader):
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the table's files, without those that have no such row, by partition or
-        statistics.
-        """
         options = self._options
         table = open_table(options.location, options.storage, options.version)
         dataset = table_dataset(table, options.location)
@@ -181,7 +171,6 @@ class TableReader(DataSourceReader):
         return [TableFiles(group) for group in shared(files, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task's files that the query may want."""
         if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
             return
         place = storage_at(self._options.location, self._options.storage).filesystem()
@@ -200,9 +189,6 @@ class FilteredTableReader(TableReader):
     """The same for one query, whose filters are used here too (option ``pushFilters``)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Accept filters for rows that the query will drop anyhow; Spark applies every filter
-        again.
-        """
         self._wanted = expression(filters, self._schema)
         return filters
 
@@ -215,7 +201,6 @@ class TableSource(DataSource):
         return TABLE_NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the table, or those of the option ``columns``."""
         options = TableOptions(self.options)
         schema = table_schema(open_table(options.location, options.storage, options.version))
         strangers = [name for name in options.columns if name not in schema.names]
@@ -227,15 +212,11 @@ class TableSource(DataSource):
         return StructType([schema[name] for name in options.columns or schema.names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Spark asks for this with ``read``."""
         options = TableOptions(self.options)
         return (FilteredTableReader if options.push_filters else TableReader)(options, schema)
 
 
 def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
-    """Split ``files`` into groups of about the same size, at most ``tasks`` unless files are
-    small.
-    """
     total = sum(file.bytes for file in files)
     goal = max(TASK_BYTES_MIN, -(-total // tasks))
     groups: list[list[TableFile]] = []

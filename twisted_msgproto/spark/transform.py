@@ -1,15 +1,11 @@
 """Run a pipeline of one's own between the queues and the table, exactly once like everything else.
 
-``msgproto bridge --transform MODULE:FUNCTION`` names a PySpark function, DataFrame → DataFrame.  It
-receives the rows of a batch in the columns of the queues, and what it returns lands: columns added,
-bodies parsed, rows joined, masked, left out.  A batch is still exactly its ranges, its files are
-still made durable by the workers that wrote them, and one commit still says both that files there
-are and how far every gateway has landed.  So whatever the function makes of a batch is in the table
-once, or, when it raises, not at all: the bridge ends with one line, and no mark moves.
+A batch is still exactly its ranges, its files are made durable by the workers that wrote them, and
+one commit says both that files there are and how far every gateway has landed.  When the function
+raises, the bridge ends with one line, and no mark moves.
 
-The function is called for every batch.  It must not keep anything from one batch to the next, and
-gets no more than a batch: aggregates over all rows belong behind the table.  It is called once at
-the start with no rows at all; the columns that it returns then are the table's.
+The function must not keep anything from one batch to the next.  It is called once at the start with
+no rows at all; the columns that it returns then are the table's.
 """
 
 from __future__ import annotations
@@ -217,11 +213,9 @@ class Union(AccumulatorParam[frozenset[Met]]):
     """What reads told.  Told twice (a task was run again) it is still one thing."""
 
     def zero(self, value: frozenset[Met]) -> frozenset[Met]:
-        """Nothing was told."""
         return frozenset()
 
     def addInPlace(self, value1: frozenset[Met], value2: frozenset[Met]) -> frozenset[Met]:
-        """What either side was told."""
         return value1 | value2
 
 

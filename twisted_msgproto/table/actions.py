@@ -66,8 +66,6 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A table's identity, columns, partitioning and properties."""
-
     id: str
     schema: str
     partition_by: tuple[str, ...]
@@ -76,8 +74,6 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVersions:
-    """What a program has to know to read and to write the table."""
-
     reader: int
     writer: int
     reader_features: frozenset[str] = frozenset()
@@ -115,7 +111,6 @@ class Commit:
 
     @property
     def stamp(self) -> Stamp:
-        """Return what tells this version from another one with its number."""
         return (self.run.id if self.run else "", self.operation, self.timestamp)
 
 
@@ -182,7 +177,6 @@ class Proposal:
 
 
 def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
-    """Return the application transactions that say how far gateways have landed."""
     values: dict[str, int] = {}
     for gateway, place in landed.items():
         values[OFFSET_PREFIX + gateway] = place.offset
@@ -207,7 +201,6 @@ def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
 
 
 def version_name(version: int) -> str:
-    """Return the name of a version's file in ``_delta_log``."""
     return f"{version:020d}.json"
 
 
@@ -342,7 +335,6 @@ def _said(info: Mapping[str, Any]) -> tuple[Run | None, str, int]:
 
 
 def data_file(add: Mapping[str, Any]) -> DataFile:
-    """Return the file of an ``add``, from the log or from a checkpoint."""
     statistics = add.get("stats") or ""
     return DataFile(
         path=unquote(add["path"]),
@@ -355,7 +347,6 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
 
 
 def parse_metadata(action: Mapping[str, Any]) -> Metadata:
-    """Return the ``metaData`` action, from the log or from a checkpoint."""
     return Metadata(
         id=action["id"],
         schema=action["schemaString"],
@@ -365,7 +356,6 @@ def parse_metadata(action: Mapping[str, Any]) -> Metadata:
 
 
 def parse_protocol(action: Mapping[str, Any]) -> ProtocolVersions:
-    """Return the ``protocol`` action, from the log or from a checkpoint."""
     return ProtocolVersions(
         reader=action["minReaderVersion"],
         writer=action["minWriterVersion"],

@@ -90,8 +90,6 @@ _SCHEMA = pa.schema(
 
 
 class _Actions:
-    """Actions that still count, as they stand in the log."""
-
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in _SCHEMA.names}
 

@@ -40,8 +40,6 @@ DUE_BYTES = 512 << 20
 
 @dataclass(slots=True)
 class Compacted:
-    """What a compaction did, or would do."""
-
     small: int = 0
     removed: int = 0
     added: int = 0
@@ -130,9 +128,6 @@ def compact(
 
 
 def compact_if_due(table: Table, run: Run) -> Compacted | None:
-    """Compact some of ``table`` if it has more than DUE_FILES small files; return None if it has
-    not.
-    """
     if len(small_files(table.files())) <= DUE_FILES:
         return None
     return compact(table, run, bytes_max=DUE_BYTES)
@@ -171,7 +166,6 @@ class Compactions:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the one that runs has ended, at most so long."""
         if self._thread is not None:
             self._thread.join(seconds)
 

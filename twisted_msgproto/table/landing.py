@@ -1,12 +1,8 @@
 """Workers land ranges of queues as Parquet files, durable before anybody hears of them.
 
-:func:`land_ranges` is one task's work: it reads ranges of any number of gateways and writes one
-Parquet file for each partition value (usually one: today), so how many files there are does not
-depend on how many gateways there are.  It does not use Spark: Spark schedules it (see
-``spark/jobs.py``), tests and other schedulers call it.
-
-What it writes belongs to the table only when a commit says so.  A task that fails removes what it
-has written; one that is killed leaves files that no log names, and vacuum removes them.
+:func:`land_ranges` is one task's work.  It does not use Spark: Spark schedules it.  What it writes
+belongs to the table only when a commit says so.  A task that fails removes what it has written; one
+that is killed leaves files that no log names, and vacuum removes them.
 """
 
 from __future__ import annotations
@@ -329,7 +325,6 @@ class Files:
         self._closed: list[PartitionFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Writes rows that have the columns of a queue."""
         for values, table in split(batch, self._target.partition_by):
             file = self._open.get(values)
             if file is None:
@@ -403,7 +398,6 @@ class PartitionFile:
         self._closed = False
 
     def write(self, table: pa.Table) -> None:
-        """Writes rows of the partition, in the columns of the file."""
         table = table.select(self._schema.names)
         self._held.append(table)
         self._rows += table.num_rows
@@ -418,7 +412,6 @@ class PartitionFile:
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:
-        """Ends the file; nothing if that was done."""
         if self._closed:
             return
         self._closed = True
@@ -429,7 +422,6 @@ class PartitionFile:
         self._stream.close()
 
     def data_file(self) -> DataFile:
-        """What the log has to say of the file, once it is closed."""
         footer = self._writer.writer.metadata
         return DataFile(
             path=self.path,

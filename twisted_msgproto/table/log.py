@@ -211,7 +211,6 @@ class Table:
 
     @property
     def location(self) -> str:
-        """Return where the table is: an absolute path, or a URL."""
         return self._storage.location
 
     @property
@@ -220,7 +219,6 @@ class Table:
 
     @property
     def version(self) -> int:
-        """The last version that was read or made."""
         return self._state.version
 
     @property
@@ -230,7 +228,6 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the table's columns, partition columns among them."""
         return arrow_schema(self._metadata)
 
     @property
@@ -268,7 +265,6 @@ class Table:
 
     @property
     def transactions(self) -> Mapping[str, int]:
-        """Return every application transaction: its id, and its version."""
         return dict(self._state.transactions)
 
     def files(self) -> list[DataFile]:

@@ -72,8 +72,6 @@ READ_AHEAD_OCTETS = 1 << 18
 
 
 class SortedOptions(NamedTuple):
-    """An operator's options as obstore has them."""
-
     config: dict[str, str]
     client: dict[str, str]
     retry: dict[str, Any]
@@ -160,8 +158,6 @@ def _os_errors() -> Iterator[None]:
 
 @dataclass(slots=True)
 class ObjectStorage:
-    """A table in an object store that obstore knows."""
-
     location: str
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -394,8 +390,6 @@ class _Input:
 
 
 class _Output:
-    """A file of obstore as pyarrow writes one."""
-
     def __init__(self, file: Any) -> None:
         self._file = file
         self._position = 0

@@ -254,7 +254,6 @@ def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterabl
 
 
 def consumer_name(table_id: str) -> str:
-    """Return the consumer's name if no other was configured."""
     return f"spark-{re.sub(r'[^0-9A-Za-z]', '', table_id)[:CONSUMER_DIGITS]}"
 
 

@@ -53,7 +53,6 @@ def metadata_of(
 
 
 def arrow_schema(metadata: Metadata) -> pa.Schema:
-    """Return the columns of a table, as pyarrow writes and reads them."""
     return pa.schema(Schema.from_json(metadata.schema).to_arrow())
 
 

@@ -38,8 +38,6 @@ CHECKSUM = ".crc"
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would remove."""
-
     paths: list[str] = field(default_factory=list)
     bytes: int = 0
 
@@ -187,8 +185,6 @@ ATTEMPTS_MAX = 20
 
 @dataclass(slots=True)
 class Expired:
-    """What an expiry removed, or would remove."""
-
     before: date
     days: list[str] = field(default_factory=list)
     files: int = 0

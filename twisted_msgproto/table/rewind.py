@@ -30,8 +30,6 @@ from .verify import GatewayReport, Report, verify
 
 @dataclass(slots=True)
 class Rewound:
-    """What became of one gateway."""
-
     gateway: str
     before: Landed
     place: Landed
@@ -42,8 +40,6 @@ class Rewound:
 
 @dataclass(slots=True)
 class Plan:
-    """What a rewind does, or would do."""
-
     gateways: list[Rewound] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
     """These files are written again without the removed rows, or are lost."""
@@ -208,7 +204,6 @@ def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
 
 
 def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
-    """Commit the places and the files without the rows that go, in one version."""
     target = target_of(table)
     added: list[DataFile] = []
 
@@ -304,8 +299,6 @@ def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
 
 
 class _Rows:
-    """Single rows of one gateway in a table."""
-
     def __init__(self, table: Table, gateway: str, begin: int, end: int, names: list[str]) -> None:
         self.end = end
         self._table = table

@@ -66,7 +66,6 @@ class Coverage:
     _waits: int = 0
 
     def add(self, lo: pa.Array, hi: pa.Array) -> None:
-        """Add rows; a row whose offset was seen before is there twice."""
         self._waiting.append((lo, hi))
         self._waits += len(lo)
         self.rows += (pc.sum(hi).as_py() or 0) - (pc.sum(lo).as_py() or 0)
@@ -79,7 +78,6 @@ class Coverage:
         return _pairs(self._once)
 
     def twice(self) -> list[Range]:
-        """Return what was seen more than once, in order."""
         self._settle()
         return _pairs(self._twice)
 
@@ -121,12 +119,10 @@ def _without(ranges: list[Range], others: list[Range]) -> Iterator[Range]:
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """Return how many offsets there are in disjoint ranges."""
     return sum(hi - lo for lo, hi in ranges)
 
 
 KEY = ("gateway", "offset")
-"""These columns name a row for good."""
 TIME = "received_at"
 """Rows of all gateways are nearly in the order of this column, as they landed."""
 MICROSECONDS = 1_000_000
@@ -138,14 +134,11 @@ class FileLost(Exception):
 
 @dataclass(slots=True)
 class Offsets:
-    """What files hold of each gateway."""
-
     gateways: dict[str, Coverage] = field(default_factory=dict)
     nameless: int = 0
     lost: dict[str, str] = field(default_factory=dict)
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows that have the columns KEY."""
         held = rows.drop_null()
         self.nameless += rows.num_rows - held.num_rows
         if not held.num_rows:

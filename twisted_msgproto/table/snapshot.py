@@ -28,15 +28,12 @@ from .storage import LOG, Storage, one_line
 
 VERSION = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
-"""A checkpoint has one file, or several parts if it is large."""
 
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Lists what stands in a log."""
-
     versions: tuple[int, ...]
     checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
     """These are version and names of the files of each complete checkpoint, ascending."""
@@ -64,7 +61,6 @@ class State:
     """These are the table's files by path; None until they are needed."""
 
     def apply(self, commit: Commit) -> None:
-        """Advance to the next version."""
         self.version = commit.version
         self.metadata = commit.metadata or self.metadata
         self.protocol = commit.protocol or self.protocol
@@ -85,8 +81,6 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A table as it was read."""
-
     state: State
     base: Base
     commits: tuple[Commit, ...]
@@ -106,7 +100,6 @@ def refused(storage: Storage, error: BaseException) -> bool:
 
 
 def list_log(storage: Storage) -> Listing:
-    """Return what stands in the log, from one listing of its folder."""
     versions: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     for name in storage.log_names():

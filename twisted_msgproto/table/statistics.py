@@ -24,8 +24,6 @@ TIE_BREAKER = "\U0010ffff"
 
 @dataclass(slots=True)
 class _Bounds:
-    """The smallest and the largest value of a column, and its nulls, over row groups."""
-
     nulls: int = 0
     least: Any = None
     most: Any = None
@@ -47,8 +45,6 @@ class _Bounds:
 
 @dataclass(slots=True)
 class _Collected:
-    """The three parts of a file's statistics."""
-
     minimum: dict[str, Any] = field(default_factory=dict)
     maximum: dict[str, Any] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)

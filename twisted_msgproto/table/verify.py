@@ -85,8 +85,6 @@ class GatewayReport:
 
 @dataclass(slots=True)
 class Report:
-    """What ``verify`` has found."""
-
     location: str
     version: int
     files: int
@@ -206,8 +204,6 @@ def _ask(found: GatewayReport, queue: Queue) -> None:
 
 
 class _Reasons:
-    """Why offsets are not in the table, from its notes, its log and the queues."""
-
     def __init__(self, table: Table, queues: Mapping[str, Queue]) -> None:
         self.queues = queues
         self.begins = gaps.begins(table.transactions)
@@ -259,8 +255,6 @@ DAY = "day"
 
 @dataclass(slots=True)
 class GatewayCounts:
-    """What the table holds of one gateway."""
-
     gateway: str
     landed: int | None = None
     """The offset after the last landed row, as the log has it; None when it has none."""
@@ -274,8 +268,6 @@ class GatewayCounts:
 
 @dataclass(slots=True)
 class Counts:
-    """What a table holds."""
-
     location: str
     version: int
     table_id: str

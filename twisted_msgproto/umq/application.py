@@ -1,25 +1,12 @@
 """What a UMQ server may do with its calls: methods by name, and topics by name.
 
-**Methods** are an optional JSON codec: a call's payload is ``["method", args…]`` (``UM-17``).  UMQ
-itself never looks into a payload.  A :class:`MethodRegistry` answers such calls with Python
-functions and documents itself; :class:`Remote` makes the peer's methods functions that return
-Deferreds.
+**Methods** are an optional JSON codec: a call's payload is ``["method", args…]`` (``UM-17``).  An
+exception that was registered as an error for the peer becomes ``{"type": NAME, "message": TEXT}``,
+a refusal ``CODE TEXT``; anything else is ours alone to know, and says "internal error".
 
-* Answer: the result as JSON.
-* Error: ``{"type": NAME, "message": TEXT}`` as the payload of ``E`` for exceptions that were
-  registered as errors for the peer, ``CODE TEXT`` for refusals; anything else is ours alone to
-  know, and says "internal error".
-
-**Topics**: the :class:`Hub` of a stock server has these methods:
-
-* ``["subscribe", NAME, TOPIC-ID]``: publish what comes for NAME to the caller's topic;
-* ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many got it;
-* ``["methods"]``: this list.
-
-An authoriser is asked about the NAME, with the actions ``subscribe`` and ``publish``.  A subscriber
-that does not read is dropped by its topic's limits (``UM-21``).  Thousands may have subscribed to
-one name.  An update is sent to as many as one turn has time for, and to the others in the turns
-after it, a name at a time; everybody else is served between.
+**Topics** are those of a :class:`Hub`.  A subscriber that does not read is dropped by its topic's
+limits (``UM-21``).  Thousands may have subscribed to one name: an update is sent to as many as one
+turn has time for, and to the others in the turns after it; everybody else is served between.
 """
 
 from __future__ import annotations
@@ -83,8 +70,6 @@ def dump(value: Any) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Method:
-    """A function that peers may call, and how."""
-
     name: str
     function: Callable[..., Any]
     signature: inspect.Signature

@@ -119,8 +119,6 @@ async def call(
 
 
 class Receiver(UmqClient):
-    """A client that shows what the server pushes: calls and attributes."""
-
     show: Callable[[Message], None]
     ended: Deferred[None]
 

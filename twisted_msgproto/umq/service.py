@@ -118,7 +118,6 @@ class Options(AuthenticationOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the UMQ server as a child of ``gateway``, which has the sink."""
     settings: dict[str, Any] = {"methods": MethodRegistry()} if options["no-hub"] else {}
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
     factory = gateway.makeFactory(

@@ -1,18 +1,9 @@
-"""The reader's side of a Lumberjack connection is this machine: octets in, events out.  It needs no
-I/O and no clock.
+"""The reader's side of a Lumberjack connection: octets in, events out, without I/O or clock.
 
-How the protocol works
-----------------------
-The **writer** connects, announces a window (``W``), sends that many data frames and waits.  The
-**reader** makes the frames safe and acknowledges the last one of the window, which covers all
-before it.  Sequence numbers only name frames: writers restart them with every window, let them run
-over windows and reconnects, or begin at 0, so neither side ever compares their size (``LJ-11``).
+Sequence numbers only name frames: writers restart them with every window, let them run over
+windows and reconnects, or begin at 0, so neither side compares their size (``LJ-11``).  Frames go
+to the sink at once, because *safe* and *acknowledged* are two states (``LJ-13``).
 
-The reader counts frames in the order in which they arrive.  It delivers them to the sink at once,
-long before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the
-sink has made safe is acknowledged when the window's last frame is among it.
-
-The duties of the caller of a :class:`Reader` are those of :mod:`twisted_msgproto.core.connection`.
 A C frame may take several calls to decode: finish what is ``unfinished`` before ``ended``.
 """
 

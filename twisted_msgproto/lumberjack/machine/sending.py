@@ -1,25 +1,13 @@
-"""The writer's side of a Lumberjack connection is this machine.  It needs no I/O and no clock.
+"""The writer's side of a Lumberjack connection, without I/O or clock.
 
-How a writer works
-------------------
-Events are submitted as **parcels**: what was submitted together is reported together.  What is
-queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame that announces their
-number, then their data frames, all in one ``C`` frame unless compression is off.  Sequence numbers
-begin at 1 in each window, so the number that an ack carries *is* the count of events it covers and
-never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
+What is queued when the writer may send forms a **window** (``LJ-18``).  Sequence numbers begin at 1
+in each, so an ack's number *is* the count of events it covers and never wraps (``LJ-12``).  Then
+the writer waits for it (``LJ-09``).  With ``pipelining`` an ack belongs to the oldest window in
+flight; this is only right with readers that acknowledge every window.
 
-``pipelining`` is how many windows may be in flight at a time.  An ack belongs to the oldest of
-them; this is only right with readers that acknowledge every window.
-
-Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgproto.core.connection`:
-
-1. ``send(events)`` or ``submit(parcel)``, as often as it likes;
-2. ``flush(now)`` after these and after ``receive``: what is queued forms windows, as far as the
-   writer may send;
-3. ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our
-   octets: the reader cannot have answered;
-4. ``lost(now)`` at the end returns all parcels that are not acknowledged, in order, for ``submit``
-   to the writer of the next connection (``LJ-15``).
+The caller of a :class:`Writer` calls ``flush(now)`` after ``send``, ``submit`` and ``receive``,
+``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our octets,
+and ``lost(now)`` at the end: it returns the unacknowledged parcels, in order (``LJ-15``).
 """
 
 from __future__ import annotations
@@ -149,7 +137,6 @@ class Flight:
     acknowledged: int = 0
 
     def acknowledge(self, count: int) -> list[Parcel]:
-        """``count`` more of its events are acknowledged: the parcels that are done by that."""
         self.acknowledged += count
         done = []
         while count:
@@ -374,7 +361,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return Flight(portions, len(payloads)), payloads
 
     def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
-        """Return how much of ``parcel`` fits before the window has too many octets."""
         for index in range(parcel.written, end):
             octets += len(parcel.payloads[index]) + FRAME_OCTETS
             if octets > self._window_octets:

@@ -1,12 +1,6 @@
-"""The shipper does not give up: it connects again and sends again what is unacknowledged.
+"""The shipper connects again and sends again what is unacknowledged.
 
-    shipper = LumberjackShipper(reactor, ["tcp:logs-1:5044", "tcp:logs-2:5044"])
-    shipper.startService()
-    await shipper.send(b'{"message": "hello"}')
-    await shipper.stopService()
-
-The wire is at-least-once: an event whose ack was lost with its connection arrives twice
-(``LJ-15``).
+The wire is at-least-once: an event whose ack was lost arrives twice (``LJ-15``).
 """
 
 from __future__ import annotations
@@ -68,7 +62,6 @@ SHIPPER_LIMITS: Final = (
     Limit("backoff-first", 1.0, "s", "until the first attempt to connect again"),
     Limit("backoff-most", 60.0, "s", "between two attempts, however many have failed"),
 )
-"""A shipper has these limits."""
 
 NEVER_SECONDS: Final = 1e12
 """No connection stands so long: what ends the growing of the intervals is an ack."""

@@ -1,20 +1,4 @@
-"""Both sides of one connection on Twisted move octets, and decide nothing.
-
-A server calls hooks; override them in a subclass::
-
-    class MyServer(LumberjackServer):
-        def messageReceived(self, message):      # None, or a Deferred that delays the ack
-            print(message.body)
-
-    factory = LumberjackServerFactory(sink)
-    factory.protocol = MyServer
-    endpoint.listen(factory)
-
-A client sends events and reports when they are safe::
-
-    client = await endpoint.connect(LumberjackClientFactory())
-    await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
-    await client.sendBatch(documents)                   # fires when the last of them is
+"""Both sides of one Lumberjack connection on Twisted move octets, and decide nothing.
 
 A connection that is lost fails what was not acknowledged; :class:`~.reconnect.LumberjackShipper`
 keeps it, connects again and sends it again.
@@ -81,15 +65,12 @@ read.
 
 
 NOT_ALLOWED: Final = "not-allowed"
-"""This is the reason of the fault of a writer that may not publish."""
 
 REFUSED_MAX: Final = 1000
 """A factory remembers this many refused batches; it forgets the least recent first."""
 
 
 class ReaderLink(SessionLink):
-    """The reader's side of a connection, which ends when its writer may not publish."""
-
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
     machine: Reader
@@ -110,7 +91,6 @@ class ReaderLink(SessionLink):
         return Reader(self.factory.limits)
 
     def transportSecured(self) -> None:
-        """The connection stands; on TLS the writer's certificate, if it has one, names it."""
         certificate = getattr(self.transport, "getPeerCertificate", lambda: None)()
         if certificate is not None:
             self.clientId = _subject(certificate)
@@ -217,17 +197,12 @@ CLIENT_LIMITS: Final = (
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
     Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
 )
-"""A client has these limits."""
 
 log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Sent(Ticket[None]):
-    """A Deferred that fires when the last of its parcels is acknowledged.
-
-    Attributes:
-        parcels: those that are not acknowledged yet.
-    """
+    """A Deferred that fires when the last of its parcels is acknowledged."""
 
     def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
         super().__init__(self._cancelled)
@@ -249,8 +224,6 @@ class Sent(Ticket[None]):
 
 
 class Owner(TypingProtocol):
-    """Who owns the events that a connection only carries."""
-
     def clientWants(self, link: WriterLink) -> None:
         """The client may send: submit parcels while its ``machine.wanted`` is not 0."""
 
@@ -296,7 +269,6 @@ class WriterLink(ClientLink):
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
     def look(self) -> None:
-        """Accept more events, write what may be written and set timers, after a change."""
         self._settle()
 
     def withdraw(self, parcel: Parcel) -> None:
@@ -305,7 +277,6 @@ class WriterLink(ClientLink):
             self.look()
 
     def endInOrder(self) -> None:
-        """Send what waits and await its acks; then :meth:`_settle` ends the connection."""
         self.look()
 
     def endNow(self) -> None:
@@ -345,7 +316,6 @@ class WriterLink(ClientLink):
         self._unanswered = work
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: its parcels go back, or those who wait for them are told."""
         if self._ttl is not None:
             self._ttl.cancel()
             self._ttl = None
@@ -375,7 +345,6 @@ class WriterLink(ClientLink):
         self._abort()
 
     def outputChanged(self, paused: bool) -> None:
-        """Our octets wait in the transport: the reader cannot have answered them."""
         if paused:
             self.machine.paused(self._now())
         else:
@@ -386,7 +355,6 @@ class WriterLink(ClientLink):
 
     @contextmanager
     def _gathering(self) -> Iterator[None]:
-        """What is sent within the block goes out after it, in one window."""
         within, self._following = self._following, True
         try:
             yield

@@ -351,12 +351,10 @@ class Decoder:
         return False
 
     def _above(self, reason: str, text: str, name: str, octets: bytes = b"") -> bool:
-        """End because something is above the limit ``name``, which the text tells."""
         told = f"{text}; {name} is {self._limits.integer(name)}" if name else text
         return self._fault(reason, told, octets, name)
 
     def _incomplete(self, level: Level, needed: int) -> bool:
-        """What begins at this position wants ``needed`` octets, and they are not here."""
         if level.inflation is not None:
             if level.inflation.ended:
                 return self._fault("partial-frame", "a compressed frame ends with a partial frame")
@@ -590,7 +588,6 @@ class Decoder:
         self._budget = 0
 
     def _inspect_kept(self) -> bool:
-        """Have the frames inspected that were found in this turn, and forget them."""
         why = self._inspect(self._kept)
         if why is not None:
             outermost = self._levels[1].inflation
@@ -615,9 +612,6 @@ class Decoder:
         return True
 
     def _kept_many(self) -> bool:
-        """Whether the frames that are kept are more than may be handed on in one turn, or may have
-        completed more windows than allowed: this must be counted then.
-        """
         if len(self._kept) * STEP_WEIGHT_OCTETS > max(self._slice_octets, STEP_WEIGHT_OCTETS):
             return True
         windows = sum(
@@ -653,6 +647,3 @@ class Decoder:
         TYPE_DATA: (LONG.size, _scan_data),
         TYPE_COMPRESSED: (SHORT.size, _begin_compressed),
     }
-    """This maps a frame's type to the octets of its header, and to the function that reads on
-    from there.
-    """

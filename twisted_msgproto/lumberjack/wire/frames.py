@@ -11,12 +11,8 @@ The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-0
     ack        = "A" sequence
     compressed = "C" length zlib-stream-of-whole-frames
 
-A :class:`Decoder` returns data frames as **runs**: neighbours of one version and one type in one
-object, as columns.  A window of 2,048 events in one read is one :class:`Json`, so that nothing
-above this module has to work per event.  Where a run begins and ends depends on how the octets
-arrived; the sequence of events in them does not (``LJ-20``).
-
-A peer's fault is never raised: it is the last item that :meth:`Decoder.feed` returns.
+A :class:`Decoder` returns data frames as **runs**, so that nothing above has to work per event;
+where a run begins depends on how the octets arrived, the events in it do not (``LJ-20``).
 """
 
 from __future__ import annotations
@@ -44,7 +40,6 @@ TYPE_JSON: Final = ord("J")
 TYPE_ACK: Final = ord("A")
 TYPE_COMPRESSED: Final = ord("C")
 TYPES: Final = frozenset((TYPE_WINDOW, TYPE_DATA, TYPE_JSON, TYPE_ACK, TYPE_COMPRESSED))
-"""All frames have one of these type octets."""
 
 SHORT = struct.Struct(">BBI")  # version, type, number
 LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
@@ -52,10 +47,8 @@ HEAD_AND_SEQUENCE = struct.Struct(">HI")
 LENGTH = struct.Struct(">I")
 
 HEADER_OCTETS: Final = SHORT.size
-"""A ``C`` frame has version, type and length."""
 
 ACK_OCTETS: Final = SHORT.size
-"""An ``A`` frame has version, type and sequence number."""
 
 COMPRESSION_DEPTH_MAX: Final = 3
 """Compressed frames may be nested this deep (``LJ-08``)."""
@@ -196,7 +189,6 @@ class Data:
 
     @property
     def long(self) -> bool:
-        """It is worth to be handed on alone."""
         return kept_packed(self.pairs)
 
     @classmethod
@@ -364,10 +356,7 @@ class Inflation:
     """The payload of one C frame, inflated from its start to its end.
 
     Attributes:
-        version: the version octet of the C frame.
         start: the first octets of the C frame, for the log.
-        pieces: its octets, which are not copied.
-        octets: how many these are.
         ended: whether the zlib stream has been read to its end.
         trailing_octets: how many octets stand behind that end; known once it was read.
     """
@@ -450,14 +439,12 @@ class Level:
     _chunks: list[bytes] = field(default_factory=list)
 
     def want(self, needed: int) -> None:
-        """The frame that begins at ``position`` needs ``needed`` octets, and they are not here."""
         rest = self.octets[self.position :]
         self.octets, self.position = rest, 0
         self.wanted = needed - len(rest)
         self._chunks = [rest] if rest else []
 
     def add(self, chunks: Sequence[bytes], octets: int, last: bool) -> None:
-        """Note that ``chunks`` were inflated, ``octets`` together; ``last``: nothing follows."""
         self._chunks += chunks
         self.wanted -= octets
         if self.wanted <= 0 or last:

@@ -27,7 +27,6 @@ FORM: Final = 5
 _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
 COMPILED: Final = _compiled is not None
-"""True if the compiled form is in use."""
 
 _HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
 _LENGTH = struct.Struct(">I")
@@ -132,8 +131,6 @@ def cut_at_limit(run: JsonRun, octets_max: int) -> tuple[JsonRun, int]:
 
 
 class DataLimits(NamedTuple):
-    """The bounds of one D frame: pairs, and octets of a key, of a value, of all."""
-
     pairs: int
     key_octets: int
     value_octets: int
@@ -282,7 +279,6 @@ class PartialData:
     """What was read of an incomplete D frame, so that nothing is read twice (``LJ-03``).
 
     Attributes:
-        pair_count: pairs that the frame has.
         missing: pairs that are not read yet; 0 once the frame is here.
         start: the frame's first octets, for the log.
         octets: how much of the frame was read so far, its header included.

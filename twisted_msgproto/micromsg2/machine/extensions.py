@@ -1,12 +1,8 @@
 """Extensions: what they are, and how both sides agree on those of a connection.
 
-An extension is a small class: it says something in the handshake, and has hooks in the session.
-
-A connection has one instance of each extension that its final handshake lists.  To add one, make a
-subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory or
-a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
-
-They are agreed on with pure functions over the three handshake messages::
+To add one, subclass :class:`Extension` under a name that begins with ``x-`` (``MM-10``) and give it
+to a factory or a machine: ``known=STANDARD.plus(MyExtension)``.  They are agreed on with pure
+functions over the three handshake messages::
 
     client   opening     required A, B   optional X, Y                              MM-02
     server   answer      required C      optional Y, Z                              MM-03
@@ -48,18 +44,13 @@ COUNT_KEYS: Final = ("max-count", "count", "messagesperack")
 """A number of acknowledgements is written with one of these keys; the first is ours (``MM-20``)."""
 
 COUNT_DIGITS_MAX: Final = 5
-"""It has at most this many digits."""
 
 EXPIRY_KEY: Final = "ackexpiretime"
 """Under ``ack`` a peer says with this how many milliseconds it waits for an acknowledgement."""
 
 
 class Inspection(Protocol):
-    """Inspects a body that may need more than one turn of the reactor.
-
-    Attributes:
-        done: the body is good.
-    """
+    """Inspects a body that may need more than one turn of the reactor."""
 
     done: bool
 
@@ -638,8 +629,6 @@ class Asked(NamedTuple):
 
 
 def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:
-    """Return what the client has to answer to the server's ``reply``."""
-
     def names(offers: Iterable[Offer]) -> list[str]:
         return [known[offer.name].name for offer in offers]
 

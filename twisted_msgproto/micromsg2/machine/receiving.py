@@ -44,8 +44,6 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Broken(Exception):
-    """The peer broke the protocol inside a frame that was whole."""
-
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
@@ -101,7 +99,6 @@ class Inbox:
     Attributes:
         window: numbers of whole payloads by position, and which of them are safe.
         count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
-        annotating: extensions that say something about each message, with their indexes.
         objecting: extensions that may refuse a body (MM-28).
         repeat_seen: a repeat came that the newest ack covers.
         inspected: the body that is being inspected; nothing behind it is looked at meanwhile.
@@ -150,7 +147,6 @@ class Inbox:
 
     @property
     def held_octets(self) -> int:
-        """Return octets of a payload of which parts are missing, or which is being inspected."""
         if self.inspected is not None:
             return len(self.inspected.message.payload) + self.inspected.read.weight
         payload = self._payload
@@ -161,7 +157,6 @@ class Inbox:
         return self._payload is not None
 
     def take(self) -> MessagesReceived | None:
-        """Return the messages that have come so far, as one slice of the window; None for none."""
         batch = self._batch
         if batch is not None:
             batch.position = self._sliced = self.window.slice()
@@ -178,7 +173,6 @@ class Inbox:
         return self._sliced
 
     def receive_run(self, run: Messages) -> None:
-        """Receive complete frames: plain new ones as columns, anything else one by one."""
         reads, weight = None, 0
         if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
             reads, weight = self._read_all(run.properties)
@@ -316,7 +310,6 @@ class Inbox:
             self._counters.over_window += min(numbers, over)
 
     def _take(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
-        """Receive a new and complete payload; extensions may want to inspect it."""
         if not self.objecting:
             self._keep(message, read, said, numbers)
             return
@@ -361,7 +354,6 @@ class Inbox:
                 self._refused(inspected.message.sequence, judged.value)
 
     def resume(self) -> None:
-        """Continue the inspection, and read behind that body once there is a verdict."""
         assert self.inspected is not None
         self._inspect(self.inspected)
         if self.inspected is None:

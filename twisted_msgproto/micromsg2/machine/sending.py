@@ -43,9 +43,6 @@ class Sending(Connection[bytes, bytes, Event]):
     """The sending half of a session.
 
     Attributes:
-        limits: the limits in force.
-        counters: plain integers for metrics.
-        extensions: the agreed ones in the order of their indexes; empty before that.
         sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
 
@@ -96,7 +93,6 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def established(self) -> bool:
-        """The handshake is through and nothing has gone wrong since."""
         return self._machine.state is Side.ESTABLISHED
 
     @property
@@ -208,7 +204,6 @@ class Sending(Connection[bytes, bytes, Event]):
         return numbers
 
     def _number(self, messages: Sequence[tuple[Unnumbered, ...]], numbers: list[int]) -> None:
-        """Send these, as far as the window has room, and add their ``numbers``."""
         window = self.sending
         if window is not None:
             messages = messages[: window.room]

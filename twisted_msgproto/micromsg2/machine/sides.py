@@ -1,21 +1,12 @@
 """The machines of both sides of a MicroMsg2 connection; they need no I/O and no clock.
 
-How the protocol works
-----------------------
-The **client** opens with a handshake, the **server** answers, the client closes the handshake with
-the final list of extensions (:mod:`.extensions`).  From then on both sides are
-alike: each may send messages, commands, extension frames and errors, each counts its own messages
-from 1 and after 65535 goes on with 1 (``MM-13``).
-
 With ``ack`` or ``batch-ack`` a sender has at most N messages in flight, and the receiver
 acknowledges what is *safe* (``MM-19``): with ``batch-ack`` whatever is when outputs are asked for,
-with ``ack`` when N are, or after a while.
-Acknowledgements are cumulative, by position in the window, never by the size of a number
-(``MM-21``).  Without either, numbers are carried and never looked at.
+with ``ack`` when N are, or after a while.  Acknowledgements are cumulative, by position in the
+window, never by the size of a number (``MM-13``, ``MM-21``).
 
-Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
-``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
-settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known that message it was.
+A client calls ``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that
+shall count as settled, and ``fail(sequence)`` instead of ``not_safe`` where that message is known.
 """
 
 from __future__ import annotations
@@ -291,12 +282,10 @@ class Session(Sending):
             self._receive_error(frame)
 
     def _emit(self, event: Event) -> None:
-        """Return ``event``, and before it the messages that have come so far."""
         self._flush()
         self._events.append(event)
 
     def _flush(self) -> None:
-        """Return the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
             self._firsts[batch.position] = batch.sequences[0]
@@ -457,7 +446,6 @@ class Session(Sending):
         return []
 
     def _write_ack(self) -> None:
-        """Acknowledge everything that is safe (or say again what was acknowledged)."""
         window = self._window
         if self._acks is None or not window.safe:
             return

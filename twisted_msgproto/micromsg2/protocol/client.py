@@ -1,13 +1,4 @@
-"""The side of MicroMsg2 that connects, its subscriptions, and the service that reconnects.
-
-::
-
-    client = await clientEndpoint.connect(MicroMsg2ClientFactory())
-    await client.whenEstablished()
-    await client.send("orders", b"...", {"amount": 3})
-    async for message in await client.subscribe("topic/prices", "market=Teu;amount>=N100"):
-        print(message.body)
-"""
+"""The side of MicroMsg2 that connects, its subscriptions, and the service that reconnects."""
 
 from __future__ import annotations
 
@@ -169,7 +160,6 @@ class Subscription(Ending):
         return await self._arrivals.take()
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
-        """It has ended: everybody who waits for anything of it hears so."""
         if not self._conclude(reason, failure):
             return
         if reason == UNSUBSCRIBED and self.destination.startswith(TOPIC_PREFIX):
@@ -181,8 +171,6 @@ class Subscription(Ending):
 
 
 class Subscriptions:
-    """The subscriptions of one session, and what came for those that were iterated."""
-
     def __init__(self) -> None:
         self.living: dict[str, Subscription] = {}
         self._arrivals: dict[str, Arrivals] = {}  # those that have ended as well
@@ -194,7 +182,6 @@ class Subscriptions:
         filter: Filter | None,
         arrivals: Arrivals | None,
     ) -> Subscription:
-        """``link`` has asked for it, perhaps not for the first time."""
         living = self.living.get(destination)
         if living is not None:
             living.filter = filter
@@ -213,7 +200,6 @@ class Subscriptions:
             subscription._end(reason, failure)
 
     def objected(self, event: ErrorReceived) -> None:
-        """The server said ERROR: which subscriptions does it refuse?"""
         for destination in self._refused(event):
             error = Refused(f"the server said {shown(event.text)}", event.code)
             self.end(destination, REFUSED, error)
@@ -264,8 +250,6 @@ DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EX
 
 
 class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
-    """The link of a client's connection, with its subscriptions."""
-
     factory: MicroMsg2ClientFactory
 
     def makeMachine(self) -> Client:
@@ -310,7 +294,6 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self._guarded(self.protocol.subscriptionEnded, subscription, reason)
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
-        """Give the messages of iterated subscriptions to these, and others to the hook."""
         if self.subscriptions.wanted:
             return self.offerTo(self._hear, batch)
         return super().offer(batch)
@@ -464,9 +447,6 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
 
 
 def default_proposal(count: int = 100) -> Proposal:
-    """Return what a client offers when nobody says: ``batch-ack`` with ``count``, and
-    ``pub-sub``.
-    """
     return Proposal(
         optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
     )

@@ -1,15 +1,4 @@
-"""The side of MicroMsg2 that accepts: it receives messages and serves subscriptions.
-
-::
-
-    class MyServer(MicroMsg2Server):
-        def messageReceived(self, message):      # None, or a Deferred that delays the ack
-            print(message.destination, message.body)
-
-    factory = MicroMsg2ServerFactory(sink)
-    factory.protocol = MyServer
-    serverEndpoint.listen(factory)
-"""
+"""The side of MicroMsg2 that accepts: it receives messages and serves subscriptions."""
 
 from __future__ import annotations
 
@@ -49,8 +38,6 @@ UNLIMITED_ROOM = 256
 
 
 class Publication:
-    """Messages of one read on their way to topics and queues; then they are acknowledged."""
-
     __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
 
     def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
@@ -74,7 +61,6 @@ class Publication:
         self._server.factory.withheld.add(self._server, self._octets)
 
     def came(self) -> None:
-        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
         self._parts -= 1
         if self._paused and not self._parts:
             self._server.control.resume("fan-out")
@@ -92,8 +78,6 @@ class Publication:
 
 
 class MicroMsg2ServerLink(MicroMsg2Link):
-    """The link of a server's connection; to the broker it is a consumer."""
-
     factory: MicroMsg2ServerFactory
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
@@ -168,7 +152,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             arrived.batch.envelope = arrived.envelopes
 
     def publish(self, arrived: Arrived) -> None:
-        """Publish what is safe to consumers; the ack waits until their queues accept it."""
         broker, event = self.factory.broker, arrived.event
         if broker is None or (
             arrived.envelopes is None and not broker.concerns_topics(event.destinations)
@@ -210,7 +193,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
     # What the broker asks of a consumer.
 
     def room(self) -> int:
-        """Return how many messages the broker may push now; what was sent by hand goes first."""
         if self._ended or self._outputPaused or self._unsent:
             return 0
         room = self.machine.room
@@ -241,7 +223,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         self._breakOff(SLOW_CONSUMER, "too many messages wait for this subscriber")
 
     def failed(self, error: Exception) -> None:
-        """A message cannot be written to this consumer; all it had is back in its queue."""
         self.log.failure(
             "{peer}: closed: a message cannot be delivered to it", Failure(error), peer=self.peer
         )

@@ -70,12 +70,10 @@ LIMITS: Final = (
         "for a sender to full queues to acknowledge what it has of them; 0 = off",
     ),
 )
-"""The factories of both sides have these limits."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 Listener = Callable[[Message], Any]
-"""Hears of a message, as the hook ``messageReceived`` does."""
 
 
 class MessageRefused(Exception):
@@ -120,7 +118,6 @@ class Sent:
     remaining: int
 
     def done(self, count: int) -> None:
-        """``count`` more are acknowledged, or written where nobody acknowledges."""
         self.remaining -= count
         if not self.remaining:
             self.ticket.done(None)
@@ -139,8 +136,6 @@ def refused_number(event: ErrorReceived) -> int | None:
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """Base class of the factories of both sides."""
-
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
 
@@ -149,8 +144,6 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 
 
 class MicroMsg2Link(SessionLink):
-    """The link of a connection of either side, with messages that wait for space in the window."""
-
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
     machine: machine.Session
@@ -301,14 +294,12 @@ class MicroMsg2Link(SessionLink):
         self.machine.refuse(sequence, failure.getErrorMessage())
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
-        """As the hook ``batchReceived`` by default."""
         if type(self.protocol).messageReceived is SessionHooks.messageReceived:
             sink = self.factory.sink
             return None if sink is None else sink.put(batch)
         return self.offerTo(self.protocol.messageReceived, batch)
 
     def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
-        """Let ``listener`` hear of each message, and then give the batch to the sink."""
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
@@ -343,13 +334,11 @@ class MicroMsg2Link(SessionLink):
             await stored
 
     def _safe(self, arrived: Arrived) -> None:
-        """This batch is in the sink: publish what is in order, then acknowledge."""
         arrived.stored = True
         while self._arrived and self._arrived[0].stored:
             self.publish(self._arrived.pop(0))
 
     def publish(self, arrived: Arrived) -> None:
-        """Everything but the acknowledgement is done; the server has a broker to tell."""
         self.settled(arrived)
 
     def settled(self, arrived: Arrived) -> None:
@@ -465,7 +454,6 @@ class MicroMsg2Link(SessionLink):
     # ── the flow of what is sent ────────────────────────────────────────────────────────────────
 
     def lookProducer(self) -> None:
-        """Pause or resume a producer, as its messages wait or not."""
         if self.producers.producer is not None:
             blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
             self.producers.look(blocked)
@@ -510,7 +498,6 @@ class MicroMsg2Link(SessionLink):
         self._lookClosing()
 
     def leave(self) -> Deferred[None]:
-        """As :meth:`MicroMsg2Client.leave`."""
         if not self._ended:
             self.because(ConnectionClosed("the connection was closed"))
             self.endNow()

@@ -267,9 +267,6 @@ def encode_numbered(
 def encode_message(
     sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
 ) -> Sequence[bytes]:
-    """Return the frames of one payload, all under the same number; see
-    :func:`encode_unnumbered`.
-    """
     frames = encode_unnumbered(address, payload, part_octets)
     return [_START.pack(flags, sequence) + content for flags, content in frames]
 
@@ -528,7 +525,6 @@ class Decoder:
         return True
 
     def _frame(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """Return the frame at ``start``, of whatever type; where it ends."""
         flags = data[start]
         kind = flags & TYPES
         if flags & ~KNOWN_FLAGS:

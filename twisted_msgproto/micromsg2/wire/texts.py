@@ -154,12 +154,10 @@ def _spelled(number: int | Decimal) -> str:
 # Properties -------------------------------------------------------------------------------------
 
 Properties = Mapping[str, Value]
-"""These are the properties of one message, by key."""
 
 NO_PROPERTIES: Final[Properties] = {}
 
 Writable = Value | str | int | float | Decimal | datetime
-"""What may be sent as a property's value."""
 
 
 def read_properties(octets: bytes) -> dict[str, Value]:

@@ -1,12 +1,8 @@
 """The client's control flow: one request at a time, repeated until it is answered (``MT-28``).
 
-A client opens, authenticates if it is asked to, selects a profile and asks for leases.  What it has
-done it can do again: when a reply does not come in time it drops its socket and begins anew on
-another one, and when the server answers 401 (its session has ended) it begins anew on the same one.
-*Anew* means Open, Authorize as asked, Profile and every lease that is held, and then the request
-that was interrupted.
+When a reply does not come in time it begins anew on another socket, and after a 401 on the same
+one: Open, Authorize as asked, Profile, every lease that is held, and the interrupted request.
 
-The duties of the caller of a :class:`Client` are those of :mod:`twisted_msgproto.core.connection`.
 Verbs queue requests and return their number; the answer comes as an event with that number.  On
 :class:`SocketDropped` close the socket, make a new one, and send to that.
 """
@@ -53,8 +49,6 @@ from ..wire.data import IllFormed
 
 
 class SaslClient(Protocol):
-    """One SASL cycle of a client."""
-
     mechanism: str
 
     @property
@@ -254,7 +248,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self.counters["requests"] += 1
 
     def _anew(self) -> None:
-        """Put into the script what makes the server know us as it must for the task in hand."""
         self._script.clear()
         self._current = None
         task = self._task
@@ -369,7 +362,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._done(task, reply)
 
     def _began(self, request: Open) -> None:
-        """A session of the caller's own wish: what belonged to the one before is over."""
         self._open, self._profile = request, None
         self._leases.clear()
 
@@ -394,7 +386,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
                 self._events.append(Answered(task.number, reply))
 
     def _fail(self, code: int, reason: str) -> None:
-        """The task in hand has failed, by itself or because it could not begin anew."""
         current = self._current
         if current is not None and current is not self._task and current.number is not None:
             # Only a lease that was to be renewed: that one is lost, the rest goes on.

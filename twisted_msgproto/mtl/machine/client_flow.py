@@ -1,12 +1,9 @@
 """The client's side of one data flow: frames in, frames out, over as many sockets as it takes.
 
-A flow is made with the lease that the control flow got.  It shows the lease, and when the server
-says 200 it summons or writes.  When the server is silent for too long, or does not know the flow
-any more, the flow is suspended: the caller gets another lease and a new socket and calls ``renew``;
-then the flow summons what it had summoned and sends again what was not confirmed.
-
-Commands and contents draw their sequences from one counter, so that a Response never has two
-meanings (``MT-18``).
+When the server is silent for too long, or does not know the flow any more, the flow is suspended:
+the caller gets another lease and a new socket and calls ``renew``; then the flow summons what it
+had summoned and sends again what was not confirmed.  Commands and contents draw their sequences
+from one counter, so that a Response never has two meanings (``MT-18``).
 """
 
 from __future__ import annotations
@@ -80,7 +77,6 @@ class Incoming:
         self._base = 0  # what is added to the server's sequences
 
     def renew(self) -> None:
-        """There is another lease: what was not settled comes again."""
         self.unconfirmed.clear()
         self._base += self._last + 1
         self._last = -1

@@ -174,7 +174,6 @@ class DataFlows(Sessions):
             self._end_session(session, "left")
 
     def _end_failed(self, flow: Flow, error: Exception) -> None:
-        """A profile cannot serve this flow."""
         self._profile_failed(error)
         if self._stands(flow):
             self.counters["flows_failed"] += 1
@@ -523,9 +522,6 @@ class DataFlows(Sessions):
         self._offer(flow)
 
     def refill(self, now: float) -> None:
-        """Let unconfirmed readers have their next burst, because the sockets have sent what
-        waited.
-        """
         self._now = now
         exhausted = list(self._exhausted)
         self._exhausted.clear()
@@ -533,15 +529,11 @@ class DataFlows(Sessions):
             self._refill(flow)
 
     def blocked(self, peer: bytes) -> None:
-        """Note that the socket accepts no more for this peer: no content for it until
-        ``unblocked``.
-        """
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
 
     def unblocked(self, peer: bytes, now: float) -> None:
-        """Note that the socket accepts more for this peer again."""
         self._now = now
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow) and flow.blocked:

@@ -1,22 +1,8 @@
 """What the server knows of its clients, and what profiles do with their content.
 
-A client has a :class:`Session`, which holds leases and the data flows that were opened with them.
-What is legal on a flow stands in :data:`~twisted_msgproto.mtl.terms.states.FLOW`.
-
-Profiles (``MT-25``, ``MT-26``) are a public extension point.  Subclass :class:`Profile`, say what
-it has (its name, its resources, which way content may go, which confirmation it supports) and what
-becomes of content::
-
-    class Newest(Profile):
-        name = "newest"                      # lower case
-        confirmations = ("none",)
-
-        def accept(self, flow, resource, contents): …      # contents of a writer are safe
-        def ready(self, flow): …                           # a reader has room: flow.send(…)
-
-and give an instance to the server.  A profile is a sans-I/O machine too: it is called by the server
-and sends with :meth:`.ReadingFlow.send` to readers that have summoned the resource and whose
-``room`` is above 0.
+Profiles (``MT-25``, ``MT-26``) are a public extension point.  A profile is a sans-I/O machine too:
+it is called by the server and sends with :meth:`.ReadingFlow.send` to readers that have summoned
+the resource and whose ``room`` is above 0.
 
 A ZeroMQ identity does not name a connection: it may have another owner at once when its owner has
 left.  So a connection's name is its identity together with a serial that is never given again
@@ -260,11 +246,7 @@ class Flow:
 
     Attributes:
         peer: the data connection; never shown to anybody.
-        grant: the lease that opened the flow.
-        heard_at: when the peer sent anything last.
-        sent_at: when anything was sent to it last.
         commands: sequences of the last commands, which a Response may still be on its way for.
-        state: where the connection stands.
         address: the network address behind it; "" if it is not known.
         octets: what the session keeps for the names of the flow.
     """
@@ -291,7 +273,6 @@ class ReadingFlow(Flow):
         summoned: the resources that the peer has summoned, with their names encoded.
         unconfirmed: contents by sequence, oldest first, with their resource (confirm ``full``).
         last_sent: the sequence of the last content; they count from 1 (``MT-18``).
-        prefetch: how many contents may be unconfirmed.
         burst: how many more contents an unconfirmed reader gets before its socket is looked at.
         exhausted: where the flow puts itself when its burst is used up.
         blocked: the socket takes no more for this peer now.

@@ -1,26 +1,14 @@
 """The broker's machine is above its sockets: frames in, frames out, with the time as an argument.
 
-How the protocol works
-----------------------
-On the **control flow** a client opens a session, authenticates, selects a profile and asks for
-leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
-resources and gets content) or writes.  A session is known by the control connection that opened it,
-a flow by the data connection that showed the lease; a flow ends with its connection, and a session
-with the last of its connections (``MT-30``). A connection goes by its name, see :mod:`.flows`.
-Both end, too, when they have been silent for too long.
+It is the whole broker, and no single connection, because its sockets are.  A session is known by
+the control connection that opened it, a flow by the data connection that showed the lease; a flow
+ends with its connection, and a session with the last of its connections (``MT-30``).
 
-A machine is the whole broker here, and no single connection, because its sockets are.
-
-Duties of the caller of a :class:`Server`, beside those of :mod:`twisted_msgproto.core.connection`:
-
-1. ``receive(Arrival(channel, messages, peers), now)`` with what a socket gave;
-2. answer :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or
-   later;
-3. ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more, ``peer_lost(peer)`` who
-   is given up because of that;
-4. ``leaving(peer)`` when a connection has ended, ``left(peers, now)`` when all of it was read.
-
-Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REASON``.
+Answer :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or
+later.  ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more,
+``peer_lost(peer)`` who is given up because of that; ``leaving(peer)`` when a connection has ended,
+``left(peers, now)`` when all of it was read.  Ill-formed messages are dropped and counted in
+``counters`` under ``dropped:REASON``.
 """
 
 from __future__ import annotations

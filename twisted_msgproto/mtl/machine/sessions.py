@@ -110,12 +110,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
     so that what one message costs does not grow with those who are silent.
-
-    Attributes:
-        limits: in force.
-        profiles: by name.
-        counters: plain integers by name, for metrics.
-        data_port: what a 202 reply says.
     """
 
     counters: dict[str, int]
@@ -165,7 +159,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
     def take_profile_errors(self) -> list[Exception]:
-        """Return what profiles have raised since this was asked last."""
         errors, self.profile_errors = self.profile_errors, []
         return errors
 
@@ -362,7 +355,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._answer(session, 202, port=self.data_port, lease=token)
 
     def _may_keep(self, session: Session, octets: int, what: str) -> bool:
-        """Return whether a session may keep so much more for its client; if not, it is told of."""
         if session.kept.fits(octets):
             return True
         self._events.append(KeptTooMuch(what))
@@ -392,7 +384,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._answer(session, 402, mechanism=session.mechanism, challenge=text)
 
     def authorize(self, session: Session, user: str | None, now: float) -> list[ServerEvent]:
-        """The client is ``user`` (None: nobody in particular)."""
         if self._awaits_answer(session, now):
             session.user = user
             self._ready(session)

@@ -1,23 +1,7 @@
 """MTL's client on Twisted: verbs that return Deferreds, over sockets that come and go.
 
-::
-
-    client = MtlClient("tcp://127.0.0.1:5049")
-    await client.open("host")                      # the profiles, or () when it has to authorize
-    await client.authorize(credentials("user", "password"))
-    await client.profile("queue")
-    writer = await client.writer(["orders"], "full")
-    await writer.send("orders", b"…")              # fires when the server has it safe
-    reader = await client.reader(["orders"], "full", received=print)
-    await reader.summon("orders")
-    await client.close()
-
-When the server does not answer the client drops its socket, connects again, opens the session
-again and renews its leases; what a writer has in flight is sent again then, so contents arrive at
-least once.
-
-:class:`MtlClientService` adds the first session and whatever ends one for good: a log-in that is
-refused, a server that is away while no flow waits for it.
+When the server does not answer the client drops its socket, connects again and renews its leases;
+what a writer has in flight is sent again then, so contents arrive at least once.
 """
 
 from __future__ import annotations
@@ -64,8 +48,6 @@ NOT_AUTHORIZED = 401
 
 
 class Owner(Protocol):
-    """Who keeps a client for others, and hears what happens on its control flow."""
-
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
         """Note an event of the control flow."""
 
@@ -139,7 +121,6 @@ class ControlLink(ClientLink):
         return socket
 
     def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
-        """Return a socket for a data flow, connected to the server's data port."""
         return self._socket(received, with_port(self.endpoint, port))
 
     def _controlSocket(self) -> Any:
@@ -202,7 +183,6 @@ class ControlLink(ClientLink):
         return failure
 
     def startsAnew(self) -> None:
-        """Another session is asked for: the one before does not stand."""
         self._established = False
 
     def _takeUp(self) -> None:
@@ -232,7 +212,6 @@ class ControlLink(ClientLink):
             self._takeUp()
 
     def flowEnded(self, flow: FlowLink) -> None:
-        """A flow is over: its lease is not renewed any more."""
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
         self._cancelRenewal(flow)
@@ -247,7 +226,6 @@ class ControlLink(ClientLink):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def endInOrder(self) -> None:
-        """Let every flow finish what is in flight; requests are still answered."""
         for flow in list(self.flows.values()):
             flow.drain()
         self.endIfAlone()
@@ -626,7 +604,6 @@ class MtlClientService(ReconnectingService[MtlClient]):
         self._established(client)
 
     def _lost(self, failure: Failure) -> None:
-        """There is no session, or none any more: drop the client, and try again later."""
         self._entering = None
         client, self._client = self._client, None
         if self._closing:

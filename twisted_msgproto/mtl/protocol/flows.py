@@ -108,8 +108,6 @@ class Received:
 
 
 class Owner(Protocol):
-    """What a flow needs of its client."""
-
     clock: Any
     peer: str
 
@@ -177,7 +175,6 @@ class FlowLink(Link):
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
     def begin(self) -> None:
-        """Begin, without a lease."""
         self.connect(DealerWire(self._client.clock, self._client.peer, self.connectionLost))
         self.peer = self._client.peer
 
@@ -203,7 +200,6 @@ class FlowLink(Link):
         self.close()
 
     def renew(self, port: int, token: str) -> None:
-        """A lease is there: show it on a socket of its own."""
         if self._ended:
             return
         if self.machine.doubted:
@@ -241,7 +237,6 @@ class FlowLink(Link):
         self._settle()
 
     def flush(self) -> None:
-        """Send now what is otherwise sent with the next turn of the reactor."""
         if not self._ended:
             self.wire.write(self.machine.outputs())
 
@@ -303,7 +298,6 @@ class FlowLink(Link):
     }
 
     def ask(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
-        """Send a command; fires with its answer."""
         try:
             ticket = self.tickets.issue(verb(resource, self._now()))
         except ValueError as error:
@@ -327,39 +321,29 @@ class FlowLink(Link):
 
     @property
     def opened(self) -> bool:
-        """The server has accepted the lease of this flow once."""
         return self._opening is None
 
     @property
     def stands(self) -> bool:
-        """The flow is not over, though it may just be away from its server."""
         return not self._ended
 
     def whenEnded(self) -> Deferred[Exception]:
-        """Return a Deferred that fires when the flow is over, with what has ended it.
-
-        That is ConnectionClosed after ``close``, ``drain`` or the end of the client, else the error
-        that ``lost`` is called with.
-        """
         if self._gone:
             assert self.ending is not None
             return succeed(self.ending)
         return self._leaving.wait()
 
     def close(self) -> None:
-        """End this flow; what nobody has answered fails with ConnectionClosed."""
         self.because(ConnectionClosed("the flow was closed"))
         self.abort()
 
     def fail(self, error: Exception) -> None:
-        """End this flow; what nobody has answered fails with ``error``."""
         if not self._gone:
             self._failed = True
             self.because(error)
             self.abort()
 
     def drain(self) -> None:
-        """The flow ends when what is in flight is answered; its verbs fail from now on."""
         if self._opening is not None:
             self.close()  # nothing could be sent yet
         else:
@@ -373,7 +357,6 @@ class FlowLink(Link):
         self._unanswered = work
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The flow is over: its client knows of it before anybody who waits."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -390,8 +373,6 @@ class FlowLink(Link):
 
 
 class ReaderLink(FlowLink):
-    """The link of a flow that receives content, and keeps it for whoever iterates."""
-
     def __init__(
         self,
         flow: MtlFlow,
@@ -427,7 +408,6 @@ class ReaderLink(FlowLink):
             self._control.resume("backlog")
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The flow is over; who iterates hears of it."""
         super().sessionEnding(reason)
         self.backlog.end(self.ending if self._failed else None)
 
@@ -441,7 +421,6 @@ class MtlFlow:
 
     Attributes:
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
-        link: what connects the flow with its machine and its sockets.
     """
 
     reads: ClassVar[bool]

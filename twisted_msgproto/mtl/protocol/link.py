@@ -181,7 +181,6 @@ class SocketPair(Wire):
         """Read data again."""
 
     def pauseRequests(self) -> None:
-        """Read no requests, either."""
         self._control.pauseProducing()
 
     def getPeer(self) -> IAddress:
@@ -392,7 +391,6 @@ class BrokerLink(SessionLink):
             self._follow(self.machine.not_safe(position, self._now()))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
-        """Follow what the machine says to a call of the application's."""
         self._follow(list(events))
 
     def _settle(self) -> None:
@@ -429,7 +427,6 @@ class BrokerLink(SessionLink):
         super().drain()
 
     def cut(self) -> None:
-        """The time to end in order is over."""
         if not self._ended:
             self._abort()
 

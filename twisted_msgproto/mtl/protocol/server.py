@@ -1,15 +1,7 @@
 """MTL's server on Twisted: moves frames, owns sockets, timers and back-pressure, decides nothing.
 
 There is no transport for each client here: one ROUTER socket takes the requests of all clients and
-another one their data.  What a Twisted developer subclasses is the session::
-
-    class MyServer(MtlServer):
-        def messageReceived(self, message):      # None, or a Deferred that delays the Confirm
-            print(message.destination, message.body)
-
-    factory = MtlServerFactory(sink)
-    factory.protocol = MyServer
-    factory.listen(["tcp://127.0.0.1:5049"], "tcp://127.0.0.1:5050")
+another one their data.  What a Twisted developer subclasses is the session.
 """
 
 from __future__ import annotations

@@ -62,8 +62,6 @@ def decode_table(octets: bytes) -> dict[str, Any]:
 
 
 class _Reading:
-    """One pass over a table's octets."""
-
     def __init__(self, octets: bytes) -> None:
         self.octets = octets
         self.count = 0

@@ -32,7 +32,6 @@ def check_address(address: str) -> None:
 
 
 def is_local(address: str) -> bool:
-    """Only this machine can reach this address."""
     if not address.startswith("tcp://"):
         return True
     host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")

@@ -327,7 +327,6 @@ class Bounded:
         return sum(len(backlog.messages) for backlog in self._backlogs.values())
 
     def shutdown(self) -> None:
-        """Close the socket; what libzmq has goes on being sent for a moment."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None

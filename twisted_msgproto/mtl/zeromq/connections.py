@@ -3,17 +3,12 @@
 libzmq names a connection by its descriptor.  Another connection may have that descriptor as soon as
 libzmq has closed it, so whatever changes a connection compares addresses before.
 
-libzmq's monitor tells which *descriptor* was disconnected, and a message knows the descriptor it
-came through; but a descriptor is used again at once.  So each connection gets a serial in our
-answer to its ZAP request, which libzmq puts into the metadata of all its messages (``MT-30``).
-Before each answer the monitors are read until they are empty.  So when a descriptor is told to be
-disconnected, every serial under it that was given until then belongs to a connection that has
-ended, also one whose messages were not read yet; and whoever has the descriptor next gets a higher
-one.
+So each connection gets a serial in our answer to its ZAP request, which libzmq puts into the
+metadata of all its messages (``MT-30``).  Before each answer the monitors are read until they are
+empty: when a descriptor is told to be disconnected, every serial under it that was given until then
+belongs to a connection that has ended, also one whose messages were not read yet.
 
-libzmq accepts as many connections as there are file descriptors, and each may fill its share of
-memory.  A connection above a limit is shut down at its descriptor, and its peer connects again
-later by itself.
+A connection above a limit is shut down at its descriptor, and its peer connects again by itself.
 """
 
 from __future__ import annotations
@@ -137,8 +132,6 @@ def metadata(serial: int) -> bytes:
 
 
 class Connections:
-    """The serials of one server's connections, through all its sockets."""
-
     def __init__(self) -> None:
         self._given = 0
         self._closed: dict[int, int] = {}  # descriptor → the last serial given when it was closed
@@ -272,7 +265,6 @@ class ConnectionAdmission:
             self._addresses[address] += 1
 
     def _make_room(self, address: str) -> None:
-        """Close a silent connection for a newcomer, if there is one."""
         silent = self._room(address, self.connections)
         if silent is not None:
             where = self.connections[silent]

@@ -88,7 +88,6 @@ class Watched:
 
     @property
     def trouble(self) -> str:
-        """Why it may be that nobody answers; empty before anything is known."""
         if self.monitor is not None:
             self.monitor.readAll()
         return ENDLESS if self._endless else self._trouble
@@ -176,8 +175,6 @@ def _txzmq() -> Any:
 
 
 class Sockets:
-    """A ZeroMQ context in a reactor; makes sockets and closes them all."""
-
     def __init__(self, reactor: Any) -> None:
         factory, self._router, self._admission, self._dealer, self._monitor = _txzmq()
         self._factory = factory()

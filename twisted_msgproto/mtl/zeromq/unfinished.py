@@ -1,24 +1,15 @@
 """Bound the messages that have begun and not ended, of one connection and of all (``MT-29``).
 
-libzmq bounds the octets of a frame and the whole messages of a peer, but not how many frames one
-message has, and it hands over nothing of a message before its last frame has come.  So each
-connection is looked at in turn: what libzmq has taken from the kernel since its last whole message,
-which was not there when the ROUTER had been read to its end, is unfinished.  A connection may have
-as much of it as the largest message; all of a process together may weigh half of what its peers may
-make it hold, and above that the largest are cut off.
+libzmq does not bound how many frames one message has, and hands over nothing of it before its last
+frame has come.  So each connection is looked at in turn: what libzmq has taken from the kernel
+since its last whole message, which was not there when the ROUTER had been read to its end, is
+unfinished.  Octets are not memory: a frame of two octets on the wire needs 64.  Who has opened a
+flow is taken at its word; the octets of others weigh as much as they may need.  Only TCP on Linux
+tells what came: connections of ipc, and those on other systems, are not watched.
 
-Octets are not memory: a frame of two octets on the wire needs 64.  Who has opened a flow is taken
-at its word; from others nothing large is honest, so their octets weigh as much as they may need.
-
-Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
-
-:class:`SendBacklogs` bounds what libzmq holds for peers that do not read.  libzmq does not say how
-much that is.  But the system says how many octets of a connection the other end has acknowledged,
-and ZeroMQ's framing says how many octets a message becomes at least: what was passed to libzmq and
-is not acknowledged is held by it and the kernel.  It is entered in the ledger of the process as
-unread output, with what waits outside libzmq.  One peer could leave all of the ledger's limit
-unread; so while all together hold much, less is passed to libzmq for each.  A peer that reads
-nothing loses its place first.
+:class:`SendBacklogs` bounds what libzmq holds for peers that do not read: what was passed to libzmq
+and the other end has not acknowledged, as the system tells.  It is entered in the ledger of the
+process as unread output.  While all together hold much, less is passed to libzmq for each.
 """
 
 from __future__ import annotations
@@ -40,7 +31,6 @@ from . import Bounds
 from .connections import EVENT, shut_down, standing, waiting_in
 
 LOOK_SECONDS: Final = 0.05
-"""Some connections are looked at this often."""
 
 LOOKS_PER_TURN: Final = 500
 
@@ -91,8 +81,6 @@ NAME: Final = itemgetter(0)
 
 
 class Octets(NamedTuple):
-    """What the system knows of a connection: octets that came, and what of ours went out."""
-
     received: int
     acknowledged: int
     segments: int
@@ -236,7 +224,6 @@ class Unfinished:
     Attributes:
         largest: octets that an honest peer may have sent of a message, with what comes beside it.
         held: octets that libzmq may hold of an honest peer whose messages nobody reads.
-        descriptors: the connections that are watched.
     """
 
     def __init__(
@@ -337,7 +324,6 @@ class Unfinished:
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
     def look_at(self, descriptor: int) -> None:
-        """Weigh this connection's unfinished message, and end it if that is too much by itself."""
         seen = self.descriptors.get(descriptor)
         now = None if seen is None else self._octets(descriptor)
         if seen is None or now is None:
@@ -383,7 +369,6 @@ class Unfinished:
         seen.weight = weight
 
     def make_room(self, descriptor: int) -> None:
-        """End this connection, since all together weigh too much."""
         seen = self.descriptors[descriptor]
         self._cut(descriptor, seen, seen.weight, self._made_room)
 
@@ -449,8 +434,6 @@ CURVE_OCTETS: Final = 33
 
 
 class Backlog:
-    """What one peer has not taken yet, beside what libzmq holds for it."""
-
     __slots__ = ("full", "messages", "octets", "since")
 
     def __init__(self, since: float) -> None:
@@ -464,8 +447,6 @@ class SendBacklog:
     """What one peer has not read yet, as the ledger's holder.
 
     Attributes:
-        name: of its connection.
-        descriptor: of its connection.
         passed: octets that were passed to libzmq and the peer has not acknowledged.
         check_at: from this many on the system is asked again.
         waiting: octets that wait outside libzmq, at the last check.
@@ -526,8 +507,6 @@ class SendBacklog:
 
 
 class SendBacklogs:
-    """What the peers of one ROUTER have not read, as the ledger has it."""
-
     def __init__(
         self,
         clock: Any,
@@ -588,7 +567,6 @@ class SendBacklogs:
         self._check_or_rest()
 
     def forget(self, peer: SendBacklog) -> None:
-        """Note that its connection has ended, so that nothing is held for it."""
         if peer.entered:
             peer.entered = 0
             del self._entered[peer]
@@ -608,7 +586,6 @@ class SendBacklogs:
             self._timer = self._clock.callLater(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Check the next peers, those first that were not checked for longest."""
         self._timer = None
         for peer in list(islice(self._entered, CHECKS_PER_TURN)):
             if peer in self._entered:  # else it was cut off for what another has

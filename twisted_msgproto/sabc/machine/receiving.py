@@ -232,7 +232,6 @@ class Listener(Speaker[S]):
                 self._take(piece, now, events)
 
     def _simple(self, now: float) -> bool:
-        """Return whether nothing is unfinished, and the session is open and not over."""
         return not (
             self._machine.state is not self._open[0]
             or self._unfinished

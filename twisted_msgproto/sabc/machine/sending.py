@@ -43,9 +43,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
 
     Attributes:
-        counters: plain integers for metrics.
         lengths: both sides announced ``framing::length`` (``SA-26``).
-        part_octets: a longer body is sent in parts.
         message_octets: a longer message is cut when it is read (``SA-22``).
         peer_octets: the largest message that the peer has said it accepts, or None.
     """
@@ -117,17 +115,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def outstanding(self) -> int:
-        """Return how many requests of ours have no answer."""
         return len(self._pending)
 
     @property
     def unanswered(self) -> int:
-        """Return how many requests of the peer were not answered yet."""
         return len(self._unanswered)
 
     @property
     def room(self) -> int:
-        """How many more requests may be sent now."""
         return self._pending.limit - len(self._pending)
 
     @property
@@ -509,7 +504,6 @@ class OutgoingMessage:
         self._sent += len(self._side._out[-1])
 
     def finish(self) -> None:
-        """Send the last part."""
         if not self.finished:
             self.finished = True
             self._release()

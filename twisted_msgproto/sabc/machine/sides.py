@@ -1,21 +1,13 @@
-"""Both sides of an sABC connection are machines: octets in, events out.  They need no I/O and no
-clock.
+"""Both sides of an sABC connection are machines: octets in, events out, without I/O or clock.
 
-How the protocol works
-----------------------
-The client sends CONNECT, the server answers CONNECTED with a session id that only the two of them
-know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
-that want an answer (*requests*), messages that want none (*send-only*), answers, and errors.  A
-message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
-The client ends a session in order with DISCONNECT: the server answers what it has, then closes
-(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+CONNECTED brings a session id that only the two sides know; from there on every frame carries it
+(``SA-10``).
 
 What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
 then it is not known any more where the next frame begins (``SA-06``).
 
-Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: answer each request
-with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages; where there is a sink,
-once they are safe.  ``lost(now)`` returns who still waits for an answer.
+Answer each request with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages;
+where there is a sink, once they are safe.  ``lost(now)`` returns who still waits for an answer.
 
 ``now`` is in seconds since 1970-01-01 UTC: a session's end is a date.
 """
@@ -153,7 +145,6 @@ class Side(Listener[S]):
         }
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        """Note how large a message the peer accepts, if its CONNECT or CONNECTED says so."""
         octets = headers.get(MESSAGE_OCTETS, "")
         self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
 

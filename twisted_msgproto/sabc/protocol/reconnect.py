@@ -103,7 +103,6 @@ class SabcClientService(ReconnectingClient[SabcClient]):
         return session.disconnect()
 
     def _cutOff(self) -> None:
-        """The server is told, and has a moment to hear it."""
         session = self.session
         if session is None:
             super()._cutOff()

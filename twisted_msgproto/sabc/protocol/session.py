@@ -112,8 +112,6 @@ def octets_of(body: object) -> bytes:
 
 
 class Stream:
-    """A body that is sent in pieces, as fast as the peer reads them."""
-
     __slots__ = ("_call", "_done", "_link", "_outgoing", "_pieces", "waiting")
 
     def __init__(
@@ -224,7 +222,6 @@ class SabcLink(SessionLink):
 
     @property
     def established(self) -> bool:
-        """The session stands."""
         return self._established and not self._ended and not self.machine.closed
 
     @property
@@ -233,7 +230,6 @@ class SabcLink(SessionLink):
 
     @property
     def keeping(self) -> Keeping:
-        """Return what counts what this session keeps for longer than a message."""
         if self._keeping is None:
             self._keeping = Keeping(self.keptByAll)
         return self._keeping
@@ -260,7 +256,6 @@ class SabcLink(SessionLink):
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
     def say(self, body: object, verb: Callable[[Any, bytes], object]) -> Deferred[Any] | None:
-        """Call ``verb(machine, octets)`` and write; return what has failed if that cannot be."""
         try:
             if not self._established or self._ended:
                 raise ConnectionClosed("there is no session")
@@ -314,7 +309,6 @@ class SabcLink(SessionLink):
             self._settle()
 
     def _release(self, waiter: Any) -> Ticket[Response]:
-        """Return the ticket of a request that is over; what is left of its body is not sent."""
         stream = self.streams.pop(waiter, None) if self.streams else None
         if stream is not None:
             stream.abort()

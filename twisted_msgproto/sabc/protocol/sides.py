@@ -1,22 +1,4 @@
-"""sABC servers and clients on Twisted, over TCP, TLS and WebSocket.
-
-Subclass :class:`SabcServer` and override its hooks::
-
-    class Echo(SabcServer):
-        def requestReceived(self, message):      # a body, None, a Deferred, a coroutine, or raise
-            return message.body
-
-    factory = SabcServerFactory()
-    factory.protocol = Echo
-    endpoint.listen(factory)                                  # TCP or TLS
-    websocket_endpoint.listen(factory.webSocketFactory())     # the same sessions on WebSocket
-
-and from a client::
-
-    session = await connect(reactor, "tcp:localhost:5046", clientId="me")
-    response = await session.request(b"Hola")
-    await session.disconnect()
-"""
+"""sABC servers and clients on Twisted, over TCP, TLS and WebSocket."""
 
 from __future__ import annotations
 
@@ -48,8 +30,6 @@ from .session import LIMITS, PROTOCOL, Body, Response, SabcLink, SabcSession, lo
 
 
 class SabcServerLink(SabcLink):
-    """What connects a server's session with its machine and its wire."""
-
     factory: SabcServerFactory
     machine: Server
     # What most sessions never change stands here: an idle one weighs less.
@@ -57,7 +37,6 @@ class SabcServerLink(SabcLink):
     _logout: Callable[[], Any] | None = None
 
     def login(self, request: ConnectReceived) -> Deferred[str | None]:
-        """Ask the factory's portal; fires with the client's name."""
         authentication: Any = self.factory.authentication
         credentials = authentication.credentials(request.client_id, request.passcode)
         # Not the one of the beginning: behind a proxy its first octets say whose address it is.
@@ -263,15 +242,12 @@ class SabcServerFactory(MsgprotoServerFactory):
 
 
 class SabcClientLink(ClientLink, SabcLink):
-    """What connects a client's session with its machine and its wire."""
-
     factory: SabcClientFactory
     machine: Client
     readsWhileUnread = True  # it writes requests, and reads their answers
     timeFaults = frozenset({"connect-seconds"})
 
     def leave(self) -> Deferred[None]:
-        """End the session in order; what is in flight has the machine's time."""
         if self._gone:
             return succeed(None)
         left = self._leaving.wait()
@@ -400,8 +376,6 @@ def _first_octets(limits: Limits) -> int:
 
 
 class WebSocketServerFactory(websocket.WebSocketServerFactory):
-    """The maker of WebSocket connections for the sessions of a :class:`SabcServerFactory`."""
-
     protocolName = PROTOCOL
     wire = websocket.OctetWire
 
@@ -421,8 +395,6 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
 
 
 class WebSocketClientFactory(websocket.WebSocketClientFactory):
-    """The maker of WebSocket connections for the sessions of a :class:`SabcClientFactory`."""
-
     wire = websocket.OctetWire
 
     def __init__(self, sessions: SabcClientFactory, url: str, origin: str | None = None) -> None:

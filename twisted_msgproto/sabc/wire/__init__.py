@@ -75,7 +75,6 @@ class Bounds:
 
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
-        """Return what ``limits`` say; they contain the table of ``terms.limits``."""
         octets = limits.integer("header-block-octets")
         return cls(max(1, octets // 256), octets // 8, octets)
 

@@ -1,18 +1,14 @@
 """Cut octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
 
-On WebSocket one message carries one frame: :func:`read_frame`.  On a byte stream the end of a frame
-has to be found, and :class:`Decoder` knows the three ways to do so:
+On a byte stream the end of a frame has to be found in one of three ways:
 
-* the four commands without a body end at the blank line; an end mark that follows is swallowed;
-  behind it, as behind every end mark, line ends are read over: a terminal sends one there;
-* where both sides announced ``framing::length``, ``content-length`` says how long the body is, and
-  what follows it (an end mark or the next frame) whether the message continues;
+* the four commands without a body end at the blank line, or at an end mark that follows; behind an
+  end mark line ends are read over: a terminal sends one there;
+* where both sides announced ``framing::length``, ``content-length`` says how long the body is;
 * otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
-  this session begins.  The session id in it is a secret of the two sides, so no foreign body can
-  look like such a frame.
+  this session begins: its session id is a secret, so no foreign body can look like such a frame.
 
-Nothing is searched twice: each search remembers where it stopped, so that a body that comes in
-octet by octet costs linear time.  This module knows neither roles nor sessions nor clocks.
+Each search remembers where it stopped: a body that comes in octet by octet costs linear time.
 """
 
 from __future__ import annotations
@@ -72,8 +68,6 @@ class FrameOpened:
 
 @dataclass(slots=True)
 class BodyContinued:
-    """More of the opened frame's body."""
-
     octets: bytes
 
 
@@ -187,7 +181,6 @@ class Decoder:
 
     @property
     def at_head(self) -> bool:
-        """Return whether a frame begins next and nothing of it was read yet."""
         return self._kind is None and self._read == self._read_head
 
     @property
@@ -210,7 +203,6 @@ class Decoder:
         return None if self._kind is None else self._kind.has_body
 
     def feed(self, octets: bytes) -> None:
-        """Add what came; ``next`` then hands out what it amounts to."""
         self._buffer += octets
 
     def end(self) -> None:
@@ -221,7 +213,6 @@ class Decoder:
         self._start = 0
 
     def next(self) -> Piece | None:
-        """Return the next piece, or None when more octets are needed."""
         piece = None if self._ended else self._read()
         if piece is None and self._start:
             # The peer may be silent from now on, so what was handed out is forgotten.
@@ -236,7 +227,6 @@ class Decoder:
         return piece
 
     def clear(self) -> None:
-        """Forget the octets that are here."""
         self._buffer.clear()
         self._start = 0
 
@@ -372,7 +362,6 @@ class Decoder:
         return start
 
     def _read_lines(self) -> Piece | None:
-        """Return the head, line by line; a line is done with as soon as it was read."""
         bounds, buffer = self._bounds, self._buffer
         while True:
             start = self._start
@@ -417,7 +406,6 @@ class Decoder:
                 return self._fail(problem)
 
     def _begin(self, kind: type[Frame], headers: dict[str, str], octets: int) -> Piece | None:
-        """The head is complete and consumed: what follows it?"""
         frame = kind(headers, b"", True, octets)
         if not kind.has_body:
             self._swallow = self._between = True
@@ -445,7 +433,6 @@ class Decoder:
     # --- bodies --------------------------------------------------------------------------------
 
     def _close(self, body_end: int, final: bool, end_octets: int) -> Piece:
-        """The body ends at ``body_end``: the whole frame, or its last pieces."""
         body = bytes(self._buffer[self._start : body_end])
         self._start = body_end + end_octets
         self._between = end_octets > 0
@@ -573,9 +560,6 @@ class Decoder:
         self._session_scan = max(self._session_scan, self._forward)
 
     def _walk_back(self, floor: int, blank: int) -> int:
-        """Return the first place from which command and headers up to the blank line are valid,
-        or -1.
-        """
         buffer, lines, bounds = self._buffer, self._lines, self._bounds
         headers: dict[str, str] = {}
         frame = -1

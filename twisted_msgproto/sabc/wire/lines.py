@@ -122,7 +122,6 @@ class Lines:
         return found + 1 if found >= 0 else -1
 
     def end_before(self, octets: bytearray, start: int) -> int:
-        """Return where the line ends whose successor begins at ``start``."""
         if not self.lenient:
             return start - 2
         return start - 2 if start > 1 and octets[start - 2] == _CR else start - 1

@@ -78,7 +78,6 @@ class Incoming:
     """The peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        announcements: those that have slots to fill.
         octets: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
@@ -157,9 +156,6 @@ class Incoming:
         return filled
 
     def stream(self, message: Message) -> Filled:
-        """Do not wait for the attachments of ``message``; do nothing if it was delivered
-        already.
-        """
         filled = Filled()
         for announcement in self.announcements:
             if announcement.message is message and not announcement.streamed:
@@ -169,15 +165,11 @@ class Incoming:
         return filled
 
     def forget(self, announcement: Announcement) -> None:
-        """Drop its message, because nobody wants it any more and it was not delivered; its slots
-        stay.
-        """
         self.octets -= announcement.octets
         self.waiting -= 1
         announcement.message = None
 
     def _release(self, announcement: Announcement, filled: Filled) -> None:
-        """Deliver ``announcement`` if its turn has come, and those that waited for it."""
         if announcement.key is None:
             self._give(announcement, filled)
             return
@@ -218,13 +210,10 @@ class Slot:
 
     @property
     def filled(self) -> bool:
-        """The slot may be sent when its turn comes."""
         return self.body is not None or self.error is not None
 
 
 class Outgoing:
-    """Our own slots, in the order of sending."""
-
     __slots__ = ("_slots",)
 
     def __init__(self) -> None:
@@ -274,7 +263,6 @@ def attachments_octets(attachments: Iterable[Attachment]) -> int:
 
 
 def attachment_octets(attachment: Attachment) -> int:
-    """Return what an attachment occupies: its octets, or the text that came in its place."""
     return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
 
 

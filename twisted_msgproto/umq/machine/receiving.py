@@ -95,9 +95,6 @@ class Peer(Speaker):
     theirs to answer.
 
     Attributes:
-        counters: plain integers for metrics.
-        fault: what the peer did wrong, or None.
-        attributes: the peer's attributes, name → :class:`PeerAttribute`.
         clock: the latest ``now`` the machine was told.
         taken_at: when the peer took something of ours last; the caller may say so, as a function of
             ``now``.  The time of a call without a time-out of its own runs from there.
@@ -129,12 +126,10 @@ class Peer(Speaker):
 
     @property
     def calls_pending(self) -> int:
-        """Return our calls that are not answered yet."""
         return len(self._pending)
 
     @property
     def calls_serving(self) -> int:
-        """The peer's calls that are not answered yet."""
         return len(self._serving)
 
     @property
@@ -244,7 +239,6 @@ class Peer(Speaker):
             self._fail(UmqFault("attachments-octets", text), events)
 
     def _lift_barrier(self) -> list[Event]:
-        """Return what has waited for W's attachments, or for our own yes."""
         waited, self._barrier = self._barrier, None
         self._behind_barrier = 0
         return waited or []
@@ -254,7 +248,6 @@ class Peer(Speaker):
     def _deliver(
         self, message: Message, count: int, key: Key | None, events: list[Event]
     ) -> Announcement | None:
-        """Deliver ``message``: now, or when ``count`` attachments are there and its turn comes."""
         if count:
             announcement = self._announce(message, count, key, events)
             if announcement is not None and isinstance(message, STREAMABLE):
@@ -331,7 +324,6 @@ class Peer(Speaker):
     # ── complete messages ───────────────────────────────────────────────────────────────────────
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         if self.closed:
             return
         if isinstance(message, CallReceived | CallbackReceived):
@@ -353,7 +345,6 @@ class Peer(Speaker):
         self._give(message, events)
 
     def _welcomed(self, message: Event, events: list[Event]) -> None:
-        """``W`` is complete: what waited for its attachments follows."""
         self.deadlines.clear("hello")
         events.append(message)
         events += self._lift_barrier()

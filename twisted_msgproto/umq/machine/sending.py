@@ -126,12 +126,10 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     @property
     def opened(self) -> bool:
-        """The session stands."""
         return self._machine.state is self.open_state
 
     @property
     def closed(self) -> bool:
-        """Nothing is read or sent any more."""
         return self._machine.state is self.closed_state
 
     @property
@@ -146,7 +144,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         return out
 
     def _end(self) -> None:
-        """The machine is closed: no timer runs, no slot is filled any more."""
         self.deadlines.clear_all()
         self._incoming = Incoming()
         self._outgoing.clear()

@@ -1,22 +1,11 @@
-"""Both sides of a UMQ connection are machines: messages in, events out.  They need no I/O and no
-clock.
-
-How the protocol works
-----------------------
-The client says ``H`` with whatever authorises it, the server answers ``W``.  From then on both
-sides are alike (:class:`.receiving.Peer`): either calls the other (``C``, ``R``, ``E``), calls back
-what the other registered (``B``), publishes to topics that the other subscribed (``T``, ``D``,
-``U``) and sets attributes at the other (``S``, ``X``). Commands are text messages; binary messages
-fill the attachment slots that commands announced, in order.  ``F`` ends everything, from either
-side.
+"""Both sides of a UMQ connection are machines: messages in, events out, without I/O or clock.
 
 Nothing travels twice and nothing is acknowledged but calls, by their answers.  So what is pending
 when the connection ends has failed, and nobody knows whether the peer did it.
 
-The duties of the caller are those of :mod:`twisted_msgproto.core.connection`: inputs and outputs
-are WebSocket messages, ``str`` for text and ``bytes`` for binary ones.  After a
-:class:`~.wire.UmqFault` or a :class:`~.events.FatalReceived` send what is left, close the
-WebSocket, and fail what ``lost(now)`` returns.
+Inputs and outputs are WebSocket messages, ``str`` for text and ``bytes`` for binary ones.  After a
+``UmqFault`` or a ``FatalReceived`` send what is left, close the WebSocket, and fail what
+``lost(now)`` returns.
 """
 
 from __future__ import annotations

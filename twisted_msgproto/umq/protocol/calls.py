@@ -276,13 +276,11 @@ class Streams:
         return stream
 
     def drop(self, message: object) -> None:
-        """Nobody will ask for the attachments of ``message``."""
         stream = self.of(message)
         if stream is not None:
             stream.drop()
 
     def lost(self) -> None:
-        """The session has ended."""
         opened, self._open = self._open, {}
         for _, stream in opened.values():
             stream.lost()
@@ -308,12 +306,6 @@ Received = CallReceived | CallbackReceived
 
 
 class PendingCall(Ticket[Reply]):
-    """A call of ours until it is answered; the machine keeps it as the waiter.
-
-    Attributes:
-        streamed: its attachments are wanted one by one.
-    """
-
     streamed = False
 
 
@@ -350,7 +342,6 @@ class Calls:
 
     Attributes:
         stores: what comes goes to the sink, or to a hook in its place.
-        gathered: what came in this read and goes there.
     """
 
     __slots__ = ("_callbacks", "_link", "_seconds", "gathered", "stores")
@@ -426,7 +417,6 @@ class Calls:
     # ── the peer's ──────────────────────────────────────────────────────────────────────────────
 
     def admitted(self, event: Received) -> bool:
-        """Return whether this call may come at all; else it is refused."""
         try:
             self._authorise(event)
             self._link.admit(event)
@@ -450,7 +440,6 @@ class Calls:
             raise Refused(refusal_text(action, name), Code.REJECTED.value)
 
     def came(self, event: Received) -> None:
-        """A call that may come: serve it, at once or when it is safe."""
         if not self.stores:
             self.serve(event)
             return
@@ -460,14 +449,12 @@ class Calls:
         self.gathered.add("call" if type(event) is CallReceived else "callback", event, waits)
 
     def waits(self, event: Received) -> bool:
-        """Return whether this call is answered only when the sink has it safe."""
         methods = self._link.factory.methods
         if methods is None or type(event) is not CallReceived:
             return True
         return bool(methods.durable(event.payload))
 
     def serve(self, event: Received) -> None:
-        """Ask the application for the answer to a call."""
         link = self._link
         stream = link.streams.of(event)
         try:
@@ -562,7 +549,6 @@ class Calls:
             raise Refused(why, Code.NOT_AN_RPC_SERVER.value)
 
     def message(self, request: Request) -> Message:
-        """Return a call as an application sees it."""
         link, methods = self._link, self._link.factory.methods
         return Message(
             PROTOCOL,
@@ -613,7 +599,6 @@ class Calls:
     # ── what goes to the sink ───────────────────────────────────────────────────────────────────
 
     def batch(self, kind: str, events: list[Any]) -> MessageBatch:
-        """Return one run of what was gathered."""
         link = self._link
         ids: list[str] | None = None
         bodies: list[bytes | None]

@@ -83,8 +83,6 @@ class UmqLink(SessionLink):
     each of which an application answers in a millisecond.
 
     Attributes:
-        calls: of both sides.
-        topics: of both sides.
         streams: attachments that are had one by one.
         over: the peer reads too little of what we write.
         leaving: an orderly end of ours waits for the answers to our calls.
@@ -123,7 +121,6 @@ class UmqLink(SessionLink):
 
     @property
     def ended(self) -> bool:
-        """This side has ended the session, or the connection is gone."""
         return self._ended
 
     def takenAt(self, now: float) -> float:
@@ -160,7 +157,6 @@ class UmqLink(SessionLink):
         self._control.resume(why)
 
     def keptTooMuch(self, what: str) -> None:
-        """``what`` of the peer was refused for what all sessions keep."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     def admit(self, event: CallReceived | CallbackReceived) -> None:
@@ -298,7 +294,6 @@ class UmqLink(SessionLink):
         return result
 
     def _keepRest(self) -> None:
-        """Count what came behind a call that is held, for as long as an application wants."""
         if self._rest is None:
             self._restOctets = 0
         octets = self._restOctets if self._holds else 0
@@ -360,7 +355,6 @@ class UmqLink(SessionLink):
             self._serving = self.factory.clock.callLater(0, self._serveReady)
 
     def _serveReady(self) -> None:
-        """Go on in a turn of its own: with the calls that are safe, then with what else came."""
         self._serving = None
         if self._holds:
             return  # the last of them asks for another turn
@@ -425,7 +419,6 @@ class UmqLink(SessionLink):
         self._guarded(self.protocol.attributeChanged, event.name, value)
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
-        """Have attachments one by one where those want it who wait for the message."""
         message = event.message
         if isinstance(message, ResultReceived):
             streamed = bool(getattr(message.waiter, "streamed", False))
@@ -490,7 +483,6 @@ class UmqLink(SessionLink):
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
-        """Too much is unread: calls wait until the peer has read its answers."""
         self.over = paused
         if not paused:
             waiting, self._inbox = self._inbox, None

@@ -1,22 +1,4 @@
-"""UMQ servers and clients on Twisted, over WebSocket.
-
-Subclass :class:`UmqServer` and override its hooks, or register methods::
-
-    methods = MethodRegistry()
-
-    @methods.register
-    def add(a, b):                     # may return a Deferred or be a coroutine
-        "The sum of two numbers."
-        return a + b
-
-    factory = UmqServerFactory(methods=methods, origins=["https://example.org"])
-    endpoint.listen(factory)
-
-and from a client::
-
-    session = await connect(reactor, "ws://localhost:5048/")
-    reply = await session.call('["add", 1, 2]')
-"""
+"""UMQ servers and clients on Twisted, over WebSocket."""
 
 from __future__ import annotations
 
@@ -62,8 +44,6 @@ from .session import LIMITS, SUBPROTOCOL, UmqLink, UmqSession
 
 
 class UmqServerLink(UmqLink):
-    """What connects a server's session with its machine and its wire."""
-
     machine: Server
     _deciding: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
@@ -78,7 +58,6 @@ class UmqServerLink(UmqLink):
         self.factory.limitMet(KEPT_LIMIT, what)
 
     def login(self, credentials: ICredentials) -> Deferred[str | None]:
-        """Ask the factory's portal; fires with the client's name."""
         asked = self.factory.authentication.login(credentials, self.address)
         return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
 
@@ -265,8 +244,6 @@ HELLO_OCTETS: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_OCTETS)
 
 
 class UmqClientLink(ClientLink, UmqLink):
-    """What connects a client's session with its machine and its wire."""
-
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
 

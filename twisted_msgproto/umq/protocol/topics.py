@@ -201,8 +201,6 @@ that wait are this many times the limit at which reading pauses otherwise.
 
 
 class Updates(Backlog[Update]):
-    """Updates of one topic until they are iterated; a session reads slower meanwhile."""
-
     __slots__ = ("_taken", "_topics")
 
     def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
@@ -211,7 +209,6 @@ class Updates(Backlog[Update]):
         self._taken = taken
 
     def charge(self, topics: Topics) -> None:
-        """From now on what is here counts in the session of ``topics``."""
         before, self._topics = self._topics, topics
         if before is not None and len(self):
             before.waiting(-len(self), -self.octets)
@@ -363,7 +360,6 @@ class Topics:
     """The topics of one session.
 
     Attributes:
-        link: the session's.
         published: those that the peer subscribed here, by number.
         subscribed: those that we subscribed, by number.
         slow: those of which something waits for a subscriber that does not read.
@@ -445,7 +441,6 @@ class Topics:
             subscription.lost()
 
     def waiting(self, count: int, octets: int) -> None:
-        """So many updates more, with so many octets, wait to be taken; or less."""
         self._count += count
         self.waiting_octets += octets
         kept = self.link.machine.kept
