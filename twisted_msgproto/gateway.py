@@ -1,27 +1,9 @@
 """``twistd -n msgproto --config gateway.toml``: runs every server of one file in one process.
 
 The file has one table per server, named like its plugin, with the same keys as the plugin's
-options, and tables that all servers share::
-
-    [queue]                     # leave it out: acknowledged then means accepted, not on disk
-    directory = "/var/spool/msgproto"
-    max-bytes = 10737418240
-
-    [status]                    # the live page, /status.json, /metrics, /healthz
-    endpoint = "tcp:8480:interface=127.0.0.1"
-
-    [limits]                    # for every server that has a limit of this name
-    handshake = 5
-
-    [[access]]                  # who may what; leave it out to allow everything
-    allow = "publish"
-    address = "10.0.0.0/8"
-
-    [lumberjack]
-    endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
-    limit = { window = 4096 }   # this server's own; wins over [limits]
-
-The command line wins over the file.  An unknown table or key is an error that names it.
+options, and tables that all servers share: [queue], [status], [limits] and [[access]].  A server's
+own limits win over [limits], and the command line wins over the file.  An unknown table or key is
+an error that names it.
 """
 
 from __future__ import annotations
@@ -73,13 +55,10 @@ QUEUE_OCTETS_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
 
 ACCESS = "access"
-"""This names the tables [[access]]: rules that say who may do what on all servers."""
 
 STATUS_KEYS = ("endpoint", "token-file")
-"""These are the keys of [status]: where the live page is, and the file of its token."""
 
 SHARED = ("queue", "status", "limits", ACCESS)
-"""These tables belong to no server."""
 
 ELSEWHERE = {
     "queue",
@@ -329,9 +308,6 @@ def option_names(options: ServerOptions) -> list[str]:
 
 
 def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
-    """Yield every key of a server's table but its limits, with the value in force; secrets
-    hidden.
-    """
     flags = {long for long in options.longOpt if not long.endswith("=")}
     for name in option_names(options):
         # what may be repeated is kept as a list, under the option's name or its plural
@@ -459,7 +435,6 @@ class FileAgain:
 
 
 def changed_keys(before: Table, after: Table) -> Iterator[str]:
-    """Yield ``[TABLE] KEY`` for every key that differs, but for rules."""
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if name == ACCESS:

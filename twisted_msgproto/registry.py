@@ -183,7 +183,6 @@ def load(name: str, module: str) -> ModuleType:
 
 
 def part(name: str, module: str, attribute: str) -> Any:
-    """Return what a module of a protocol's package calls ``attribute``; raises as :func:`load`."""
     found = load(name, module)
     try:
         return getattr(found, attribute)
@@ -212,7 +211,6 @@ def _row(name: str, offers: tuple[EntryPoint, ...]) -> Registered:
 
 
 def known_sinks() -> list[str]:
-    """Return the names of all registered sinks; no package is imported for it."""
     return sorted(_others(SINK_GROUP))
 
 
@@ -250,7 +248,6 @@ def forget() -> None:
 
 
 def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
-    """Load the one entry point; ConfigurationError is raised if there are several, or it fails."""
     if len(offers) > 1:
         names = " and ".join(sorted(map(package_name, offers)))
         raise ConfigurationError(f"{what} comes from more than one package, {names}: uninstall one")

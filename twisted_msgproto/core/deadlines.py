@@ -1,18 +1,8 @@
 """Deadlines say when a machine has to be called next, without a clock.
 
-:class:`Deadlines` is for the few named deadlines of one connection, :class:`ManyDeadlines` for
-those of any number of things (MTL's flows, sessions and leases).  Both have the same methods:
-``set`` and ``clear`` as things happen, ``next`` for whoever arms the timer, and ``due(now)`` when
-it has fired.
-
-A deadline may be early.  What happens for each message would move a deadline each time ("nothing
-came for 120 s"), so machines note the time alone and leave the deadline where it is.  When it
-comes, the machine finds that there is nothing to do yet and sets it again.  This costs one check
-every 120 s instead of one for each message.  A deadline is never late.
-
-:class:`Pending` correlates answers with those who wait for them: each id has a waiter and a
-deadline, and their number is limited.  It serves protocols whose messages are answered one by one
-and in any order (calls, requests, control commands).
+A deadline may be early, and is never late.  What happens for each message would move a deadline
+each time ("nothing came for 120 s"), so machines note the time alone.  When the deadline comes, the
+machine finds that there is nothing to do yet and sets it again: one check every 120 s.
 """
 
 from __future__ import annotations
@@ -53,7 +43,6 @@ class Deadlines:
             self.next = min(times.values())
 
     def no_later(self, name: str, at: float) -> None:
-        """Let the deadline ``name`` be at ``at``, unless it is nearer already."""
         before = self._times.get(name)
         if before is None or at < before:
             self.set(name, at)
@@ -196,12 +185,10 @@ class Pending(Generic[K, W]):
             heappush(self._deadlines, (deadline, stamp, key))
 
     def get(self, key: K) -> W | None:
-        """Return the waiter for ``key`` and leave it waiting; None if nobody waits."""
         entry = self._waiters.get(key)
         return None if entry is None else entry[1]
 
     def resolve(self, key: K) -> W | None:
-        """Remove and return the waiter for ``key``; None if nobody waits for it (any more)."""
         entry = self._waiters.pop(key, None)
         if entry is None:
             return None
@@ -217,7 +204,6 @@ class Pending(Generic[K, W]):
         return entry is not None and entry[0] == row[1]
 
     def next_deadline(self) -> float | None:
-        """When ``expire`` has work next; None if no deadline is set."""
         deadlines = self._deadlines
         while deadlines and not self._live(deadlines[0]):
             heappop(deadlines)

@@ -38,12 +38,10 @@ class FrameBuffer:
                 self._sealed()
 
     def start(self, octets: int) -> bytes:
-        """Return the beginning of the first piece, at most ``octets`` of it."""
         first = self._pieces[0] if self._pieces else self._last
         return b"" if first is None else bytes(first[:octets])
 
     def taken(self) -> list[bytes | bytearray]:
-        """Return the pieces, and keep nothing."""
         pieces, last = self._pieces, self._last
         self._pieces = self._last = None
         self.octets = 0
@@ -54,7 +52,6 @@ class FrameBuffer:
         return pieces
 
     def _sealed(self) -> list[bytes | bytearray]:
-        """Return the pieces, after the last one is ended: what comes next is a piece of its own."""
         if self._pieces is None:
             self._pieces = []
         if self._last is not None:

@@ -3,16 +3,6 @@
 The table says what is legal; what to do about it is ordinary code in the machine that owns the
 table.  The exhaustive tests walk the table, the diagrams in ``docs/machines`` are drawn from it and
 the text of an error comes from it, so none of them can drift from the code.
-
-How a protocol's machine uses this room::
-
-    class Reading(State): …
-    READER: Table[Reading] = {Reading.IDLE: {WindowAnnounced: Reading.COUNTING}, …}
-
-    self.machine = Machine(READER, Reading.IDLE)
-    self.machine.step(WindowAnnounced)         # a verb: IllegalTransition is the caller's fault
-    if not self.machine.try_step(type(frame)): # a peer's frame: the machine reports a Fault
-        …
 """
 
 from __future__ import annotations
@@ -82,5 +72,4 @@ class Machine(Generic[S]):
 
 
 def events(table: Table[S]) -> list[type]:
-    """Every event class the table knows, in order of first appearance."""
     return list(dict.fromkeys(event for row in table.values() for event in row))

@@ -71,8 +71,6 @@ shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
-    """A read-only column whose values are kept in buffers."""
-
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
@@ -80,7 +78,6 @@ class Packed(Sequence[V], Generic[V]):
         raise NotImplementedError
 
     def value(self, row: int) -> V:
-        """Return the value at ``row``, 0 ≤ row < len."""
         raise NotImplementedError
 
     def values(self) -> list[V]:
@@ -91,7 +88,6 @@ class Packed(Sequence[V], Generic[V]):
     @overload
     def __getitem__(self, place: slice) -> list[V]: ...
     def __getitem__(self, place: int | slice) -> V | list[V]:
-        """Return the value at ``place``, a list for a slice; IndexError beyond."""
         rows = range(len(self))[place]
         return self.value(rows) if isinstance(rows, int) else [self.value(row) for row in rows]
 
@@ -187,5 +183,4 @@ def kept_packed(values: object) -> bool:
 
 
 def listed(values: Sequence[V]) -> list[V]:
-    """A column as a list that may be added to: ``values`` itself if it is one."""
     return values if isinstance(values, list) else list(values)

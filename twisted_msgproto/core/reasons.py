@@ -255,7 +255,6 @@ def tls_text(error: BaseException | None) -> str:
 
 
 def plain(error: BaseException) -> str:
-    """Return the text of ``error`` in one line; the other side may have chosen some of it."""
     text = str(error)
     if type(error).__module__.startswith("OpenSSL"):
         text = f"SSL routines: {tls_text(error)}"

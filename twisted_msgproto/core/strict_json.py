@@ -20,7 +20,6 @@ from typing import Any, Final, NoReturn
 DEPTH_MAX: Final = 64
 
 CHECKED_DEPTH_MAX: Final = 512
-"""Documents that are only checked (:func:`check_json`) may be nested this deep."""
 
 CHECKED_AT_ONCE_OCTETS: Final = 65_536
 """Up to this size a document is checked by the standard library, in a few milliseconds."""
@@ -301,7 +300,6 @@ class JsonCheck:
         return work
 
     def _read(self, text: str, last: bool) -> int:
-        """Read a chunk; return how many tokens had to be checked by themselves."""
         self._rest = ""
         inside = self._inside
         tokens = at = 0

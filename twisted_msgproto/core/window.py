@@ -1,16 +1,10 @@
 """Windows keep account of acknowledgements for all protocols that count.
 
-:class:`SendWindow` is the sender's: it knows the messages in flight, and whether another may be
-sent.  :class:`ReceiveWindow` is the receiver's: it knows what has arrived, what of it is *safe*,
-and what acknowledgements are due.  Safe and acknowledged are two states: a message is safe when the
-sink says so, it is acknowledged when the protocol's own rule says so and everything before it is
-safe.
+Safe and acknowledged are two states: a message is safe when the sink says so, it is acknowledged
+when the protocol's own rule says so and everything before it is safe.
 
-Both compare by position in the order of arrival, never by the size of a number, so numbers may
-wrap, restart or run backwards as the peer likes.
-
-Sequence numbers only name messages: a :class:`SequenceSpace` knows the number that follows, and how
-many steps lie between two numbers.
+Both windows compare by position in the order of arrival, never by the size of a number, so numbers
+may wrap, restart or run backwards as the peer likes.
 """
 
 from __future__ import annotations
@@ -36,7 +30,6 @@ class SequenceSpace:
         return self.first <= number <= self.last
 
     def after(self, number: int, steps: int = 1) -> int:
-        """Return the number ``steps`` further along the circle (negative: back)."""
         return (number - self.first + steps) % self.size + self.first
 
     def following(self, number: int, count: int) -> Sequence[int]:
@@ -133,12 +126,10 @@ class SendWindow(Generic[M]):
                 return released
 
     def acknowledge_one(self, sequence: int) -> M | None:
-        """Release this message alone; None if it is not in flight."""
         return self._flights.pop(sequence, None)
 
     @property
     def oldest(self) -> M | None:
-        """Return the oldest message in flight; None if there is none."""
         return next(iter(self._flights.values()), None)
 
     def acknowledge_oldest(self) -> M:
@@ -149,13 +140,9 @@ class SendWindow(Generic[M]):
         return list(self._flights)
 
     def messages(self) -> list[M]:
-        """Return the messages in flight, oldest first; they stay in flight."""
         return list(self._flights.values())
 
     def drain(self) -> list[M]:
-        """Empty the window and return its messages, oldest first, because the connection is
-        gone.
-        """
         messages = self.messages()
         self._flights.clear()
         return messages
@@ -199,12 +186,10 @@ class ReceiveWindow(Generic[A]):
 
     @property
     def unacknowledged(self) -> int:
-        """How many messages arrived and are not acknowledged yet."""
         return self.received - self.acknowledged
 
     @property
     def unsafe(self) -> int:
-        """How many messages arrived and are not all safe yet."""
         return self.received - self.safe
 
     def receive(self, count: int) -> None:

@@ -141,7 +141,6 @@ class Counters(MutableMapping[str, int]):
     def _replace(
         self, places: Places, old: Collection[tuple[Any, ...]], new: Collection[tuple[Any, ...]]
     ) -> None:
-        """Have the sums include the figures ``new`` of some connections, and no longer ``old``."""
         left, *before = zip(*old, strict=True)
         entered, *now = zip(*new, strict=True)
         for name, was, become in zip(places.names, before, now, strict=True):

@@ -1,14 +1,11 @@
 """Server endpoint strings: what they ask a reactor for, and what becomes of that.
 
-An endpoint string does not say what it means: that shows when it listens.  So every question about
-one is asked in the same way: :func:`ask` lets it listen on a reactor that passes what is
-:class:`Wanted` to a function.  :class:`ServedEndpoint` listens, with TLS that can be read again;
-:class:`Held` binds an address and lets go of it; :func:`is_loopback` and :func:`ports_of` look.
+An endpoint string does not say what it means: that shows when it listens.  So :func:`ask` lets it
+listen on a reactor that passes what is :class:`Wanted` to a function.
 
-Behind a proxy (``haproxy:``) the first octets of a connection say whose it is.  Twisted reads that
-header, and raises whatever Python raises for one that is none; the reactor then logs a traceback
-for each such connection.  Here it is a fault of the peer's: it is counted, told in a line that is
-summed up with others, and the connection ends.
+Behind a proxy (``haproxy:``) the first octets of a connection say whose it is.  Twisted raises
+whatever Python raises for a header that is none, and the reactor logs a traceback for each such
+connection.  Here it is a fault of the peer's, and is counted.
 """
 
 from __future__ import annotations
@@ -86,8 +83,6 @@ class Wanted(NamedTuple):
 
 
 class _Asked:
-    """The reactor of one endpoint string: what is wanted goes to ``act``."""
-
     def __init__(self, act: Callable[[Wanted], Any], reactor: Any) -> None:
         self._act = act
         self._reactor = reactor
@@ -139,12 +134,10 @@ def ask(
 
 
 def kind_of(description: str) -> str:
-    """Return the word before the colon, behind ``haproxy:``."""
     return description.removeprefix("haproxy:").partition(":")[0]
 
 
 def tls_directory(description: str) -> str | None:
-    """Return the directory of ``tls:DIRECTORY:…``; None for other endpoint strings."""
     match = re.match(r"(?:haproxy:)?tls:((?:[^:\\]|\\.)*)", description)
     return re.sub(r"\\(.)", r"\1", match[1]) if match else None
 
@@ -163,7 +156,6 @@ def _is_loopback(wanted: Wanted) -> bool:
 
 
 def ports_of(description: str) -> list[tuple[str, int]]:
-    """Return interface and number of each TCP port that an endpoint string listens on; not 0."""
     found = _looked_at(description)
     return [(one.interface, one.where) for one in found if one.kind == "tcp" and one.where]
 
@@ -213,7 +205,6 @@ def check_directory(description: str) -> None:
 
 
 def file_trouble(error: Exception) -> str:
-    """Return what is wrong with the files of an endpoint string, in words."""
     if isinstance(error, ConfigurationError):
         return str(error).removeprefix("mtls: ")
     if isinstance(error, OSError):
@@ -250,7 +241,6 @@ class Held:
         self._files: list[str] = []
 
     def hold(self, bound: Closable) -> None:
-        """Call ``bound.close()`` at the end."""
         self._held.append(bound)
 
     def refusal(self, description: str, factory: Any, *, reused: bool = False) -> str | None:
@@ -329,7 +319,6 @@ def _names_us(lock: str) -> bool:
 
 
 def refusals(service: object, held: Held) -> Iterator[str]:
-    """Yield a line for each endpoint below ``service`` that cannot be had."""
     if isinstance(service, CanBeTried):
         yield from service.refusals(held)
     if IServiceCollection.providedBy(service):
@@ -381,7 +370,6 @@ class ServedEndpoint:
     """An endpoint that listens; its certificates can be read again while it does."""
 
     def __init__(self, reactor: Any, description: str, *, reused: bool = False) -> None:
-        """``reused``: other processes of this user may listen on its TCP port, too."""
         self.description = description
         self._reactor = reactor
         self._reused = reused
@@ -405,7 +393,6 @@ class ServedEndpoint:
         return port
 
     def _secured(self, wanted: Wanted) -> Any:
-        """Return the factory behind TLS as it is to be; itself without TLS."""
         factory = heeding_proxies(wanted.factory)
         if wanted.tls is not None:
             return tls_with(wanted.tls, factory)
@@ -468,8 +455,6 @@ class LineParser(V1Parser):
 
 
 class ProxiedConnection(HAProxyProtocolWrapper):
-    """The header in front of one connection; what follows it is handed on."""
-
     factory: Any
     transport: Any
 

@@ -81,7 +81,6 @@ COMMON_LIMITS: Final = (
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
-"""Every server has these limits."""
 
 
 def silentSince(protocol: Any) -> float | None:
@@ -102,7 +101,6 @@ class SessionNames:
         self._count = 0
 
     def next(self) -> str:
-        """Return the name of the next session."""
         self._count += 1
         return f"{self._prefix}{self._count}"
 
@@ -117,9 +115,6 @@ def host_of(address: IAddress | None) -> str:
 
 
 def peer_name(address: IAddress | None) -> str:
-    """Return a peer's transport address as text: ``host:port``, or what else the transport
-    knows.
-    """
     host = getattr(address, "host", None)
     if host is not None:
         host, port = escaped(str(host)), getattr(address, "port", "")
@@ -368,7 +363,6 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:
-        """Whether a silent connection was closed for a newcomer; see :class:`.peers.Eviction`."""
         longest = self._eviction.search(
             host, self.liveConnections, silentSince, self.clock.seconds(), self._perAddress
         )

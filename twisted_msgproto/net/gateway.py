@@ -217,7 +217,6 @@ class Gateway(MultiService):
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def broker(self) -> BrokerView | None:
-        """Return the queues of all servers, for ``msgproto broker``; None if none has queues."""
         brokers = [factory.queues for factory in self.factories if hasattr(factory, "queues")]
         return ServedQueues(list(dict.fromkeys(brokers)), self.reactor) if brokers else None
 

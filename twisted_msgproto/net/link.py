@@ -2,13 +2,7 @@
 
 A machine decides everything about its protocol; a wire moves octets or frames.  The link between
 them follows the machine's events, writes once for everything that happened, keeps one timer, and
-knows how a connection ends: by a peer's fault, by a peer that does not read, by a disk that does
-not store, by a server that stops, and by the network.
-
-A protocol maps each event to the method for it in ``actions``::
-
-    class ReaderLink(SessionLink):
-        actions = {Fault: SessionLink.peerFaulted, JsonReceived: _deliver, DataReceived: _deliver}
+ends the connection.  A protocol maps each event to the method for it in ``actions``.
 """
 
 from __future__ import annotations
@@ -67,7 +61,6 @@ class SteadyLogger(Logger):
     """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
-        """Return this logger, whoever asks."""
         return self
 
 
@@ -404,9 +397,6 @@ class Link:
         received(data)
 
     def _setPace(self, octets: int, took: float) -> None:
-        """Have the next read return what one turn can process, as the last one needed ``took``
-        seconds.
-        """
         partial = self._held >= octets and not self.machine.unfinished
         most = max(PARTIAL_READ_OCTETS if partial else self.readOctets, FIRST_READ_OCTETS)
         stretch = next_stretch(octets, took, READ_OCTETS_MIN, most)
@@ -463,7 +453,6 @@ class Link:
             self._abort()
 
     def _settle(self) -> None:
-        """Write what the machine has to say, arm the timer, and end when the machine has."""
         if self._following:
             return
         if not self._gone:
@@ -515,9 +504,6 @@ class Link:
     """This input makes a machine continue with what it has; frames come in lists."""
 
     def _readingChanged(self, paused: bool) -> None:
-        """Note that reading was paused or resumed; while it is paused the peer's silence means
-        nothing.
-        """
         if self._ended:
             return
         now = self._now()
@@ -640,7 +626,6 @@ class Link:
         self._abort()
 
     def _hold(self, octets: int) -> None:
-        """Note how many octets of unfinished messages are held; a few are not counted."""
         if octets <= self.factory.budget.held.uncounted:
             octets = 0
         if octets != self._held:

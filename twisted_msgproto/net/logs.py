@@ -36,7 +36,6 @@ from ..core.reasons import ended_because
 from .peers import network_of
 
 WINDOW_SECONDS: Final = 60.0
-"""Lines are counted, and summed up, for a minute."""
 
 LINES_MAX: Final = 5
 """At most this many lines of a topic are written for one address in a window.  That is enough for
@@ -77,10 +76,8 @@ NEWS: Final = Topic("more like it from this address", 20)
 LOGINS: Final = Topic("more logins refused")
 
 LIMITS: Final = Topic("more like it", 1)
-"""These lines tell of connections that were refused or closed because a limit was met."""
 
 TURNS: Final = Topic("more long turns", 1)
-"""These lines name inputs that needed much CPU time in one turn, if an operator asks for them."""
 
 
 @dataclass(slots=True)
@@ -207,16 +204,12 @@ class PeerLog:
 log = Logger(namespace="twisted_msgproto.sessions")
 
 SESSIONS: Final = Topic("more sessions began or ended", 200, 2000)
-"""These lines tell of sessions, if an operator asks for them."""
 
 
 class SessionLog:
-    """Lines about the sessions of one server, in its log for what peers do."""
-
     def __init__(
         self, protocol: str, seconds: Callable[[], float], write: Callable[..., None]
     ) -> None:
-        """``write`` is the server factory's ``writeOf``."""
         self._protocol = protocol
         self._seconds = seconds
         self._write_of = write
@@ -272,8 +265,6 @@ DEFAULT_FILE: Final = "twistd.log"
 
 @implementer(ILogObserver)
 class JsonLog:
-    """An observer that writes each event as one line to ``file``, a text stream or a LogFile."""
-
     def __init__(self, file: Any) -> None:
         self._file = file
 
@@ -331,7 +322,6 @@ def twistd_observer(parent: Any, json: bool) -> Any:
 
 
 def _observer(file: Any, json: bool, text: Callable[[Any], Any]) -> Any:
-    """Return an observer that writes to ``file``, and does not wait for it if that is a stream."""
     if file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError):  # a stream of a test, without a descriptor
             file = _unblocked(file.fileno(), JsonLog if json else text)

@@ -71,8 +71,6 @@ class Holder(Protocol):
 
 
 class _Account:
-    """What one holder holds, since when, and how much has moved meanwhile."""
-
     __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
 
     def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
@@ -94,7 +92,6 @@ class _Account:
         return (self.began, self.number)
 
     def begin(self, now: float) -> None:
-        """Something was finished; what is held now is another message's beginning."""
         self.began = now
         self.moved = 0
         if self.stopped is not None:

@@ -48,8 +48,6 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    """The tickets of one connection, by the number of their work."""
-
     __slots__ = ("_limit", "_tickets", "_withdraw")
 
     def __init__(
@@ -113,7 +111,6 @@ class Waiters(Generic[T]):
         return len(self._waiting)
 
     def wait(self) -> Deferred[T]:
-        """Return a Deferred that fires with the next ``fire`` or ``fail``; it can be cancelled."""
         waiting: Deferred[T] = Deferred(lambda cancelled: self._waiting.pop(cancelled, None))
         self._waiting[waiting] = None
         return waiting
@@ -161,7 +158,6 @@ class ProducerControl:
         self.producer = None
 
     def look(self, full: bool) -> None:
-        """Pause or resume the producer, if that is a change."""
         producer = self.producer
         if producer is None or full is self._paused:
             return

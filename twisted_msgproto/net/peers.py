@@ -28,7 +28,6 @@ def network_of(address: str) -> str | None:
 
 
 def is_address(host: str) -> bool:
-    """Return whether this text is an IP address, and nothing that would spoil a log."""
     try:
         ip_address(host)
     except ValueError:
@@ -70,7 +69,6 @@ class Offenders:
         self.forgotten = 0
 
     def note(self, protocol: str, host: str, reason: str, now: float) -> None:
-        """Count one fault of the peer at ``host``; "" if its transport has no address."""
         key = protocol, network_of(host) or host or "local", reason
         count, _ = self._counted.pop(key, (0, 0.0))
         self._counted[key] = count + 1, now
@@ -78,7 +76,6 @@ class Offenders:
             self.forgotten += self._counted.popitem(last=False)[1][0]
 
     def worst(self, most: int) -> list[Offence]:
-        """Return those with the most faults, at most ``most`` of them."""
         found = (Offence(*key, *counted) for key, counted in self._counted.items())
         return nlargest(most, found, key=lambda one: one.times)
 
@@ -108,8 +105,6 @@ ALL_NETWORKS: Final = "*"
 
 
 class Eviction:
-    """Chooses among the connections of one server; remembers when it last searched in vain."""
-
     def __init__(self) -> None:
         self._none_until = 0.0  # for newcomers of these address groups
         self._none_for: set[str] = set()

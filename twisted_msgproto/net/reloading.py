@@ -110,7 +110,6 @@ class ReloadOnHangUp(Service):
             self._before = None
 
     def stopService(self) -> None:
-        """Restore the signal handler that was set before."""
         super().stopService()  # type: ignore[no-untyped-call]
         before, self._before = self._before, None
         if before is not None:

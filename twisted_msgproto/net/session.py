@@ -240,7 +240,6 @@ class SessionHooks:
 
 
 def _all(waiting: list[Deferred[Any]]) -> Deferred[Any]:
-    """Return a Deferred that fires when all have fired; it fails with the first failure."""
     gathered: Deferred[Any] = DeferredList(waiting, fireOnOneErrback=True, consumeErrors=True)
     return gathered.addErrback(_first_failure)
 
@@ -277,11 +276,6 @@ class OrderlyLink(Link):
         return self._lateness is not None
 
     def close(self) -> Deferred[None]:
-        """End the connection in order; the Deferred fires when it is closed, and never fails.
-
-        Nothing more can be sent.  What is in flight is finished, within the seconds of the limit
-        ``drain``; what is not answered by then fails with ConnectionClosed.
-        """
         if self._gone:
             return succeed(None)
         left = self._leaving.wait()

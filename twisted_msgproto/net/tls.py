@@ -1,14 +1,10 @@
 """Every TLS endpoint of a server offers what Mozilla calls "intermediate", and no more (``LJ-01``).
 
-That is TLS 1.2 with authenticated ciphers and forward secrecy, TLS 1.3, and the curves below.
 Twisted's own endpoint strings (``ssl:``, ``tls:``) would offer older ciphers, and OpenSSL more
-curves; :class:`.reloading.ServedEndpoint` restricts them here, whatever kind of string it is.
+curves; :class:`.endpoints.ServedEndpoint` restricts them here, whatever kind of string it is.
 
-The endpoint strings ``mtls:PORT:…`` ask for client certificates (``LJ-01``).
+Those cannot ask for client certificates; ``mtls:`` does (``LJ-01``)::
 
-Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
-
-    mtls:5044:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem:caCerts=clients.pem
     mtls:5044:privateKey=server.pem:caCerts=clients.pem:verify=peer
 
 ``verify`` is, in the words Beats operators know:
@@ -203,7 +199,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self._gathered: list[bytes] = []
 
     def makeConnection(self, transport: Any) -> None:
-        """Note that the connection is made; what TLS writes to ``transport`` leaves at once."""
         self._leave = prompt_write(transport)
         if self._leave != transport.write:
             transport.write = self._encrypted
@@ -257,7 +252,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
                     self._leave(records[0] if len(records) == 1 else b"".join(records))
 
     def _flushed(self, octets: bytes) -> bool:
-        """Encrypt one record and hand it to the system; False if Twisted's class has to do it."""
         if len(octets) > RECORD_OCTETS or self.disconnecting:
             return False
         handle = self.getHandle()  # type: ignore[no-untyped-call]
@@ -326,7 +320,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
                 self._tell_rest(rest)
 
     def _deliver(self, data: bytes) -> int:
-        """Decrypt and deliver what one turn can process; return how many octets that were."""
         turn, place, size = None, 0, len(data)
         while place < size and not self._paused and self.connected:
             if turn is None and place:
@@ -361,7 +354,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._countRest()
 
     def pauseProducing(self) -> None:
-        """Deliver nothing until :meth:`resumeProducing`."""
         self._paused = True
         self.transport.pauseProducing()
 
@@ -404,7 +396,6 @@ class TlsFactory(TLSMemoryBIOFactory):
     protocol = TlsConnection
 
     def __init__(self, creator: Any, factory: Any) -> None:
-        """Make it for ``factory``; ``creator`` makes connections, such as CertificateOptions."""
         super().__init__(creator, False, factory)
         self._written: list[TlsConnection] = []
         self.large: dict[TlsConnection, None] = {}
@@ -443,7 +434,6 @@ def tls_with(options: Any, factory: Any) -> TlsFactory:
 
 
 def tls_from_directory(directory: str, factory: Any) -> TlsFactory:
-    """Return ``factory`` behind TLS with the certificates of a directory (``tls:DIRECTORY``)."""
     return TlsFactory(_FromDirectory(directory), factory)
 
 

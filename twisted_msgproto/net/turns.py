@@ -47,7 +47,6 @@ class Turn:
         self._began = spent()
 
     def over(self) -> bool:
-        """Return whether it is the others' turn: this one has lasted :data:`TURN_SECONDS`."""
         return self._spent() - self._began > TURN_SECONDS
 
 

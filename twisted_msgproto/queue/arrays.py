@@ -32,8 +32,6 @@ UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, KeyError
 
 
 class Column(NamedTuple):
-    """A column as Arrow describes it: its nodes, then their buffers."""
-
     nodes: tuple[int, ...]
     """These are the length and the number of nulls of each node, one after the other."""
     buffers: tuple[bytes, ...]
@@ -244,7 +242,6 @@ class Form(NamedTuple):
     buffers: struct.Struct
 
     def filled(self, rows: int, columns: Sequence[Column]) -> list[bytes | bytearray]:
-        """Return the message of these columns: its metadata and the buffers, each filled up."""
         metadata = bytearray(self.metadata)
         pieces: list[bytes | bytearray] = [metadata]
         places: list[int] = []
@@ -289,10 +286,6 @@ def form_of(columns: int) -> Form:
 
 
 def _places_in(metadata: bytes) -> tuple[int, int, int, int]:
-    """Return where the number of rows stands, the length of the columns, the first node and the
-    first buffer.  The metadata is a flatbuffer: tables that say where their fields are.
-    """
-
     def number(form: str, at: int) -> int:
         return int(struct.unpack_from(form, metadata, at)[0])
 

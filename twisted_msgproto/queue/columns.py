@@ -220,9 +220,6 @@ def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
 
 
 def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
-    """Return the one of the two columns that message ids go into, its values, and how many texts
-    were cleaned.
-    """
     integer = pa.int64()
     try:
         if any(type(some) is list and str in map(type, some) for some in stretches):
@@ -362,7 +359,6 @@ class _Pieces:
         self.pieces: list[Any] = []
 
     def write(self, piece: Any) -> int:
-        """Keep a ``bytes`` or an Arrow buffer."""
         self.pieces.append(piece)
         return len(piece)
 
@@ -381,7 +377,6 @@ class _Writers(threading.local):
         self._known: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]] = {}
 
     def of(self, columns: int) -> tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]:
-        """Return a writer for these columns, and where its octets come out."""
         if columns not in self._known:
             schema, pieces = stored_schema(columns), _Pieces()
             writer = pa.ipc.new_stream(pieces, schema)
@@ -525,7 +520,6 @@ class Assembly:
         return columns, times, counts, [origins[index] for index in indices]
 
     def finish(self) -> pa.RecordBatch:
-        """Everything added so far in the columns of SCHEMA; the assembly is empty again."""
         parts = [(part.rows, part.arrays()) for part in self._parts]
         protocol, kind, peer, session, client_id = (
             zip(*self._run_origins, strict=True) if self._run_origins else ((),) * ORIGIN_VALUES

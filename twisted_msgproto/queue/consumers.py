@@ -147,12 +147,8 @@ class Watch:
         self._patience = patience
         self._since: dict[str, tuple[int, float]] = {}
         self.still: dict[str, float] = {}
-        """Finds the consumers that stand still, and for how long."""
 
     def look(self, committed: Mapping[str, int], end: int, now: float) -> list[str]:
-        """Return the names of the consumers that are found to stand still with this check; each
-        is reported once.
-        """
         behind = {name: offset for name, offset in committed.items() if offset < end}
         self._since = {
             name: known
@@ -184,7 +180,6 @@ LISTS: Final = ("known", "away")
 
 
 def status_path(queue: str | os.PathLike[str], consumer: str) -> Path:
-    """Return where the status of the bridge ``consumer`` stands."""
     return Path(queue) / STATUSES / f"{consumer}.json"
 
 

@@ -45,7 +45,6 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def uncovered(lo: int, hi: int, ranges: Iterable[Range]) -> list[Range]:
-    """Return the parts of lo ≤ n < hi that none of ``ranges`` covers."""
     result = []
     for known_lo, known_hi in merged(ranges):
         if known_hi <= lo or known_lo >= hi:

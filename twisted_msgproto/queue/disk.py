@@ -160,8 +160,6 @@ def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
 
 
 class OSFile:
-    """A file of the operating system."""
-
     __slots__ = ("_descriptor", "_sync", "_write_at")
 
     def __init__(
@@ -209,8 +207,6 @@ class OSFile:
 
 
 class OSDisk:
-    """The disks of the operating system."""
-
     def __init__(self) -> None:
         self.sync_name, self._sync = sync_call()
         self._write_at = write_call()

@@ -49,8 +49,6 @@ E = TypeVar("E")
 
 
 class _Session(Generic[E]):
-    """What waits of one session: entries with their octets, and what it may still write."""
-
     __slots__ = ("deficit", "entries", "key")
 
     def __init__(self, key: Hashable) -> None:
@@ -128,7 +126,6 @@ class FairQueue(Generic[E]):
         return taken
 
     def clear(self) -> list[E]:
-        """Remove and return every entry; those of one session are in their order."""
         entries = [entry for session in self._sessions.values() for entry, _, _ in session.entries]
         self._sessions.clear()
         self._new.clear()
@@ -157,9 +154,7 @@ class GroupCost:
         self._weight = self._octets = self._seconds = 0.0
         self._octets_squared = self._product = 0.0
         self.sync_seconds = FIRST_SYNC_SECONDS
-        """A group costs this much, however small it is."""
         self.octet_seconds = FIRST_OCTET_SECONDS
-        """Each octet of a group costs this much."""
 
     def learn(self, octets: int, seconds: float) -> None:
         self._weight = self._weight * MEMORY + 1.0
@@ -176,6 +171,5 @@ class GroupCost:
         self.sync_seconds = max(cost - self.octet_seconds * size, 0.0)
 
     def octets_max(self, most: int) -> int:
-        """Return how many octets the next group may hold; at most ``most``."""
         seconds = max(GROUP_SECONDS - self.sync_seconds, SYNC_SHARE * self.sync_seconds)
         return min(most, max(GROUP_OCTETS_MIN, int(seconds / self.octet_seconds)))

@@ -1,16 +1,12 @@
 """Serve a queue to other machines: :class:`QueueFlightServer` does so over Arrow Flight.
 
-It reads the queue's directory like any other reader, best in a process of its own (``msgproto
-flight``), and never touches the writer.  ``served.py`` and ``docs/queue-flight.md`` define requests
-and answers; this module puts them on the wire.
-
-Callers send the token as ``authorization: Bearer TOKEN``.  A refusal is one line that begins with
-the name of the error, ``QueueMismatch: …``.
+``served.py`` and ``docs/queue-flight.md`` define requests and answers; this module puts them on the
+wire.  A refusal is one line that begins with the name of the error, ``QueueMismatch: …``.
 
 Who may read a queue's directory may read the queue, and nobody else: so a server without a token
-of its operator makes one and keeps it in that directory, and a refusal says where.  The token is
-another one after each start, and begins with the server's address: a client sends it to no other.
-So it is of no use to a stranger who listens there while the server is away.
+of its operator keeps one of its own there.  It is another one after each start, and begins with the
+server's address: a client sends it to no other, so it is of no use to a stranger who listens there
+while the server is away.
 """
 
 from __future__ import annotations
@@ -204,7 +200,6 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
         self._path: str | None = None
 
     def expect(self, token: str, path: str | None) -> None:
-        """Let in who shows ``token``; ``path`` is where a refusal says that it stands."""
         self._expected, self._path = f"Bearer {token}".encode(), path
         self._known.set()
 

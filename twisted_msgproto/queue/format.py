@@ -79,7 +79,6 @@ def seal(text: str) -> bytes:
 
 
 def unseal(line: bytes) -> str | None:
-    """Return the text of a sealed line, or None if the line is damaged."""
     octets, _, checksum = line.rstrip(b"\n").rpartition(b" ")
     if checksum != b"%08x" % crc32(octets):
         return None
@@ -90,14 +89,10 @@ def unseal(line: bytes) -> str | None:
 
 
 def segment_name(first: int) -> str:
-    """Return the file name of the segment whose first message has the offset ``first``."""
     return f"{first:020d}{SEGMENT_SUFFIX}"
 
 
 def segment_offset(name: str) -> int | None:
-    """Return the first offset of the segment with this file name; None if it is not a segment's
-    name.
-    """
     match = _SEGMENT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -135,8 +130,6 @@ class Identity:
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """The octets that a segment begins with."""
-
     version: int
     identity: Identity
     first: int
@@ -155,7 +148,6 @@ class SegmentHeader:
 
     @classmethod
     def unpacked(cls, octets: bytes) -> SegmentHeader | None:
-        """Return what the octets say, or None if they are too few or damaged."""
         if len(octets) < SEGMENT_HEADER_OCTETS:
             return None
         head = octets[: SEGMENT_HEADER.size]
@@ -198,7 +190,6 @@ class Published:
 
     @classmethod
     def unpacked(cls, octets: bytes) -> Published | None:
-        """Return what the octets say, or None if they are too few or damaged."""
         if len(octets) < END_OCTETS:
             return None
         head = octets[: END.size]
@@ -345,7 +336,6 @@ class Segment:
         self._unread: set[int] | None = set() if blanks else None
 
     def header(self) -> SegmentHeader | None:
-        """Return the segment's header, or None if it is damaged."""
         return SegmentHeader.unpacked(bytes(self.octets(0, SEGMENT_HEADER_OCTETS)))
 
     def octets(self, position: int, octets: int) -> memoryview:

@@ -127,8 +127,6 @@ def check_proof(queue_id: str, landed: Landed, here: Landed, advice: str = REWIN
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the file ``lineage`` says."""
-
     starts: tuple[tuple[int, int], ...] = ()
     losses: int = 0
     """So many starts found that published messages were lost."""
@@ -149,7 +147,6 @@ class Lineage:
         return Lineage(starts, self.losses + lost)
 
     def trimmed(self, begin: int) -> Lineage:
-        """Return the history without what is older than row ``begin`` - 1."""
         index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
         return Lineage(self.starts[max(index - 1, 0) :], self.losses)
 
@@ -162,7 +159,6 @@ class Lineage:
 
 @lru_cache(FILES_PARSED_MAX)
 def unsealed(octets: bytes) -> Lineage | None:
-    """Return what the octets of a file say; None if any line of them is damaged."""
     starts: list[tuple[int, int]] = []
     count = 0
     for line in octets.splitlines():
@@ -177,7 +173,6 @@ def unsealed(octets: bytes) -> Lineage | None:
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:
-    """Return what the file says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, FILE))
     return unsealed(octets) if octets else None
 

@@ -132,7 +132,6 @@ class SegmentLog:
         self.withheld = False
         """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
         self.keeper: Keeper | None = None
-        """Is asked before segments are trimmed."""
         self._unlock: Callable[[], None] | None = None
         try:
             self._open(check_octets, make_identity, make_incarnation)
@@ -176,9 +175,7 @@ class SegmentLog:
         self.begin = next(iter(self._sizes), self.end)
         """This is the first offset that is kept."""
         self.octets = sum(self._sizes.values())
-        """All segments hold this many octets together."""
         self.recovery = found.recovery
-        """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
             self.recovery.lines.append(f"queue {directory}: {line}")
@@ -579,7 +576,6 @@ class SegmentLog:
         return self._remove(free[: self._released(free, pressed=ending)])
 
     def _released(self, free: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
-        """Return how many of the segments that no consumer needs may go, from the first one on."""
         released = len(free)
         if free and self.keeper is not None:
             released = self.keeper.releases(free, pressed=pressed)

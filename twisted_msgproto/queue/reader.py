@@ -175,7 +175,6 @@ class QueueReader:
         )
 
     def _looked(self, look: Callable[[Published, Sequence[int]], Look]) -> Look:
-        """Return what ``look`` finds in the published end and the segments that belong together."""
         self._check_identity()
         for _ in range(LOOKS_MAX):
             published = self.published() or NOTHING_PUBLISHED
@@ -268,9 +267,6 @@ class QueueReader:
     def _waiting(
         self, start: int, published: Published, firsts: Sequence[int], sizes: dict[int, int]
     ) -> tuple[int | None, int]:
-        """Return when the first message at or above ``start`` came, and the octets from there
-        on.
-        """
         placed = self._locator.at(start, firsts, published) if start < published.offset else None
         if placed is None or placed.record.first >= published.offset:
             return None, 0

@@ -94,7 +94,6 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
-    """Return what the file ``end`` says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, "end"))
     return Published.unpacked(octets) if octets is not None else None
 
@@ -257,7 +256,6 @@ def _newest(
     published: Published | None,
     known: Proven,
 ) -> None:
-    """Check the newest segment, cut off what was never published, and determine the end."""
     recovery = state.recovery
     if not headers:
         if known.offset:
@@ -532,7 +530,6 @@ def proven(disk: Disk, directory: str, queue_id: str) -> Proven:
 
 
 def furthest(published: Published | None, other: Proven) -> Proven:
-    """Return the greater one of what the file ``end`` says and what something else proves."""
     if published is not None and published.offset >= other.offset:
         return Proven(published.offset, "the published end")
     return other

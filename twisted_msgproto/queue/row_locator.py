@@ -34,8 +34,6 @@ HINTS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A frame, by its header, in the segment that begins at the offset ``segment``."""
-
     segment: int
     record: Record
 

@@ -105,7 +105,6 @@ class Served:
             yield self._reader
 
     def act(self, name: str, body: bytes, peer: str) -> Request:
-        """Answer one action; ``peer`` is what lines call the caller."""
         if name not in self.actions:
             raise QueueError(f"unknown action {name[:40]!r}; known: {', '.join(self.actions)}")
         return self.actions[name][1](_request(body), peer)
@@ -389,7 +388,6 @@ class Streams:
         return True
 
     def end(self, stream: Stream) -> None:
-        """``stream`` is over."""
         with self._mutex:
             self._active.discard(stream)
             self._hung.discard(stream)

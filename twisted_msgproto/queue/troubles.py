@@ -16,7 +16,6 @@ class _Trouble:
     told_at: float
     met_at: float = 0.0
     error: Exception | None = None
-    """None once it is over."""
     told: bool = False
 
 
@@ -34,7 +33,6 @@ class Troubles:
         self._known: dict[str, _Trouble] = {}
 
     def met(self, what: str, error: Exception, line: str) -> None:
-        """Note that ``what`` failed with ``error``."""
         now = self._clock()
         trouble = self._known.get(what)
         due = trouble is None or now - trouble.told_at >= TOLD_AGAIN_SECONDS
@@ -56,6 +54,5 @@ class Troubles:
             self._report(line)
 
     def errors(self) -> dict[str, Exception]:
-        """Return what fails at present, with the last error of each."""
         known = self._known.copy()
         return {what: one.error for what, one in known.items() if one.error is not None}

@@ -26,10 +26,6 @@ Asked = TypeVar("Asked")
 
 @dataclass(slots=True)
 class SegmentReport:
-    """One segment: its offsets lo ≤ n < hi, its octets, its complete groups and
-    messages.
-    """
-
     name: str
     lo: int
     hi: int
@@ -40,8 +36,6 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class Report:
-    """What :func:`verify` found."""
-
     queue_id: str
     begin: int
     end: int
@@ -187,7 +181,6 @@ def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
 
 
 def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published | None:
-    """Find out how far messages were published, and say what is missing to know it."""
     # In this order: a living writer publishes before any consumer can commit.
     nothing = Proven(0, "nothing that could be read")
     other = _asked(report, lambda: proven(disk, reader.directory, reader.queue_id), nothing)

@@ -1,15 +1,11 @@
 """:class:`QueueWriter` writes the queue.
 
 Batches come from any thread; one thread of the writer's own makes them durable.  A group is
-committed at once when no sync is under way; what arrives during a sync is the next group: one
-message alone waits for nothing, many share a sync.  Sessions take turns (:mod:`.fair`), and a group
-is no larger than what the disk writes in a short time: one session in bulk does not delay others.
+committed at once when no sync is under way; what arrives during a sync is the next group.
 
-Who encodes?  Lists of small batches are gathered and encoded once a group, by the writer's thread.
-A packed batch (:mod:`~twisted_msgproto.core.packed`) is encoded by whoever submits it, because its
-octets have just come and are still in that processor's cache: to fetch them into another
-processor's cache would cost twice as much.  So is a long list, since only one thread at a time can
-encode it anyway: what was submitted before is written meanwhile.
+Lists of small batches are encoded once a group, by the writer's thread.  A packed batch is encoded
+by whoever submits it, because its octets are still in that processor's cache.  So is a long list,
+since only one thread at a time can encode it anyway.
 """
 
 from __future__ import annotations
@@ -91,7 +87,6 @@ class _Entry(NamedTuple):
 
 
 def _session_of(batch: MessageBatch) -> Hashable:
-    """Return whose turn ``batch`` is written in; what names no session shares its peer's."""
     return batch.session or (batch.protocol, batch.peer)
 
 
@@ -478,10 +473,6 @@ class QueueWriter:
             self._trim()
 
     def _encoded(self, taken: list[_Entry]) -> tuple[list[Encoded], list[Result]]:
-        """The frames of a group, and each entry with what is wrong with its own batch.
-
-        Neighbours that were not encoded yet share a frame.
-        """
         frames: list[Encoded] = []
         errors: list[BaseException | None] = []
         gathered: list[MessageBatch] = []
@@ -544,7 +535,6 @@ class QueueWriter:
         return None
 
     def _look(self) -> None:
-        """Check that the files are where others find them, and the end too, once a second."""
         now = time.monotonic()
         if self.stalled is not None or now >= self._look_at:
             self._log.look()

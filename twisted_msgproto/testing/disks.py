@@ -156,8 +156,6 @@ class BrokenDisk:
 
 
 class _BrokenFile:
-    """An open file of a :class:`BrokenDisk`."""
-
     def __init__(self, disk: BrokenDisk, path: str, file: File) -> None:
         self._disk = disk
         self._path = path

@@ -26,7 +26,6 @@ SERVER_PORT: Final = 5048
 CLIENT_PORT: Final = 40000
 
 Build = Callable[[IPv4Address], Any]
-"""A function of this kind builds a protocol, as ``factory.buildProtocol`` does."""
 
 
 @implementer(ITransport, IPushProducer)

@@ -206,10 +206,6 @@ class Broker(QueueStore):
         self.counters.strays += len(list(places))
 
     def _release(self, subscriber: Subscriber, places: Iterable[int]) -> Released:
-        """Let a consumer hold these places no longer; return them by batch.
-
-        Those that it does not hold are counted.
-        """
         release, strays = subscriber.held.pop, 0
         released: Released = []
         last: Batch | None = None
@@ -326,10 +322,6 @@ class Broker(QueueStore):
             return True  # it raises again when the queue is served
 
     def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
-        """Let consumers write letters that have left the queue.
-
-        A consumer whose ``push`` raises ends, and they go back.
-        """
         for letter in unwanted:  # they wait aside, until consumers or their filters change
             queue.passed.insert(Row(letter.place, letter.octets, int(letter.arrived)))
         if unwanted and self._durable:
@@ -394,7 +386,6 @@ class Broker(QueueStore):
             self._fail(subscriber, queue.used, set(), error)
 
     def _fail(self, subscriber: Subscriber, now: float, tried: set[int], error: Exception) -> None:
-        """A consumer has raised an exception: it ends."""
         self.counters.failed_consumers += 1
         if self._subscribers.pop(subscriber.consumer, None) is not None:
             self._lose(subscriber, now, tried)

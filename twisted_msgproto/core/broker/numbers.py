@@ -36,7 +36,6 @@ class Numbers:
     __slots__ = ("_bases", "_chunks", "_typecode", "count", "highest")
 
     def __init__(self, typecode: str = SMALL) -> None:
-        """``typecode`` is :data:`SMALL` or :data:`LARGE`."""
         self._typecode = typecode
         self._bases: list[int] = []
         self._chunks: list[tuple[array[int], array[int]]] = []  # none of them is empty
@@ -70,7 +69,6 @@ class Numbers:
                 yield [base + distance for distance in distances[start:end]], numbers[start:end]
 
     def get(self, place: int) -> int:
-        """Return the number of a place; 0 if it is not here."""
         index = bisect_right(self._bases, place) - 1
         if index < 0:
             return 0
@@ -80,7 +78,6 @@ class Numbers:
 
     @property
     def largest(self) -> int:
-        """Return the largest of all numbers; 0 if there is none."""
         return max((max(numbers) for _, numbers in self._chunks), default=0)
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
@@ -107,7 +104,6 @@ class Numbers:
             self._split(index)
 
     def update(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Let places have these numbers; each pair is a place and its number."""
         for place, number in pairs:
             self.set(place, number)
 
@@ -157,7 +153,6 @@ class Numbers:
         del distances[half:], numbers[half:]
 
     def pop(self, place: int) -> int:
-        """Remove a place; return its number, 0 if it is not here."""
         number = self.get(place)
         self.remove(place, place + 1)
         return number

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 CHUNK: Final = 4096
-"""A chunk has this many places when it is made, and is split at twice as many."""
 
 DISTANCE_MAX: Final = 2**32 - 1
 """Distances from the base, weights and seconds are unsigned 32-bit integers."""
@@ -51,7 +50,6 @@ class _Chunk:
         return len(self.distances) - self.head
 
     def insert(self, at: int, row: Row) -> None:
-        """Put a row to the index ``at``."""
         self.distances.insert(at, row.place - self.base)
         self.weights.insert(at, row.weight)
         self.seconds.insert(at, row.second)
@@ -60,7 +58,6 @@ class _Chunk:
         return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
 
     def cut(self, at: int) -> _Chunk:
-        """Remove the rows from the index ``at`` on; return them in a chunk that begins there."""
         upper = _Chunk(self.base + self.distances[at])
         shift = self.distances[at]
         upper.distances.extend([distance - shift for distance in self.distances[at:]])
@@ -96,7 +93,6 @@ class Places:
 
     @property
     def first(self) -> Row | None:
-        """Return the row with the lowest place, or None."""
         return self._chunks[0].row(self._chunks[0].head) if self._chunks else None
 
     @property
@@ -162,7 +158,6 @@ class Places:
             chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
     def take(self, count: int) -> Rows:
-        """Remove and return at most ``count`` rows from the front."""
         rows = Rows([], [], [])
         chunks = self._chunks
         while count > 0 and chunks:
@@ -188,7 +183,6 @@ class Places:
                 del chunks[0]
 
     def front(self, count: int) -> list[int]:
-        """Return at most ``count`` places from the front, and keep them."""
         places: list[int] = []
         for chunk in self._chunks:
             base, start = chunk.base, chunk.head
@@ -199,7 +193,6 @@ class Places:
         return places
 
     def head(self, count: int) -> Rows:
-        """Return at most ``count`` rows from the front, and keep them."""
         rows = Rows([], [], [])
         for chunk in self._chunks:
             end = min(chunk.head + count, len(chunk.distances))
@@ -217,7 +210,6 @@ class Places:
         rows.seconds.extend(chunk.seconds[start:end])
 
     def remove(self, place: int) -> Row | None:
-        """Remove one place; None if it is not here."""
         index = bisect_right(self._chunks, place, key=_base) - 1
         if index < 0:
             return None

@@ -86,7 +86,6 @@ class BrokerQueue:
     """The letters of one queue, waiting or in flight, and its consumers.
 
     Attributes:
-        name: its name.
         kept: it stays when nobody uses it.
         waiting: the places of letters that wait.
         passed: the places of letters that wait, and that no consumer wants.
@@ -101,7 +100,6 @@ class BrokerQueue:
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
         expected: their weight, when they were asked for.
-        subscribers: its consumers.
         filters: this many of them do not want everything.
         takers: those of them that may have room, in turn.
         used: when somebody published to it or left it last.
@@ -160,7 +158,6 @@ class BrokerQueue:
 
     @property
     def for_dead(self) -> bool:
-        """Return whether it is a queue of dead letters; those have none of their own."""
         return self.name.name.endswith(DEAD)
 
     @property
@@ -169,7 +166,6 @@ class BrokerQueue:
 
     @property
     def first(self) -> Row | None:
-        """Return the row of the oldest letter that waits, or None."""
         firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
         return min(firsts, default=None)
 
@@ -241,7 +237,6 @@ class BrokerQueue:
         return octets
 
     def ready_run(self, most: int) -> list[Letter]:
-        """Return the letters at the front that can be delivered together, at most ``most``."""
         letters = list(map(self.letters.get, self.waiting.front(most)))
         run: list[Letter] = []
         for letter in letters:
@@ -253,7 +248,6 @@ class BrokerQueue:
         return run
 
     def take_oldest(self, most: int) -> Rows:
-        """Remove and return at most ``most`` of the oldest letters that wait."""
         passed, waiting = self.passed.first, self.waiting.first
         if passed is None or waiting is None:
             return (self.waiting if passed is None else self.passed).take(most)
@@ -276,7 +270,6 @@ class BrokerQueue:
         self.reconsider()
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Remove a consumer; what it holds stays with it."""
         self.filters -= self.subscribers.pop(subscriber).wants is not None
         del subscriber.queues[self]
         self.takers.pop(subscriber, None)

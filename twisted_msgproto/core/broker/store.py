@@ -345,7 +345,6 @@ class QueueStore:
         self._move(queue, dead, rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
-        """Let letters that have left ``source`` wait in ``to``, at their old places."""
         if source.loading:
             source.loading.difference_update(rows.places)
         source.alone.difference_update(rows.places)
@@ -372,10 +371,6 @@ class QueueStore:
     # ── bodies that are not in memory ───────────────────────────────────────────────────────────
 
     def _want(self, queue: BrokerQueue) -> None:
-        """Ask for the bodies of the next letters, unless some are being read.
-
-        Where others wait for room in memory, or where there is none, the queue gets in line.
-        """
         if queue.loading is not None:
             return
         if self._in_line or not self.memory.has_room:
@@ -461,12 +456,10 @@ class QueueStore:
 
     @property
     def deadline(self) -> float | None:
-        """Return when :meth:`advance` is to be called next, in seconds; None: not at all."""
         nexts = [at for at in (self._idles.next, self._ages.next) if at is not None]
         return min(nexts, default=None)
 
     def advance(self, now: float) -> None:
-        """Move letters that are too old to the dead letters, and forget queues nobody uses."""
         for name in self._ages.due(now):
             self._bury_aged(self._queues[name], now)
         for name in self._idles.due(now):
@@ -495,7 +488,6 @@ class QueueStore:
     # ── people ──────────────────────────────────────────────────────────────────────────────────
 
     def peek(self, name: QueueName, count: int) -> list[Waiting]:
-        """Return the oldest letters that wait in a queue, at most ``count``."""
         queue = self._queues.get(name)
         return [] if queue is None else queue.peek(count)
 
@@ -533,7 +525,6 @@ class QueueStore:
         return [queue.figures(self._over(queue)) for _, queue in sorted(self._queues.items())]
 
     def snapshot(self) -> dict[str, int]:
-        """Return figures for metrics: the counters, and what there is now."""
         queues = self._queues.values()
         in_flight = sum(queue.in_flight for queue in queues)
         return {

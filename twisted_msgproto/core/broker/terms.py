@@ -26,7 +26,6 @@ LIMITS: Final = (
     Limit("broker-memory", 256 << 20, "octets", "of messages in memory, of all queues", 1),
     Limit("broker-pin", 1 << 30, "octets", "of the log are kept for consumers alone", 0),
 )
-"""The broker has these limits; ``broker-pin`` is for its durable half."""
 
 WAIT: Final = "wait"
 DEAD_LETTER: Final = "dead-letter"
@@ -104,7 +103,6 @@ class Letter:
 
 
 def weight(envelope: bytes, body: bytes) -> int:
-    """Return how many octets a letter of these is counted with."""
     return LETTER_OCTETS + len(envelope) + len(body)
 
 

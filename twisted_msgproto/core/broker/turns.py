@@ -66,10 +66,6 @@ def _last_place(hand: tuple[Subscriber, Sequence[Letter]]) -> int:
 
 
 def _takers(queue: BrokerQueue, most: int) -> tuple[list[Subscriber], list[int], int]:
-    """Find up to ``most`` consumers with room, the next in turn first.
-
-    Return them, their rooms, and how many were asked.
-    """
     takers, rooms, asked = [], [], 0
     for subscriber in tuple(queue.takers):
         asked += 1

@@ -20,8 +20,6 @@ class IIdentity(Interface):
 
 @implementer(IIdentity)
 class Identity:
-    """This avatar has a name and nothing else."""
-
     def __init__(self, name: str | None) -> None:
         self.name = name
 
@@ -61,13 +59,11 @@ class Passcode:
 
 
 def name_in(credentials: ICredentials) -> str | None:
-    """Return the name that ``credentials`` claim, or None if they have none."""
     name = getattr(credentials, "username", None)
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def portal_over(checkers: Iterable[Any]) -> Portal | None:
-    """Return a portal that asks ``checkers``; None if there are none: nobody has to log in."""
     checkers = list(checkers)
     return Portal(IdentityRealm(), checkers) if checkers else None  # type: ignore[arg-type]
 

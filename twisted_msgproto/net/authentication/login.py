@@ -208,7 +208,6 @@ class Authentication:
         visit.asked.addErrback(lambda failure: log.failure("a login failed", failure))
 
     def _ask(self, credentials: ICredentials) -> Deferred[Any]:
-        """Ask the portal; a name that nobody can have is wrong without asking."""
         name = name_in(credentials)
         if name is not None and NUL in name:
             raise UnauthorizedLogin

@@ -83,7 +83,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
             yield Change(f"{self.protocolName}: passwords of {path}", lambda: None)
 
     def passwordWarning(self) -> str | None:
-        """Return which files hold passwords that whoever reads them can use."""
         plain = []
         for path in filter(None, map(_look_for_file, self["auth"])):
             users = read_users(path).values()
@@ -100,7 +99,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """Return the checkers that were asked for, in order; a start of a server asks for them."""
         doubt = self.passwordWarning()
         if doubt is not None:
             log.warn("{server}: {doubt}", server=self.protocolName, doubt=doubt)
@@ -113,5 +111,4 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         return checkers
 
     def portal(self) -> Portal | None:
-        """Return a portal over them; None if there are none."""
         return portal_over(self.checkers)

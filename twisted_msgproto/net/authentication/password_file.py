@@ -183,7 +183,6 @@ class PasswordFile:
         return next((k.rounds for k in self.users.values() if isinstance(k, Keys)), 0)
 
     def requestAvatarId(self, credentials: Any) -> Any:
-        """Return the user's name, or fail with UnauthorizedLogin."""
         return maybeDeferred(self._check, credentials)
 
     def _check(self, credentials: Any) -> Deferred[bytes]:

@@ -57,21 +57,15 @@ class SaslRefused(Exception):
 
 @dataclass(slots=True)
 class Challenge:
-    """The exchange continues with a challenge."""
-
     octets: bytes
 
 
 @dataclass(slots=True)
 class Authenticated:
-    """The exchange has succeeded."""
-
     login: LoggedIn
 
 
 class SaslCycle:
-    """Conducts one client's attempt, on the server's side."""
-
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
         """Check a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
         raise NotImplementedError
@@ -202,7 +196,6 @@ class _ScramCycle(SaslCycle):
         return first
 
     def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        """Choose salt and iterations; the keys follow when a checker supplies the password."""
         self._user = _name(user)
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
         if self._file is not None:
@@ -219,8 +212,6 @@ class _ScramCycle(SaslCycle):
 
 @implementer(IUsernameHashedPassword)
 class ScramCredentials:
-    """A client's proof; a checker compares it with the password it stores."""
-
     def __init__(
         self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str, rounds: int
     ) -> None:
@@ -374,7 +365,6 @@ class PlainClient:
         self._response = b"\0%b\0%b" % (user.encode(), password.encode())
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return user and password; no challenge is expected."""
         if challenge is not None:
             raise ValueError("PLAIN has no challenges")
         return self._response
@@ -409,7 +399,6 @@ class ScramClient:
         self.finished = False
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return client-first, client-final, and nothing to the server's proof."""
         client, error = self._client, _scramp().ScramException
         self._step += 1
         try:

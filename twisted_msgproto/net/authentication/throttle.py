@@ -41,7 +41,6 @@ LOGIN_LIMITS: Final = (
     Limit("login-failures", 20, "failures", "of a name from new addresses, then likewise", 1),
     Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
 )
-"""Every protocol that authenticates has these limits; they are part of its ``LIMITS``."""
 
 WAIT_SECONDS: Final = 8.0
 """A login waits for its check at most this long; less if the hand-shake asks it."""
@@ -171,8 +170,6 @@ class Bucket:
 
 
 class Buckets:
-    """The buckets of all addresses, of all pairs or of all names."""
-
     def __init__(self, burst: float, rate: float, window: float) -> None:
         self._burst = burst
         self._rate = rate
@@ -362,7 +359,6 @@ class Throttle:
         return decided
 
     def succeeded(self, attempt: Attempt, now: float) -> None:
-        """The check went well: its tokens are free again, and the pair is known."""
         self.unchecked(attempt)
         self._known.add(attempt.place, attempt.name, now)
 

@@ -99,8 +99,6 @@ class Told(Shape):
 
 
 class Permissions:
-    """What one client may do, by the authoriser of a factory; its answers are remembered."""
-
     __slots__ = (
         "_address",
         "_answers",

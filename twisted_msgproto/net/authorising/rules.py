@@ -1,19 +1,8 @@
 """An operator's rules say who may do what, from where, and with what names.
 
-Rules are an array of tables in TOML, ``[[access]]``, in a gateway.toml or in a file of their own::
-
-    [[access]]
-    allow = ["publish", "subscribe"]
-    user = "sensor-*"
-    name = "topic/{user}/*"
-
-    [[access]]
-    deny = "*"
-    address = "10.9.0.0/16"
-
-They are read from top to bottom, and the first rule that fits decides.  What no rule fits is
-refused.  A condition that a rule does not have fits everybody.  A rule about consuming from a queue
-fits the queue of its dead letters, too.
+Rules are an array of tables in TOML, ``[[access]]``.  They are read from top to bottom, and the
+first rule that fits decides.  What no rule fits is refused.  A condition that a rule does not have
+fits everybody.  A rule about consuming from a queue fits the queue of its dead letters, too.
 """
 
 from __future__ import annotations
@@ -90,7 +79,6 @@ class _Client(NamedTuple):
 
 @lru_cache(PATTERNS_REMEMBERED)
 def _any_of(patterns: tuple[str, ...]) -> Fits | None:
-    """Return a function that tells whether a text fits one of these globs; None without globs."""
     translated = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(translated)).match if translated else None
 
@@ -100,11 +88,8 @@ class Rule:
     """One rule; a condition that is None fits everybody.
 
     Attributes:
-        allowed: what it says.
-        actions: what it is about.
         user: globs of users; ``""`` is a client without a name.
         address: networks, or :data:`UNIX`.
-        protocol: names of protocols.
         name: globs of names, with :data:`OWN_NAME`.
         virtual_host: globs of MTL's virtual hosts.
     """
@@ -127,7 +112,6 @@ class Rule:
         )
 
     def names_for(self, user: str | None) -> tuple[str, ...] | None:
-        """Return the globs of names for this user; None for all names."""
         if self.name is None:
             return None
         if not user:

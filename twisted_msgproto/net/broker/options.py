@@ -56,8 +56,6 @@ class BrokerOptions(usage.Options):
 
 
 class Namespaces:
-    """The brokers of namespaces that servers of one gateway share."""
-
     def __init__(
         self, reactor: Any, sink_of: Callable[[ServerOptions], IMessageSink | None]
     ) -> None:

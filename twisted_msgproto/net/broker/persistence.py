@@ -59,7 +59,6 @@ class BrokerPersistence:
     log = Logger(namespace="twisted_msgproto.broker")
 
     def __init__(self, sink: DurableSink, clock: Any) -> None:
-        """``clock`` has ``callLater()``."""
         self._sink = sink
         self._clock = clock
         self._pin: float = 0
@@ -235,14 +234,11 @@ class BrokerPersistence:
         return self._in_thread(self.state.flush)
 
     def load(self, places: Sequence[int]) -> Deferred[Loaded]:
-        """Read messages back; fires with what was read."""
         assert self.state is not None
         return self._in_thread(self.state.load, places)
 
 
 class KeptBroker(ServedBroker):
-    """The queues of some spaces of one durable sink; they outlive the process."""
-
     durable = True
 
     def __init__(
@@ -253,7 +249,6 @@ class KeptBroker(ServedBroker):
         *arguments: Any,
         **named: Any,
     ) -> None:
-        """``keeping`` keeps the queues of ``spaces``; the rest as :class:`ServedBroker` has it."""
         super().__init__(clock, *arguments, **named)
         self._keeping = keeping
         # A queue begins with the first message that was sent to it, even if that came before its
@@ -288,7 +283,6 @@ class KeptBroker(ServedBroker):
         self.begin(self.publishing(letters))
 
     def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
-        """Call ``call`` once the name of a queue is on disk: at once, or later."""
         waiting = self._undurable.get(name)
         if waiting is None:
             call()
@@ -296,8 +290,6 @@ class KeptBroker(ServedBroker):
             waiting.append(call)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people; fails with OSError."""
-
         def letters(found: Loaded) -> list[Letter]:
             if found.error is not None and found.unread:
                 raise found.error
@@ -306,7 +298,6 @@ class KeptBroker(ServedBroker):
         return self._keeping.load(places).addCallback(letters)
 
     def flush(self) -> Deferred[None]:
-        """Make durable what was purged and moved; fails with OSError or QueueError."""
         return self._keeping.flush()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────

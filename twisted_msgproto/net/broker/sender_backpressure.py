@@ -54,11 +54,9 @@ class SenderBackpressure:
 
     @property
     def pressing(self) -> bool:
-        """Return whether a sender is paused, or has a deadline for its next acknowledgement."""
         return bool(self._paused or self._deadlines)
 
     def add(self, sender: Sender, octets: int) -> None:
-        """Note that ``octets`` more of ``sender`` wait."""
         self.waiting += octets
         self._own[sender] = self._own.get(sender, 0) + octets
         if self.waiting > self.limit:
@@ -98,7 +96,6 @@ class SenderBackpressure:
             self._look(sender)
 
     def remove(self, sender: Sender, octets: int) -> None:
-        """Note that ``octets`` of ``sender`` wait no longer."""
         self.waiting -= octets
         left = self._own.get(sender, 0) - octets
         if left > 0:

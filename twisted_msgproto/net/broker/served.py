@@ -58,7 +58,6 @@ class ServedBroker:
     Attributes:
         machine: decides everything; look at it, and change it through the methods here.
         durable: whether its queues outlive this process.
-        limits: those of its queues.
         told_full: is called with the name of a queue whose senders wait from now on.
     """
 
@@ -262,17 +261,14 @@ class ServedBroker:
         return found
 
     def settle(self, consumer: Consumer, places: Sequence[int]) -> None:
-        """Note that ``consumer`` has acknowledged the letters with these places."""
         self.machine.settle(consumer, places)
         self._look()
 
     def reject(self, consumer: Consumer, places: Sequence[int], *, requeue: bool) -> None:
-        """Note that ``consumer`` has rejected these; with ``requeue`` they are delivered again."""
         self.machine.reject(consumer, places, requeue=requeue)
         self._look()
 
     def ready(self, consumer: Consumer) -> None:
-        """Deliver what waits: ``consumer`` may have room again."""
         self.machine.ready(consumer)
         self._look()
 
@@ -287,7 +283,6 @@ class ServedBroker:
         return self.machine.queues()
 
     def peek(self, name: QueueName, count: int) -> list[Waiting]:
-        """Return the oldest messages that wait in a queue, at most ``count``."""
         return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
@@ -298,15 +293,11 @@ class ServedBroker:
         return succeed([])
 
     def purge(self, name: QueueName, most: int) -> int:
-        """Drop at most ``most`` messages that wait, the oldest first; return their number."""
         purged = self.machine.purge(name, most)
         self._look()
         return purged
 
     def requeue(self, name: QueueName, to: QueueName, most: int) -> int:
-        """Move at most ``most`` messages that wait from one queue to another; return their
-        number.
-        """
         moved = self.machine.requeue(name, to, most, self.now())
         self._look()
         return moved
@@ -346,7 +337,6 @@ class ServedBroker:
             self._look()
 
     def _look(self) -> None:
-        """Follow what happened, and come back when there is more to do."""
         machine = self.machine
         for event in machine.take_events():
             follow = self.follows.get(type(event))
@@ -382,7 +372,6 @@ class ServedBroker:
         self._alarm_at = -inf
 
     def known(self, name: QueueName) -> None:
-        """There is a queue ``name``: messages may be sent to it, unless it is for dead letters."""
         if not name.name.endswith(DEAD):
             self._names[name.space][name.name] = name
 
@@ -406,4 +395,3 @@ class ServedBroker:
         Forgotten: _forgotten,
         QueueFull: _filled,
     }
-    """This maps an event of the machine to what follows it; the others need nothing here."""

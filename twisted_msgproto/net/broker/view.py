@@ -22,7 +22,6 @@ class ServedQueues:
     """A :class:`.BrokerView` of the queues of all servers of a gateway."""
 
     def __init__(self, brokers: Sequence[ServedBroker], clock: Any) -> None:
-        """``clock`` has ``callLater()``."""
         self._brokers = brokers
         self._clock = clock
 
@@ -59,7 +58,6 @@ class ServedQueues:
         return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
 
     async def purge(self, space: str, name: str) -> int:
-        """Drop what waits now; return how many messages that were."""
         queue = QueueName(space, name)
         broker = self._of(queue)
         return await self._in_turns(broker, queue, lambda most: broker.purge(queue, most))

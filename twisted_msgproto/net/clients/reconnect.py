@@ -1,16 +1,5 @@
 """Clients come back with these services: they keep one session at a time, for as long as the
 service runs.
-
-:class:`ReconnectingService` has what the ``XClientService`` of every protocol shares: the state,
-waiting for a session, the verbs that wait for one, growing intervals, the report of a refusal, the
-orderly end.  :class:`ReconnectingClient` builds on Twisted's ``ClientService``, for protocols on a
-Twisted transport::
-
-    service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
-    service.watch(print)                     # connecting, up, down, refused
-    service.startService()
-    response = await service.request(b"Hola")
-    await service.close()
 """
 
 from __future__ import annotations
@@ -281,7 +270,6 @@ class ReconnectingService(Service, Generic[S]):
         return len(self._pending)
 
     def _unable(self) -> Exception | None:
-        """Why there is no use in waiting for a session, if there is none."""
         if self._closing:
             return ConnectionClosed("the client was stopped")
         return self.refusal if self.state is ReconnectState.REFUSED else None
@@ -457,9 +445,6 @@ class ReconnectingService(Service, Generic[S]):
         """A session stands: what it must know before anything else is done in it."""
 
     def _isOver(self, session: S) -> bool:
-        """Return whether a verb that failed with ConnectionClosed means that ``session`` is
-        over.
-        """
         return True
 
     def _closeSession(self, session: S) -> Deferred[Any]:
@@ -588,9 +573,6 @@ class ReconnectingClient(ReconnectingService[S]):
         self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
 
     def _sessionIn(self, connection: Any) -> Any:
-        """Return the session of a connection: itself on a byte stream, what it carries on
-        WebSocket.
-        """
         carried = getattr(connection, "session", None)
         return carried if hasattr(carried, "whenEstablished") else connection
 
@@ -614,9 +596,6 @@ class ReconnectingClient(ReconnectingService[S]):
         self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 
     def _between(self, attempts: int) -> float:
-        """Return the seconds until the next attempt; ClientService asks when a connection was
-        lost or could not be made.
-        """
         with self._asked():
             error, self._error = self._error, None
             self._connection = None

@@ -37,10 +37,8 @@ from ...core.strict_json import NotJson, parse_json
 SIZE_OCTETS = 300
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
-"""These fields of :class:`ConnectOptions` stand for files of TLS."""
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
-"""These fields of :class:`ConnectOptions` say who logs in."""
 
 
 def typed(text: str) -> int | float | str:

@@ -50,7 +50,6 @@ class Ending:
         return self._ending.wait() if self.reason is None else succeed(self.reason)
 
     def _conclude(self, reason: str, failure: Exception | None) -> bool:
-        """Note the end, and return whether it is news; :meth:`_tellEnd` is to follow."""
         if self.reason is not None:
             return False
         self.reason, self.failure = reason, failure

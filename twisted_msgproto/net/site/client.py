@@ -26,8 +26,6 @@ DESCRIPTORS: Final = "/proc/self/fd"
 """Linux shows the files that a process has open here, so a short path leads to each directory."""
 
 ANSWER_SECONDS: Final = 30.0
-"""A gateway may need this long for one answer."""
-
 ANSWER_OCTETS_MAX: Final = 64 << 20
 
 ERROR_TEXT_MAX: Final = 4000

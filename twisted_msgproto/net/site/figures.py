@@ -36,14 +36,8 @@ SLICE_SESSIONS: Final = 500
 """A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
 
 SESSIONS_SHOWN_MAX: Final = 200
-"""At most this number of sessions is shown one by one; all are counted."""
-
 QUEUES_SHOWN_MAX: Final = 200
-"""At most this number of a broker's queues is shown, the longest first; all are counted."""
-
 REASONS_SHOWN_MAX: Final = 100
-"""At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
-
 OFFENDERS_SHOWN_MAX: Final = 50
 
 LATENCY_BOUNDS: Final = tuple(
@@ -333,7 +327,6 @@ def _finite(limit: float) -> int | None:
 
 
 def _state_of(session: Any) -> Enum | str:
-    """Return a session's state; what has no machine of its own stands or not."""
     owner = getattr(session, "link", session)  # MTL's sessions share one link
     state = getattr(getattr(owner, "machine", None), "state", None)
     if isinstance(state, Enum):
@@ -362,7 +355,6 @@ def _shown_session(protocol: str, session: Any) -> Figures:
 
 
 def _traffic(traffic: Any) -> Figures:
-    """Return what one server was sent; ``latency`` counts messages by what they waited at most."""
     reached = list(accumulate(traffic.latencies))
     buckets = {f"{BOUNDS[place]:g}": reached[place] for place in LATENCY_BOUNDS}
     return {
@@ -373,10 +365,6 @@ def _traffic(traffic: Any) -> Figures:
 
 
 def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figures:
-    """Return plain counters, and those with reasons (``fault:handshake``) under their names.
-
-    A fault whose reason is the name of one of ``limits`` is a limit that was met, too.
-    """
     plain: dict[str, int] = {}
     reasons: dict[str, dict[str, int]] = {}
     for name, count in sorted(summed.items()):
@@ -409,7 +397,6 @@ def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
 
 
 def added_up(one: Figures, other: Figures) -> Figures:
-    """Return figures whose numbers are the sums of two; what only one of them has stays."""
     summed = dict(one)
     for name, value in other.items():
         if name not in summed:

@@ -70,12 +70,10 @@ class FlowHistory:
         self._call.clock = reactor
 
     def start(self) -> None:
-        """Begin; the first sample comes after :data:`SAMPLE_SECONDS`."""
         self._sampled = self._reactor.seconds()
         self._call.start(SAMPLE_SECONDS, now=False).addErrback(_failed)
 
     def stop(self) -> None:
-        """Stop sampling; the kept samples can still be read."""
         if self._call.running:
             self._call.stop()
 

@@ -68,7 +68,6 @@ class BoundedChannel(HTTPChannel):
         """Do nothing; the channel calls this for every octet."""
 
     def timeoutConnection(self) -> None:
-        """Close the connection: no whole request came in time."""
         self.transport.abortConnection()
 
     def allContentReceived(self) -> None:
@@ -106,7 +105,6 @@ class BoundedSite(Site):
         return self.protocolName
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Return a channel for a newcomer; None (the connection is closed) if there is no place."""
         if len(self.connections) >= CONNECTIONS_MAX and not self._make_room():
             return None
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
@@ -148,14 +146,10 @@ class BoundedSite(Site):
 
 
 class BadRequest(Exception):
-    """The request cannot be understood; the text says why."""
-
     status = http.BAD_REQUEST
 
 
 class NotForEverybody(BadRequest):
-    """Only the operator may ask this, and nothing shows that the operator asks."""
-
     status = http.FORBIDDEN
 
 
@@ -231,8 +225,6 @@ def _error(failure: Failure) -> Answer:
 
 
 class Paths(Resource):
-    """The site's paths; every other path is answered with an error."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 

@@ -20,8 +20,6 @@ CONTENT_TYPE: Final[str] = CONTENT_TYPE_LATEST
 
 
 class Shown(NamedTuple):
-    """One figure of the queue or of the memory, and its metric."""
-
     figure: str
     metric: str
     text: str
@@ -65,7 +63,6 @@ class _Collector:
         self._figures = figures
 
     def collect(self) -> Iterator[Any]:
-        """Yield every metric family; prometheus_client calls this."""
         figures = self._figures
         yield from _verdicts(figures["healthy"]["ok"], figures["safe"]["ok"])
         yield _gauge(
@@ -143,7 +140,6 @@ BRIDGE: Final = (
     Shown("batches", "bridge_batches", "Batches committed since it started", True),
     Shown("failed_batches", "bridge_failed_batches", "Batches that failed", True),
 )
-"""Each bridge that has a status has these metrics; its name is its consumer's."""
 
 
 def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[Any]:

@@ -1,36 +1,11 @@
 """The site of a gateway: what each path answers, on the control socket and on a status endpoint.
 
-=======================  =========================  ================================================
-request                  query                      answer
-=======================  =========================  ================================================
-``GET /``                                           the live page
-``GET /events``                                     a stream of server-sent events, each the figures
-                                                    as JSON, without sessions
-``GET /status.json``                                the figures as JSON
-``GET /sessions.json``   ``protocol``, ``state``,   the sessions that match
-                         ``text``
-``GET /machines.json``                              states and moves of each protocol's machine, for
-                                                    the page's drawings
-``GET /metrics``                                    the figures as Prometheus reads them
-``GET /healthz``                                    200, or 503 with the reason when nothing can be
-                                                    acknowledged
-``GET /alive``                                      ``{}``; it touches no disk: the reactor turns
-``GET /broker/queues``                              ``{"queues": […]}``
-``GET /broker/peek``     ``space``, ``name``,       ``{"messages": […]}``
-                         ``count``
-``POST /broker/purge``   ``space``, ``name``        ``{"count": N}``
-``POST /broker/requeue`` ``space``, ``name``,       ``{"count": N}``
-                         ``to``
-``POST /reload``                                    certificates, keys, rules and tokens are read
-                                                    again: ``{"done": […], "later": […]}``
-=======================  =========================  ================================================
+``/alive`` touches no disk: it says that the reactor turns.  What went wrong is ``{"error": "one
+line"}`` with a status of 400 and above.
 
-What went wrong is ``{"error": "one line"}`` with a status of 400 and above.  A request that changes
-something needs the field ``X-Msgproto`` in its header: no page of another site can make a browser
-send one.  The bodies of requests are not kept.
-
-Where everybody on the machine can ask, ``peek``, ``purge``, ``requeue`` and ``/reload`` are
-answered with 403: they are for the operator.
+A request that changes something needs the field ``X-Msgproto`` in its header: no page of another
+site can make a browser send one.  Where everybody on the machine can ask, ``peek``, ``purge``,
+``requeue`` and ``/reload`` are answered with 403: they are for the operator.
 """
 
 from __future__ import annotations
@@ -245,6 +220,5 @@ def drawing(table: Mapping[Any, Mapping[type, Any]]) -> Drawing:
 
 
 def drawings(factories: Iterable[Any]) -> dict[str, Drawing]:
-    """Return the drawing of each protocol whose factory names a table (``stateTable``)."""
     tables = {factory.protocolName: factory.stateTable for factory in factories}
     return {name: drawing(table) for name, table in tables.items() if table is not None}

@@ -123,7 +123,6 @@ class StatusSite(BoundedSite):
             )
 
     def drain(self) -> Deferred[None]:
-        """End the streams; the other answers are short."""
         self._events.end()
         return succeed(None)
 
@@ -219,7 +218,6 @@ class Guarded:
         self._root.putChild(path, child)
 
     def render(self, request: Request) -> Any:
-        """Answer that nothing is here: the site asks for a child of every path."""
         return _Refused(http.NOT_FOUND, "nothing is here").render(request)
 
     @staticmethod

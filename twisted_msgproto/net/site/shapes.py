@@ -17,8 +17,6 @@ QUEUES_SHOWN_MAX: Final = 10_000
 """One answer lists at most this many queues: about 3 MB of JSON."""
 
 MESSAGES_SHOWN: Final = 10
-"""``peek`` shows this many messages when nobody says."""
-
 MESSAGES_SHOWN_MAX: Final = 1000
 
 BODIES_OCTETS_MAX: Final = 4 << 20
@@ -100,7 +98,6 @@ class BrokerView(Protocol):
 
 
 def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:
-    """Return as many of ``messages``, from the first, as one answer may show."""
     octets = 0
     for count, message in enumerate(messages[:MESSAGES_SHOWN_MAX]):
         octets += len(message.body) + sum(map(len, (*message.fields, *message.fields.values())))

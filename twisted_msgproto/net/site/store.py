@@ -10,8 +10,6 @@ from ...core.errors import QueueMismatch
 from .verdict import Verdict, safe_and_landing
 
 CONSUMERS_SHOWN_MAX: Final = 100
-"""At most this number of consumers is shown; few queues have more than three."""
-
 RANGES_SHOWN_MAX: Final = 100
 
 NOTHING_READ: Final[Mapping[str, Any]] = {

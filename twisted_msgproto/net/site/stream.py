@@ -49,7 +49,6 @@ class _Listener:
         request.registerProducer(self, True)
 
     def pauseProducing(self) -> None:
-        """Send nothing while the page does not read."""
         self.stalled_at = min(self.stalled_at, self._clock())
 
     def resumeProducing(self) -> None:
@@ -60,10 +59,6 @@ class _Listener:
         self.pauseProducing()
 
     def send(self, figures: Figures, events: dict[int, bytes]) -> None:
-        """Send a sample unless the page is behind; of the flow only what it has not got yet.
-
-        ``events`` are those that others got of the same figures, by what they had.
-        """
         if self.stalled_at == inf:
             if self._told_at not in events:
                 events[self._told_at] = _event(figures, self._told_at)
@@ -124,7 +119,6 @@ class Events(Resource):
         return NOT_DONE_YET
 
     def _make_room(self) -> bool:
-        """End the stream of the page that has not read for longest; False if all of them read."""
         request, listener = min(self._listeners.items(), key=lambda one: one[1].stalled_at)
         if self._reactor.seconds() - listener.stalled_at < STALLED_SECONDS:
             return False
@@ -158,7 +152,6 @@ class Events(Resource):
             self._next = self._reactor.callLater(SAMPLE_SECONDS, self._sample)
 
     def end(self) -> None:
-        """End all streams: the gateway stops."""
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.end()

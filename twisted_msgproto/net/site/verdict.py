@@ -12,8 +12,6 @@ few seconds, and a slow batch takes some ten.
 
 
 class Verdict(NamedTuple):
-    """Yes or no, and why, in one plain sentence."""
-
     ok: bool
     why: str
 

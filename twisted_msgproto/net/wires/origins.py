@@ -14,8 +14,6 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 
 class WebSocketAddress(NamedTuple):
-    """Where a WebSocket client connects to."""
-
     secure: bool
     host: str
     port: int

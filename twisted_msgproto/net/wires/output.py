@@ -104,7 +104,6 @@ class Output:
         self.full = False
 
     def watch(self) -> None:
-        """Begin: the transport tells from now on when it is full."""
         self._transport.registerProducer(self, True)
 
     def readAtMost(self, octets: int) -> None:
@@ -153,7 +152,6 @@ class Output:
         """Output is not held back."""
 
     def cutOff(self, octets: int, limit: float) -> None:
-        """Cut off this peer: all connections together hold too much, and it reads too little."""
         self._stalled()
 
     # ────────────────────────────────────────────────────────────────────────────────────────────

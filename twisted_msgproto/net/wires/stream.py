@@ -103,7 +103,6 @@ class StreamWire(Wire):
 
     @property
     def full(self) -> bool:  # type: ignore[override]
-        """The transport has enough: what is written now waits."""
         return self.output.full
 
     @property

@@ -116,7 +116,6 @@ class Frame:
         ]
 
     def only_head(self) -> bytes | None:
-        """Return the head that all envelopes have; see :class:`Messages`."""
         if self.envelopes.null_count:
             return None
         try:
@@ -139,7 +138,6 @@ class Frame:
         return weights
 
     def arrived(self) -> array[int]:
-        """Return the second in which each message was received; see :class:`Messages`."""
         arrived = array("I")
         for time, count in zip(self.times, self.counts, strict=True):
             arrived.extend(array("I", [second(time)]) * count)
@@ -156,7 +154,6 @@ Others = TypeVar("Others", bound=Messages)
 
 
 def gathered(parts: Iterable[Frame | Others]) -> Iterator[Frame | Others]:
-    """Yield the same messages in fewer frames: neighbours are joined.  Other parts stay."""
     joined: list[Frame] = []
     count = 0
     for frame in parts:
@@ -242,8 +239,6 @@ INDEX_OCTETS = 64 << 10
 
 @dataclass(slots=True)
 class Loaded:
-    """What was read."""
-
     letters: list[Letter] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
     """These places are damaged, or nowhere."""
@@ -253,8 +248,6 @@ class Loaded:
 
 
 class Indexed:
-    """One open segment with the places of its frames."""
-
     def __init__(self, disk: Disk, path: str, frame_seed: int, first: int) -> None:
         self._file = disk.open(path)
         self._segment = Segment(self._file, frame_seed, first, window=INDEX_OCTETS)

@@ -158,12 +158,10 @@ class Moved:
                 yield self._names[number], some
 
     def get(self, place: int) -> QueueName | None:
-        """Return the queue that a message was moved to, or None."""
         number = self._places.get(place)
         return self._names[number] if number else None
 
     def note(self, places: Iterable[int], name: QueueName) -> None:
-        """Note that these messages are in the queue ``name``."""
         number = self._known.get(name)
         if number is None:
             self._latest += 1
@@ -173,7 +171,6 @@ class Moved:
         self._places.extend(ordered, [number] * len(ordered))
 
     def merge(self, other: Moved) -> None:
-        """Note all that ``other`` says."""
         for name, places in other:
             self.note(places, name)
 
@@ -230,7 +227,6 @@ class Marks:
         return found
 
     def of(self, place: int) -> Segment | None:
-        """Return the segment with ``place``; None if no segment has it."""
         index = bisect_right(self._firsts, place) - 1
         found = self._segments[self._firsts[index]] if index >= 0 else None
         return found if found is not None and place < found.end else None
@@ -274,7 +270,6 @@ class Marks:
         self.moved.remove(lo, hi)
 
     def unsettled(self, lo: int, hi: int) -> Sequence[int]:
-        """Return the rows r, 0 ≤ r < hi - lo, whose message lo + r is not done, in order."""
         parts = list(self._parts(lo, hi))
         if len(parts) == 1 and parts[0][1:] == (lo, hi):
             return parts[0][0].unsettled(lo, hi)
@@ -292,7 +287,6 @@ class Marks:
         return sum(not self.is_settled(place) for place in places)
 
     def drop(self, first: int) -> None:
-        """Forget a segment: nothing of it is anywhere any more."""
         segment = self._segments.pop(first)
         self._firsts.remove(first)
         self._forget(first, segment.end)

@@ -41,8 +41,6 @@ SPARE_SEGMENTS = 2
 
 @dataclass(slots=True)
 class Chunk:
-    """One frame of copies with ascending places; the first copy is at ``first``."""
-
     first: int
     places: array[int]
     octets: int
@@ -105,7 +103,6 @@ class OverflowLog:
         return iter([self._chunks[start] for start in self._starts])
 
     def where(self, place: int) -> int | None:
-        """Return the offset here of the message with this place; None if it is not here."""
         index = bisect_right(self._starts, place) - 1
         if index < 0:
             return None
@@ -259,7 +256,6 @@ class OverflowLog:
         return removed
 
     def _move(self, chunk: Chunk, marks: Marks) -> None:
-        """Copy what still waits of a chunk to the end of the log."""
         for _, frame in self.frames(chunk.first):
             if frame.first != chunk.first:
                 break

@@ -143,7 +143,6 @@ class Scan:
     def members(
         self, messages: Messages, places: Sequence[int], rows: Sequence[int]
     ) -> dict[QueueName, list[int]]:
-        """Return those of the rows that are in a queue, by their queue, each in order."""
         found: dict[QueueName, list[int]] = {}
         names, moved = self._names, self._marks.moved
         for name, some in self._named(messages, rows).items():
@@ -163,7 +162,6 @@ class Scan:
         return found
 
     def _named(self, messages: Messages, rows: Sequence[int]) -> dict[QueueName, list[int]]:
-        """Return rows by the queue that their envelopes name, each in order."""
         heads = messages.heads()
         by_head: defaultdict[bytes | None, list[int]] = defaultdict(list)
         for row in rows:
@@ -276,11 +274,9 @@ class Few:
         return self.first + len(self._heads)
 
     def heads(self) -> Sequence[bytes | None]:
-        """Return the head of each envelope; None where there is no envelope."""
         return self._heads
 
     def only_head(self) -> bytes | None:
-        """Return the head that all envelopes have; None if they differ, or one is missing."""
         head = self._heads[0]
         return head if self._heads.count(head) == len(self._heads) else None
 
@@ -472,8 +468,6 @@ def _places_in(message: bytes, count: int) -> tuple[int, int]:
 
 
 class SmallFrames:
-    """A reader of the small frames of one segment."""
-
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self._layouts: dict[bytes, Layout] = {}
@@ -494,7 +488,6 @@ class SmallFrames:
         return few, position
 
     def _take(self, octets: bytes, begin: int, few: Few, bound: int) -> int:
-        """Add the frames from ``begin`` on; return how many octets they have."""
         seed = self._segment.frame_seed
         at, expected = begin, few.end
         layout = self._layout_at(octets, at)

@@ -98,7 +98,6 @@ def _segment(segment: Segment) -> bytes:
 
 
 def snapshot(marks: Marks) -> bytes:
-    """Return the payload of a frame that says all that ``marks`` hold."""
     settled = b"".join([_segment(segment) for segment in marks])
     return settled + _tries(marks.tries) + _moved(marks.moved)
 
@@ -150,8 +149,6 @@ def header(queue_id: str) -> bytes:
 
 @dataclass(slots=True)
 class Found:
-    """What a file holds."""
-
     groups: list[bytes] = field(default_factory=list)
     damaged_octets: int = 0
     """This many octets are no frame and have one behind them."""
@@ -237,9 +234,6 @@ class SettledFile:
         self._end += len(octets)
 
     def removed(self) -> bool:
-        """Return whether somebody has removed the file that is written; the next write replaces
-        it.
-        """
         if self._file is None or exists(self._disk, self._path):
             return False
         self.close()
@@ -261,7 +255,6 @@ class SettledFile:
 
 
 def taken(groups: Iterable[bytes], marks: Marks) -> int:
-    """Add groups to ``marks``; return how many make no sense."""
     nonsense = 0
     for payload in groups:
         try:

@@ -212,7 +212,6 @@ class BrokerState:
             return found.queues
 
     def _write_again(self) -> None:
-        """Write all that is known to be done."""
         self._file.write(Group(), self._marks)
         self._dropped = self._dirty = False
 
@@ -269,7 +268,6 @@ class BrokerState:
         self._noted.append((_Note.SETTLED, places))
 
     def tried(self, tries: Mapping[int, int]) -> None:
-        """Note how often messages were tried: place → tries."""
         with self._noting:
             self._tries.update(tries.items())
 

@@ -122,8 +122,6 @@ class Carrier(_Mixin):
     Attributes:
         factory: a :class:`.factories.WebSocketServerFactory` or
             :class:`.factories.WebSocketClientFactory`.
-        session: what the messages are for.
-        link: the session's own.
         wire: what the session sees of this.
         send: writes octets for the peer; short ones are with the system when it returns.
         output: what the peer has not read yet.
@@ -195,7 +193,6 @@ class Carrier(_Mixin):
             self.transport.abortConnection()
 
     def pauseReading(self) -> None:
-        """Deliver no further message until :meth:`resumeReading`."""
         if not self._reading_paused and self.state == _OPEN:
             self._reading_paused = True
             self.transport.pauseProducing()
@@ -218,9 +215,6 @@ class Carrier(_Mixin):
         return self._reading_paused or self._rest_call is not None
 
     def _lookBack(self) -> float:
-        """Choose the next stretch by the time that the messages needed so far; return the time that
-        was spent on everything.
-        """
         now: float = self.factory.sessions.spent()
         took, self._looked = now - self._looked, now
         done = self._stretch - max(self._steps, 0)
@@ -464,7 +458,6 @@ class Carrier(_Mixin):
         self.closeWebSocket(CLOSE_INTERNAL, "internal error")
 
     def onOpen(self) -> None:
-        """The upgrade is done: the session begins."""
         self._forgetUpgrade()
         self.output.watch()
         self._full_size = self.maxMessagePayloadSize
@@ -526,7 +519,6 @@ class Carrier(_Mixin):
                 self.frame_data = _joined(self.frame_data)
 
     def onMessageFrameEnd(self) -> None:
-        """Do as autobahn does, with few pieces."""
         if not self.failedByMe:
             pieces = self.message_data
             pieces += self.frame_data
@@ -579,14 +571,10 @@ class Carrier(_Mixin):
             super().onCloseHandshakeTimeout()
 
     def _takes(self, seconds: float) -> bool:
-        """Return whether something waits for the peer, or it read some of it within ``seconds``."""
         output, now = self.output, self.factory.reactor.seconds()
         return output.full or (output.movedAt > 0 and now < output.movedAt + seconds)
 
     def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
-        """Note that the peer closes; a client waits a little for the server to drop the
-        connection.
-        """
         answer: bool | None = super().onCloseFrame(code, reasonRaw)
         if not self.factory.isServer and self.state == _CLOSING and self._drop_call is None:
             self._drop_call = self.factory.reactor.callLater(self.factory.close_seconds, self._drop)
@@ -597,7 +585,6 @@ class Carrier(_Mixin):
         self.dropConnection(abort=True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The transport is gone: no timer of this connection remains."""
         self.output.stop()
         self._keepalive.stop()
         for call in (self._drop_call, self.closeHandshakeTimeoutCall, self._rest_call):
@@ -670,9 +657,6 @@ class Carrier(_Mixin):
             self.link.outputDrained()
 
     def _stalled(self) -> None:
-        """Report that the peer read nothing for ``unread-seconds``; the session logs it, if
-        there is one.
-        """
         if self.state == _OPEN:
             self._guarded(self.link.unread)
         self.abort("the peer does not read")
@@ -687,8 +671,6 @@ def _joined(pieces: list[Any]) -> list[Any]:
 
 
 class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
-    """The server's side of one connection."""
-
     peer: Any
     _transport_details: Any
 
@@ -709,13 +691,11 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
         return None
 
     def failHandshake(self, reason: str, code: int = 400, responseHeaders: Any = None) -> None:
-        """Refuse an upgrade with a status of HTTP; autobahn calls this."""
         if code not in DENIED:
             self._neverUpgrades(reason)
         super().failHandshake(reason, code, responseHeaders)
 
     def onOpenHandshakeTimeout(self) -> None:
-        """Drop a client that did not upgrade in time; autobahn's timer calls this."""
         if self.state == _CONNECTING:
             self._neverUpgrades("no upgrade in time", "websocket-upgrade-seconds")
         super().onOpenHandshakeTimeout()
@@ -725,8 +705,6 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
-    """The client's side of one connection."""
-
     peer: Any
     _transport_details: Any
 

@@ -83,7 +83,6 @@ class _Bounds:
 
     @property
     def close_code(self) -> int:
-        """Return the code with which a connection closes if nobody did anything wrong."""
         return CLOSE_LEAVING if getattr(self.sessions, "draining", False) else CLOSE_NORMAL
 
     def connectionBegun(self, carrier: Carrier) -> None:
@@ -130,7 +129,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.bound(limits)
 
     def origin_allowed(self, origin: str) -> bool:
-        """May a page from ``origin`` (the header's text) connect?"""
         if "*" in self.origins:
             return True
         try:
@@ -139,7 +137,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             return False
 
     def refusedOrigin(self, address: IAddress, origin: str) -> None:
-        """A web page's origin is not among those that may connect: say so, and what allows it."""
         self.sessions.writeOf(
             log,
             host_of(address),
@@ -162,7 +159,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         )
 
     def spokeTls(self, address: IAddress) -> None:
-        """A client speaks TLS, and this endpoint does not: log and count that at once."""
         self.sessions.countFault("tls")
         self.sessions.writeOf(
             log,
@@ -174,7 +170,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         )
 
     def buildProtocol(self, address: Any) -> Any:
-        """Return a connection with a session in it, or None (which closes it) above a limit."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)
 
@@ -193,19 +188,15 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             self.sessions.addressFreed(host)
 
     def connectionGone(self, carrier: Carrier, reason: Failure) -> None:
-        """The transport is lost; where TLS failed, that is told."""
         self.sessions.lookTls(carrier.transport, reason)
         self.connectionUpgraded(carrier)
 
     def abortUpgrades(self) -> None:
-        """End connections that have no session yet, because the server stops."""
         for carrier in list(self._upgrading):
             carrier.abort("the server stops")
 
 
 class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
-    """Connects to one ``ws://`` or ``wss://`` address for the sessions of another factory."""
-
     protocol = ClientCarrier
     noisy = False
 

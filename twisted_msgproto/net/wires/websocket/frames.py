@@ -31,7 +31,6 @@ WEBSOCKET_LIMITS: Final = (
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
     Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
-"""Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""
 
 FRAMES_MAX: Final = 1 << 17
 """A message has no more fragments.
@@ -145,8 +144,6 @@ class QuietLog:
 
 
 class PlainTimer:
-    """autobahn's timers, on the factory's own clock."""
-
     __slots__ = ("clock",)
 
     def __init__(self, clock: Clock) -> None:

@@ -131,10 +131,6 @@ class Keepalives:
         heappush(self._rounds, (at, next(self._numbers), together))
 
     def _check_rounds(self, now: float, ask: list[Keepalive]) -> int:
-        """Check the rounds that are due, and return how many more connections this turn may check.
-
-        Those to be pinged are added to ``ask``.
-        """
         left, rounds = PINGS_A_TURN, self._rounds
         while rounds and rounds[0][0] <= now and len(rounds[0][2].members) <= left:
             together = heappop(rounds)[2]
@@ -192,13 +188,6 @@ class Keepalive:
     def __init__(
         self, every: Keepalives, ping: Callable[[], None], gone: Callable[[], bool]
     ) -> None:
-        """Note what to do; the first ping is sent some time after :meth:`start`.
-
-        Args:
-            every: waits for this connection and the others.
-            ping: see the attributes.
-            gone: see the attributes.
-        """
         self._all = every
         self._joined = False
         self.ping: Callable[[], None] | None = ping
@@ -211,7 +200,6 @@ class Keepalive:
             self._all.join(self)
 
     def stop(self) -> None:
-        """Send no more pings, and wait for no answer; the connection is not referred to then."""
         if self.ping is not None:
             self.ping = self.gone = None
             if self._joined:

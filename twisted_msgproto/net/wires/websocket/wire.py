@@ -58,11 +58,9 @@ class WebSocketWire(Wire):
         self._carrier.abort("the session was given up")
 
     def established(self) -> None:
-        """The session stands: messages may be as large as the limits say."""
         self._carrier.established()
 
     def pauseProducing(self) -> None:
-        """Deliver no further message until ``resumeProducing()``."""
         self._carrier.pauseReading()
 
     def resumeProducing(self) -> None:
@@ -70,19 +68,14 @@ class WebSocketWire(Wire):
 
     @property
     def unread(self) -> bool:
-        """The transport has enough: what is written now waits."""
         return self._carrier.output.full
 
     @property
     def full(self) -> bool:  # type: ignore[override]
-        """The transport has enough: what is written now waits."""
         return self._carrier.output.full
 
     @property
     def movedAt(self) -> float:
-        """Return when the peer last read something of what waited, as :class:`..output.Output`
-        does.
-        """
         return self._carrier.output.movedAt
 
     @property
@@ -104,7 +97,6 @@ class WebSocketWire(Wire):
     # As Twisted's transports call them, for those who have one wire among many.
 
     def loseConnection(self) -> None:
-        """Close, as ``close()`` does."""
         self.close()
 
     def abortConnection(self) -> None:
