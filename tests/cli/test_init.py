@@ -98,10 +98,10 @@ def test_a_directory_that_cannot_be_made_is_one_line(
 
 def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "a place"
-    assert cli.main(["init", str(directory), "--user", "events", "--table", "s3://b/t"]) == 0
+    assert cli.main(["init", str(directory), "--user", "daemon", "--table", "s3://b/t"]) == 0
     gateway, bridge = (directives((directory / name).read_text()) for name in UNITS)
     for unit in (gateway, bridge):
-        assert unit["User"] == "events"
+        assert unit["User"] == "daemon"
         assert Path(shlex.split(unit["ExecStart"])[0]).exists()
     assert shlex.split(gateway["ExecStart"])[-1] == str(directory / "gateway.toml")
     assert shlex.split(bridge["ExecStart"])[-4:] == [
@@ -130,7 +130,7 @@ def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = tmp_path / "100% a"
-    assert cli.main(["init", str(here), "--instances", "2", "--user", "events"]) == 0
+    assert cli.main(["init", str(here), "--instances", "2", "--user", "daemon"]) == 0
     told = capsys.readouterr().out
     assert "It serves no mtl, which cannot share a port." in told
     assert "enable --now msgproto-gateway@1.service msgproto-gateway@2.service" in told
@@ -170,9 +170,10 @@ def test_a_protocol_that_cannot_share_a_port_is_refused_with_the_reason(
 
 
 def test_the_packaged_template_is_the_one_that_is_written(tmp_path: Path) -> None:
-    assert cli.main(["init", str(tmp_path), "--instances=2", "--user=msgproto"]) == 0
+    assert cli.main(["init", str(tmp_path), "--instances=2", "--user=daemon"]) == 0
     written = directives((tmp_path / TEMPLATE).read_text())
     packaged = directives(PACKAGED.read_text())
+    assert (written.pop("User"), packaged.pop("User")) == ("daemon", "msgproto")
     assert packaged.pop("WorkingDirectory") == "/var/spool/msgproto"
     ours, theirs = shlex.split(written.pop("ExecStart")), shlex.split(packaged.pop("ExecStart"))
     swapped = {

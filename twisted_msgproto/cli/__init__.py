@@ -11,6 +11,7 @@ stderr and exit status 2, never a traceback.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -44,6 +45,15 @@ COMMANDS: Mapping[str, str] = {
     "completion": "print a script for bash, zsh or fish that completes sub-commands and options",
 }
 """Each sub-command with its summary, in the order of ``msgproto --help``."""
+
+REMEDIES: Mapping[int, str] = {
+    errno.EACCES: "; run this as a user who may, or name another place",
+    errno.EPERM: "; run this as a user who may, or name another place",
+    errno.EROFS: "; name a place on a file system that can be written",
+    errno.ENOSPC: "; make room there, or name another place",
+    errno.ENOENT: "; make it first, or name another place",
+    errno.ENOTDIR: "; a part of that path is a file: name another place",
+}
 
 EXTRAS: Mapping[str, str] = {
     "pyarrow": "queue",
@@ -166,6 +176,18 @@ def chosen(words: Sequence[str]) -> int:
         if text is None:
             raise
         return fail(name, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None or error.errno is None:
+            raise
+        return fail(name, trouble_with(error))
+
+
+def trouble_with(error: OSError) -> str:
+    """Return what an operator does about a file that cannot be used."""
+    remedy = REMEDIES.get(error.errno or 0, "")
+    return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}{remedy}"
 
 
 def usage_of(error: click.UsageError) -> str:

@@ -9,6 +9,8 @@ own below the queue's directory, and the gateway's unit is a template.
 from __future__ import annotations
 
 import getpass
+import os
+import pwd
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -166,7 +168,7 @@ def run(arguments: SimpleNamespace) -> int:
     for name in protocols if count is not None else ():
         if (why := refusal(name)) is not None:
             raise ConfigurationError(f"--protocol {name} goes without --instances: {why}")
-    user = arguments.user or getpass.getuser()
+    user = user_of_units(arguments.user)
     shared = count is not None
     units = [GATEWAY_UNIT] if count is None else instance_units(count)
     files = {
@@ -187,6 +189,23 @@ def run(arguments: SimpleNamespace) -> int:
     return 0
 
 
+def user_of_units(name: str | None) -> str:
+    """Return the user ``name``, or whoever this is; ConfigurationError for one who is not here."""
+    if name is None:
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):  # in a container a user may have no name
+            return str(os.getuid())
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigurationError(
+            f"there is no user {name!r} here: useradd --system {name} makes one,"
+            " --user names another"
+        ) from None
+    return name
+
+
 def instance_units(count: int) -> list[str]:
     return [INSTANCE_UNIT.format(number) for number in range(1, count + 1)]
 
@@ -201,19 +220,16 @@ def refusal(name: str) -> str | None:
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write ``files``, all or none; ConfigurationError if that cannot be."""
+    """Write ``files``; ConfigurationError, and nothing is written, if one is there."""
     present = [name for name in files if (directory / name).exists()]
     if present:
         raise ConfigurationError(
             f"{directory / present[0]} exists, and nothing was written: remove it, or give another"
             " directory"
         )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (directory / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{directory}: {error.strerror or error}") from None
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -> str:
