@@ -1,4 +1,4 @@
-"""Set or remove a user in a file of passwords, which ``--auth passwords:FILE`` reads.
+"""Set or remove a user in a file of passwords, which --auth passwords:FILE reads.
 
 The password is asked for twice on a terminal; otherwise it is the first line of standard input.  A
 server reads the file again at the next log-in: no reload is needed.
