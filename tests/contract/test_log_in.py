@@ -15,9 +15,9 @@ from zope.interface import implementer
 from tests.contract.cases import BOTH_WAYS, LOG_IN
 from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.net.logs import line_of
+from twisted_msgproto.testing import SafeSink
 
 NAME, RIGHT = "me", "right"
 ELSEWHERE = "198.51.100.9"

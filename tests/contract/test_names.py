@@ -78,7 +78,7 @@ def test_a_name_of_a_class_that_is_mixed_in_is_refused_too() -> None:
 def test_any_other_name_is_the_applications_own(name: str) -> None:
     """RD-06: what such a server is sent is stored and acknowledged."""
     from tests.contract.world import World
-    from tests.tools.sinks import SafeSink
+    from twisted_msgproto.testing import SafeSink
 
     (case,) = (case for case in CASES if case.name == "lumberjack")
     sink = SafeSink()
@@ -101,7 +101,7 @@ def test_what_is_ours_cannot_be_set(name: str) -> None:
 def test_a_hook_that_does_not_call_ours_breaks_nothing(name: str) -> None:
     """RD-06"""
     from tests.contract.world import World
-    from tests.tools.sinks import SafeSink
+    from twisted_msgproto.testing import SafeSink
 
     (case,) = (case for case in CASES if case.name == "lumberjack")
     called: list[str] = []

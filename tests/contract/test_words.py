@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
+from tests.doubles import temporary
 from tests.tools.certificates import Authority
-from tests.tools.directories import temporary
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.net.clients.shapes import SendOptions

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fuzz.streams import Finding, fuzz, mutate, split
 from tests.fuzz.targets import TARGETS
-from tests.tools.forms import SHORT
+from tests.tools.measures import SHORT
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2

@@ -11,7 +11,7 @@ from tests.spark.conftest import batch, identity, messages, offsets_of, write
 from tests.tools.certificates import Authority
 from tests.tools.loops import drain, landed_offsets, places, run_here
 from tests.tools.processes import Launcher
-from tests.tools.served import Served
+from tests.tools.queues import Served
 from twisted_msgproto.core.errors import QueueMismatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.table.landing import LandedRanges, Target

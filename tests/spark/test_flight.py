@@ -17,10 +17,9 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.certificates import Authority
+from tests.tools.loops import SinkTable
 from tests.tools.processes import Launcher
-from tests.tools.queues import batch, put
-from tests.tools.served import Served
-from tests.tools.sink_tables import SinkTable
+from tests.tools.queues import Served, batch, put
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     QueueAway,

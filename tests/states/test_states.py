@@ -6,7 +6,7 @@ import pytest
 
 from tests.states.bugs import BUGS
 from tests.states.running import STATES, run
-from tests.tools.forms import SHORT
+from tests.tools.measures import SHORT
 
 PLANTED_TIMES = 20
 """A planted bug has this many times the examples of the short form: its first one ends them."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.tools.powercut import damaged
+from tests.tools.disks import damaged
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed

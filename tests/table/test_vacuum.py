@@ -14,7 +14,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.table.conftest import table_in
-from tests.tools.upkept import RUN, Gateway, expected, land, rows
+from tests.tools.tables import RUN, Gateway
+from tests.tools.tables import counted_rows as rows
+from tests.tools.tables import expected_rows as expected
+from tests.tools.tables import land_gateways as land
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.compact import compact

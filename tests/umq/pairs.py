@@ -5,11 +5,12 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from tests.tools.lines import FULL_OCTETS, End
 from twisted_msgproto.core.errors import (
     Refused,
 )
 from twisted_msgproto.net import IMessageSink
+from twisted_msgproto.testing import MemoryTransport as End
+from twisted_msgproto.testing.pairs import FULL_OCTETS
 from twisted_msgproto.umq import (
     MethodRegistry,
     Reply,
