@@ -1,11 +1,4 @@
-"""What tests of every room put in a real thing's place, and how they ask a machine.
-
-The sinks of :mod:`twisted_msgproto.testing`; ``safe`` is the older name of ``release``.
-
-What a machine counts and shows: a test says what a step changes, and that nothing else does.
-
-A directory for one test of trial's TestCase, which has no ``tmp_path``.
-"""
+"""What tests of every room put in a real thing's place, and how they ask a machine."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""A disk over real files which stops at a step, and forgets what was not synced.
+"""Disks of a table that stop at a step, lose their power or cannot be read, and what must be left.
 
-Every change goes to the real files at once, as other programs see it; a sync only notes that it
-was asked for, because here it is this module which decides what is lost.
-:meth:`CutDisk.lose_power` then takes back what a loss of power takes: names which were made,
-replaced or removed since their folder was synced, or the octets of files which were not synced.
-
-A table's disk which can be killed before any of its steps, and can lose its power.
-
-One runner for crashes of programs which write a table on a local disk.
+:class:`CutDisk` works over real files.  Every change goes to the real files at once, as other
+programs see it; a sync only notes that it was asked for, because here it is this module which
+decides what is lost.  :meth:`CutDisk.lose_power` then takes back what a loss of power takes: names
+which were made, replaced or removed since their folder was synced, or the octets of files which
+were not synced.
 
 An :class:`Act` is a piece of work.  It is cut before each of its steps in turn, the machine loses
 what a loss of power loses, the table is opened again, and its rows must be exactly those which its
 log says have landed.  A new kind of work is one more ``Act`` in a list of parameters.
 
-A table's disk whose files are there and cannot be read, for as long as a test says so.
+The files of an :class:`Unreadable` disk are there and cannot be read, as long as a test says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Node and the packages from npm which tests in JavaScript need; who lacks them is told how to get
-them.
-
-A real browser in tests: one page of a headless Chromium, through its debugging protocol.
-"""
+"""Node, packages from npm and a headless Chromium; who lacks them is told how to get them."""
 
 from __future__ import annotations
 

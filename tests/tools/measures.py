@@ -1,20 +1,15 @@
-"""The watch of hostile tests: how much CPU time each turn of a server took (NB-07).
+"""How large a run of the tests is, and what it takes: CPU time, turns of a reactor, open files.
 
-How long a piece of work takes differs from machine to machine, so the bound is a ratio: a turn may
-cost as much as a fixed piece of work in the same process, so many times.  Tests that can count the
-work of a turn count it as well; real figures are for ``./run chaos``.
+The watch of hostile tests is about CPU time of each turn of a server (NB-07).  How long a piece of
+work takes differs from machine to machine, so the bound is a ratio: a turn may cost as much as a
+fixed piece of work in the same process, so many times.  Tests that can count the work of a turn
+count it as well; real figures are for ``./run chaos``.
 
-What CPU time a run of the tests took, and which files took most of it.
+The CPU time of a file is that of all processes which its tests started, as far as they were still
+there or had been waited for.  On systems without ``/proc`` nothing is told.
 
-The time of a file is that of all processes which its tests started, as far as they were still there
-or had been waited for.  On systems without ``/proc`` nothing is told.
-
-Open files and accepted connections, as the operating system counts them.
-
-How much of what is random or large is tested: ``./run test`` has the short form, ``./run long``
-the long one.
-
-What is planted (the simulator's bugs, the fuzzers' bugs) must be caught in the short form.
+What is planted (the simulator's bugs, the fuzzers' bugs) must be caught in the short form, which is
+``./run test``; ``./run long`` has the long one.
 """
 
 from __future__ import annotations

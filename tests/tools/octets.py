@@ -1,13 +1,4 @@
-"""One flat sequence for what a machine gave out, so that batches may begin and end anywhere.
-
-Lumberjack's frames as they stood on the wire.
-
-Packed columns out of lists.
-
-Zlib streams which inflate to far more than anybody may hold.
-
-Captures of TCP connections for tshark: octets in, a pcap file out.
-"""
+"""Octets, frames and columns as they stand on a wire, and captures of them for tshark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Queues in tests: known bodies, putting and reading them, and files by docs/queue-format.md.
-
-A queue which is served over Arrow Flight by a thread of the test.
+"""Queues in tests: known bodies, putting, reading and serving them, and files by
+docs/queue-format.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows, data files and commits for tests of the table.
 
-Landed tables for the tests of what looks after them: real queues, landed as a bridge does.
+A :class:`Gateway` is a real queue, landed as a bridge does.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.doubles import Figures, due, unanswered
-from tests.umq.sides import base36, client, feed, limits, refused, server, told
+from tests.umq.pairs import base36, client, feed, limits, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq import Client
 

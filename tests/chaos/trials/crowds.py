@@ -20,7 +20,7 @@ from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, resident, served
 from tests.chaos.inputs import HELLO, UPGRADE, text
 from tests.chaos.report import Found, Row
-from tests.mtl.endless import join
+from tests.mtl.cases import join
 from tests.tools.certificates import Authority
 from tests.tools.measures import SPARE_FILES, TICKS, accepted, need_files, of_process
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
