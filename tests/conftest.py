@@ -22,8 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.tools import java_classes, warm
-from tests.tools.cpu import CpuByFile
-from tests.tools.forms import LONG, SHORT
+from tests.tools.measures import LONG, SHORT, CpuByFile, Turns, check_servers, watched_turns
 from tests.tools.processes import (
     PROJECT,
     Launcher,
@@ -33,7 +32,6 @@ from tests.tools.processes import (
     launching,
 )
 from tests.tools.s3 import Store, running_store
-from tests.tools.turns import Turns, check_servers, watched_turns
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
@@ -183,7 +181,7 @@ def short_turns(request: pytest.FixtureRequest) -> Iterator[Turns]:
     """Fail a hostile test in which a turn of a server took too long (NB-07).
 
     This watches all connections of this process, and servers that were launched with
-    :func:`tests.tools.turns.turn_warn`.
+    :func:`tests.tools.measures.turn_warn`.
     """
     names = request.fixturenames
     servers = request.getfixturevalue("launch").started if "launch" in names else []

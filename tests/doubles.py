@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import sys
+import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
+from twisted_msgproto import testing
 from twisted_msgproto.core import broker
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.limits import Limits
@@ -188,3 +192,26 @@ class Queues:
             self._within = within
         if not within:
             self.machine.take_events()
+
+
+class HeldSink(testing.HeldSink):
+    """Keeps batches and their Deferreds until the test says that they are safe or never will be."""
+
+    safe = testing.HeldSink.release
+
+
+class Figures:
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        self._read = read
+        self._known = dict(read())
+
+    def __call__(self, step: object = None) -> dict[str, Any]:
+        """Return the figures that ``step``, which was evaluated just now, has changed."""
+        before, self._known = self._known, dict(self._read())
+        return {name: now for name, now in self._known.items() if before.get(name) != now}
+
+
+def temporary(case: Any) -> Path:
+    directory = tempfile.mkdtemp(prefix="msgproto-")
+    case.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)

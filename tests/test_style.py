@@ -1,4 +1,7 @@
-"""Types and style: what mypy and ruff say of the whole project is nothing."""
+"""Types and style: what mypy and ruff say of the whole project is nothing.
+
+``./run check``: one line for each check that holds, and the findings of those that do not.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ import pytest
 from mypy.build import BuildResult, build
 from mypy.main import process_options
 from mypy.nodes import TypeInfo
+
+from tests.check import main
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = PROJECT / "twisted_msgproto"
@@ -99,3 +104,20 @@ def test_whatever_a_package_offers_says_what_it_is(package: str) -> None:
         methods = [m for m, it in vars(one).items() if inspect.isfunction(it) and m[0] != "_"]
         asked |= {f"{name}.{method}": getattr(one, method) for method in methods}
     assert [name for name, it in asked.items() if not inspect.getdoc(it)] == []
+
+
+MODULE = [sys.executable, "-m"]
+
+
+def test_a_check_that_holds_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main({"platform": [*MODULE, "platform"]}) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("platform: ok (")
+
+
+def test_a_check_that_fails_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main({"platform": [*MODULE, "platform"], "absent": [*MODULE, "tests.absent"]}) == 1
+    platform, found, absent = capsys.readouterr().out.splitlines()
+    assert platform.startswith("platform: ok (")
+    assert "tests.absent" in found
+    assert absent.startswith("absent: failed (")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import zmq
 
-from tests.mtl.endless import until_cut_off
+from tests.mtl.cases import until_cut_off
 from tests.tools.processes import environment
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal

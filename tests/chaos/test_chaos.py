@@ -16,8 +16,8 @@ from tests.chaos.trials import crowds
 from tests.chaos.trials import filebeat as real_filebeat
 from tests.chaos.trials.neighbours import beside, neighbour_of
 from tests.tools.filebeat import needs_filebeat
+from tests.tools.measures import bound_seconds
 from tests.tools.processes import PROJECT, Launcher
-from tests.tools.turns import bound_seconds
 
 PAGE = PROJECT / "docs" / "reliability.md"
 

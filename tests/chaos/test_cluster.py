@@ -2,6 +2,10 @@
 
 Issue of the table: a worker, a gateway, a Flight server, the driver and single tasks are killed
 under load; afterwards each offset of each gateway is in the table exactly once.
+
+A standalone Spark cluster on the loopback interface, started from the pip package.
+
+Its master and workers are real Java processes with free ports.  Everything is ended by pid.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -21,13 +26,17 @@ from tests.chaos.clients import Shipper
 from tests.spark.conftest import messages, write
 from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair
-from tests.tools.cluster import Cluster, cluster
 from tests.tools.endpoints import reserved
-from tests.tools.processes import Launched, Launcher, command_of, descendants
+from tests.tools.processes import (
+    Launched,
+    Launcher,
+    command_of,
+    descendants,
+    environment,
+    launching,
+)
 from tests.tools.s3 import Store
 from twisted_msgproto.queue import QueueReader
-
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 START_SECONDS = 300.0
 BATCH = r"batch \d+: [1-9]\d* rows"
@@ -168,6 +177,9 @@ def kill_python_workers(spark: Cluster) -> int:
     return killed
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(1800)
 def test_a_cluster_lands_each_offset_once_whatever_dies(
     launch: Launcher,
     spark_cluster: Cluster,
@@ -215,6 +227,9 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     assert landed(table) == expected(sites)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(1800)
 @pytest.mark.long
 def test_a_cluster_lands_on_s3(
     launch: Launcher,
@@ -241,6 +256,9 @@ def test_a_cluster_lands_on_s3(
 
 
 # One which does not exist is the usual one, and the end of the bridge is the same for both.
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "python", ["/nowhere/python3", pytest.param("/bin/false", marks=pytest.mark.long)]
 )
@@ -257,3 +275,70 @@ def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
     [line] = [line for line in bridge.lines if line.startswith("msgproto bridge:")]
     assert "Python" in line
     assert "Traceback" not in bridge.output
+
+
+WORKER_MEMORY = "1g"
+"""What a worker may give its executors; two workers and a driver fit into a small machine."""
+
+CLUSTER_SECONDS = 180.0
+"""How long a Java process may take to say where it listens on a busy machine."""
+
+
+@dataclass
+class Cluster:
+    """A running cluster.
+
+    Attributes:
+        master: the URL for ``--master``.
+        workers: the workers' processes; a test may kill one.
+    """
+
+    master: str
+    workers: list[Launched] = field(default_factory=list)
+
+    def kill_worker(self, number: int) -> None:
+        """Ends a worker and the executors it has started, as a machine which loses its power."""
+        worker = self.workers[number]
+        victims = {worker.pid, *descendants(worker.pid)}
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.wait()
+
+
+@contextlib.contextmanager
+def cluster(scratch: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Cluster]:
+    """A master and ``workers`` workers of ``cores`` cores each; all ended afterwards."""
+    import pyspark
+
+    from twisted_msgproto.spark.java import find_java, spark_environment
+
+    home = Path(pyspark.__file__).parent
+    program = str(home / "bin" / "spark-class")
+    env: Mapping[str, str] = {
+        **environment(**spark_environment(find_java())),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with launching(scratch) as launch:
+        boss = [program, "org.apache.spark.deploy.master.Master", *address]
+        master = launch.command(boss, env=env)
+        url = master.line(r"Starting Spark master at (spark://\S+)", seconds=CLUSTER_SECONDS)[1]
+        made = Cluster(url)
+        for number in range(workers):
+            place = scratch / f"worker-{number}"
+            place.mkdir()
+            size = ["--cores", str(cores), "--memory", WORKER_MEMORY, "--work-dir", str(place)]
+            hand = [program, "org.apache.spark.deploy.worker.Worker", *address, *size, url]
+            made.workers.append(launch.command(hand, env=env))
+        master.line(r"Registering worker", nth=workers, seconds=CLUSTER_SECONDS)
+        try:
+            yield made
+        finally:
+            left = set().union(*(descendants(worker.pid) for worker in made.workers))
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from tests.chaos.gateways import LISTEN, most_resident, needs_proc, resident
+from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS
-from tests.tools.turns import turn_warn
 from twisted_msgproto.micromsg2 import Offer, Proposal
 from twisted_msgproto.micromsg2.wire import (
     encode_address,

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 from PIL import Image
 
-from tests.tools import upkept
+from tests.tools import tables
 from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
@@ -189,10 +189,10 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
 
     kept = launch.directory / "kept"
     kept.mkdir()
-    earlier = upkept.Gateway(kept / "queue")
+    earlier = tables.Gateway(kept / "queue")
     earlier.put(49)
     table = LandedTable(kept / "table")
-    upkept.land(upkept.create(table.directory), earlier)
+    tables.land_gateways(tables.create_table(table.directory), earlier)
     earlier.put(7)  # on disk when the earlier demo was interrupted, and not in the table
     names = [*PROTOCOLS, "lines"]
     ended = launch("demo", "--messages", "200", "--keep", "kept", "--stay", env=with_sixth)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools.s3 import Store
-from tests.tools.upkept import Gateway, create, land
+from tests.tools.tables import Gateway
+from tests.tools.tables import create_table as create
+from tests.tools.tables import land_gateways as land
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.table.log import Table

@@ -13,7 +13,6 @@ from OpenSSL.SSL import Error as TLSError
 from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred, succeed
 from twisted.internet.error import ConnectionRefusedError as NobodyListens
 
-from tests.tools.lines import FULL_OCTETS, Line
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
@@ -48,6 +47,8 @@ from twisted_msgproto.sabc import (
     SabcServer,
     SabcServerFactory,
 )
+from twisted_msgproto.testing import Pair as Line
+from twisted_msgproto.testing.pairs import FULL_OCTETS
 from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,

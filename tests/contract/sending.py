@@ -9,13 +9,13 @@ from twisted.internet.defer import Deferred
 
 from tests.contract.cases import CONTROL, Endpoint
 from tests.contract.world import World
-from tests.tools.lines import Line
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.send import deliver, encoder, incomplete
 from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.mtl import MtlClient
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.registry import load
+from twisted_msgproto.testing import Pair as Line
 
 TIMEOUT_SECONDS = 20.0
 LONGEST_SECONDS = 120.0

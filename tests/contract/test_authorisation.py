@@ -13,7 +13,6 @@ from zope.interface import implementer
 from tests.contract.cases import CASES, Peer
 from tests.contract.world import World, only, over_all
 from tests.micromsg2.streams import message
-from tests.tools.sinks import SafeSink
 from twisted_msgproto import Access, IAuthoriser
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
@@ -22,6 +21,7 @@ from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import Hub, MethodRegistry, call_method
 
 BY_SEND = {

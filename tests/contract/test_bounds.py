@@ -9,8 +9,9 @@ from twisted.logger import LogLevel
 
 from tests.contract.cases import BOTH_WAYS, CONNECTED
 from tests.contract.world import only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
+from twisted_msgproto.testing import SafeSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 

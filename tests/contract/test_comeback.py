@@ -12,8 +12,9 @@ from twisted.internet.defer import CancelledError
 
 from tests.contract.cases import CONNECTED
 from tests.contract.world import only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.testing import SafeSink
 
 FIRST, SECOND = 0, 1
 BOUNDED = ("micromsg2", "sabc", "sabc-ws", "umq", "mtl")

@@ -11,9 +11,10 @@ from twisted.logger import LogLevel
 
 from tests.contract.cases import CONNECTED, STREAMS
 from tests.contract.world import only, over_all
-from tests.tools.lines import Line
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.testing import Pair as Line
+from twisted_msgproto.testing import SafeSink
 
 
 class Draining:

@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.cases import BOTH_WAYS, Peer
 from tests.contract.world import only, over_all
-from tests.tools.sinks import SafeSink
-from tests.umq.sides import base36
+from tests.umq.pairs import base36
 from twisted_msgproto.core.errors import LimitExceeded, TimedOut
 from twisted_msgproto.micromsg2.wire import encode_command
 from twisted_msgproto.net.wires.output import SLICE_OCTETS
+from twisted_msgproto.testing import SafeSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 

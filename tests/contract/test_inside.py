@@ -10,8 +10,9 @@ from twisted.internet.defer import Deferred
 from tests.contract.cases import CONNECTED
 from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.testing import SafeSink
 
 
 class BatchHook:

@@ -25,11 +25,11 @@ from tests.contract.cases import (
     no_chance,
 )
 from tests.contract.world import ContractCase, World
-from tests.tools.lines import FULL_OCTETS
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, Offer, Proposal
 from twisted_msgproto.mtl import MtlClient, MtlClientFactory, MtlWriter
+from twisted_msgproto.testing import SafeSink
+from twisted_msgproto.testing.pairs import FULL_OCTETS
 from twisted_msgproto.umq import UmqClientFactory
 
 MESSAGES = 300

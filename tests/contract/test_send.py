@@ -17,7 +17,7 @@ from tests.contract.cases import BOTH_WAYS, CONNECTED, LOG_IN, Endpoint
 from tests.contract.sending import ENDPOINTS, TIMEOUT_SECONDS, Peer, Sent, Typed
 from tests.contract.test_log_in import RIGHT, Checker
 from tests.contract.world import World, only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto import Message
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import Refused, TimedOut
@@ -25,6 +25,7 @@ from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl import MtlClient
 from twisted_msgproto.net.clients.shapes import RecvOptions
 from twisted_msgproto.registry import load
+from twisted_msgproto.testing import SafeSink
 
 
 class Silent(Protocol):

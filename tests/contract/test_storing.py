@@ -9,8 +9,9 @@ from twisted.logger import LogLevel
 
 from tests.contract.cases import CONNECTED
 from tests.contract.world import World, only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.testing import SafeSink
 
 
 class Boom(Exception):

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN
 from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, VERBS, Verb
 from tests.contract.world import only, over_all
-from tests.tools.sinks import HeldSink, SafeSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
@@ -32,6 +32,7 @@ from twisted_msgproto.net import Session
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.clients.reconnect import ReconnectingService
 from twisted_msgproto.net.session import SessionLink
+from twisted_msgproto.testing import SafeSink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
 """What a failed verb may say of the peer, the connection and limits."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.tools.packing import packed_frames, packed_maps, rows
+from tests.tools.octets import packed_frames, packed_maps
+from tests.tools.octets import packed_rows as rows
 from twisted_msgproto import IMessageSink, Message, MessageBatch
 from twisted_msgproto.core import packed
 from twisted_msgproto.core.errors import shown

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.dissectors.recordings import reference_umq
-from tests.tools.pcap import Capture
+from tests.tools.octets import Capture
 from tests.tools.processes import PROJECT
 
 PICTURE = PROJECT / "docs" / "dissectors.svg"

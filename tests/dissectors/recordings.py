@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.lumberjack.test_interop import CAPTURES, NAMES
 from tests.micromsg2.streams import CAPTURE, message, proposal, safe
-from tests.tools.pcap import Capture
+from tests.tools.octets import Capture
 from twisted_msgproto.micromsg2 import machine as micromsg2
 from twisted_msgproto.sabc import Client, SabcServerFactory, Server
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.docs import scenes
-from tests.tools.browser import Page, start_browser
+from tests.tools.javascript import Page, start_browser
 from tests.tools.processes import START_SECONDS, Launcher
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import scenes, screenshots
-from tests.tools.browser import needs_browser
+from tests.tools.javascript import needs_browser
 from tests.tools.processes import Launcher
 
 pytest.importorskip("websockets")

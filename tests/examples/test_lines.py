@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError
 
-from tests.tools.events import flatten
+from tests.tools.octets import flatten
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import (

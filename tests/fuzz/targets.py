@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from tests.tools.frames import windows_apart
+from tests.tools.octets import windows_apart
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits

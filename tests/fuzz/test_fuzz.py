@@ -3,19 +3,27 @@
 LJ-16, LJ-17, LJ-20, MM-17, MM-32, SA-26, SA-27, UM-18, UM-20, MT-02, MT-13; FAULTS, fuzzing.
 ``--long`` and ``--fuzz N`` set the streams of each decoder; half of them are fresh in
 each run, unless ``--same``.  ``python -m tests.fuzz`` replays one.
+
+Inputs that coverage-guided fuzzing has found (``python -m tests.atheris``) find nothing more.
 """
+
+from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from unittest import mock
 
 import pytest
 
-from tests.fuzz.streams import Finding, fuzz, mutate, split
+from tests.fuzz.streams import Finding, examine_input, fuzz, mutate, split
 from tests.fuzz.targets import TARGETS
-from tests.tools.forms import SHORT
+from tests.tools.measures import SHORT
+from tests.tools.processes import PROJECT, environment
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
@@ -142,3 +150,40 @@ def test_a_planted_bug_is_found(bug):
         found = next(fuzz(TARGETS[name], range(streams)), None)
     assert found is not None, f"{bug} was not found in {streams} streams"
     assert isinstance(found[1], Finding | ValueError | RecursionError | IndexError)
+
+
+FINDINGS = sorted(path for path in Path(__file__).parent.glob("findings/*/*") if path.is_file())
+
+
+def test_no_input_that_was_a_finding_is_one():
+    for path in FINDINGS:
+        try:
+            examine_input(TARGETS[path.parent.name], path.read_bytes())
+        except Exception as error:
+            pytest.fail(f"{path}: {type(error).__name__}: {error}")
+
+
+def test_an_input_finds_a_planted_bug():
+    """One whose choice of pieces cuts an escape."""
+    name, plant = BUGS["forgets-a-cut-escape"]
+    document = rb'["\u00e9","\ud83d\ude00","\u00e9","\u00e9"]'
+    inputs = [choice.to_bytes(4, "big") + document for choice in range(20)]
+    for octets in inputs:
+        examine_input(TARGETS[name], octets)
+    with plant(), pytest.raises(Finding):
+        for octets in inputs:
+            examine_input(TARGETS[name], octets)
+
+
+def test_without_atheris_one_line_says_what_is_missing():
+    hidden = "import sys; sys.modules['atheris'] = None; import runpy; "
+    run = "runpy.run_module('tests.atheris', run_name='__main__')"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{hidden}sys.argv[1:] = ['umq']; {run}"],
+        cwd=PROJECT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == "tests.atheris: atheris is missing: pip install '.[fuzz]'\n"

@@ -1,6 +1,10 @@
 """The package as its users get it: packed, installed elsewhere without a network, typed, and read
 about.
+
+The machines of ``clients/js`` do what ours do: recordings of ours are their tests.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -11,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.javascript import recorded
 from tests.tools.javascript import PACKAGE, installed, node, npm
 from tests.tools.processes import Launcher
 from twisted_msgproto import __version__
-
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("javascript")]
 
 HERE = Path(__file__).parent
 
@@ -92,12 +95,16 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_nothing_else_is_installed_with_it(elsewhere: Path) -> None:
     """FC-08: a package without dependencies."""
     found = {path.name for path in (elsewhere / "node_modules").iterdir() if path.name[0] != "."}
     assert found == {"twisted-msgproto", "ws"}
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_its_types_are_checked_where_it_is_installed(elsewhere: Path) -> None:
     tsc = installed("typescript") / "bin" / "tsc"
     (elsewhere / "talk.ts").write_text(TYPED)
@@ -113,6 +120,8 @@ def test_its_types_are_checked_where_it_is_installed(elsewhere: Path) -> None:
     run(node(), str(tsc), *options, "talk.ts", cwd=elsewhere)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_the_types_are_those_of_the_sources(tmp_path: Path) -> None:
     """``npm run types`` in clients/js makes them anew; the sources are checked on the way."""
     tsc = installed("typescript") / "bin" / "tsc"
@@ -126,6 +135,8 @@ def test_the_types_are_those_of_the_sources(tmp_path: Path) -> None:
     assert texts(PACKAGE / "types") == texts(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_every_example_of_the_readme_runs_as_it_stands(elsewhere: Path, launch: Launcher) -> None:
     server = launch.command([sys.executable, str(HERE / "server.py")])
     umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
@@ -156,6 +167,29 @@ def test_every_example_of_the_readme_runs_as_it_stands(elsewhere: Path, launch: 
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_the_versions_are_one() -> None:
     """A release has one number: the Python package's and this one's are the same."""
     assert json.loads((PACKAGE / "package.json").read_text())["version"] == __version__
+
+
+@pytest.mark.parametrize("name", recorded.RECORDED)
+def test_a_recording_is_what_our_machines_still_do(name: str) -> None:
+    """UM-01 … UM-16, SA-01 … SA-27: the clients are tested against what this package does today."""
+    kept = recorded.path_of(name).read_text()
+    assert kept == recorded.text_of(name), "write it anew: python -m tests.javascript.recorded"
+
+
+def test_the_clients_own_tests_pass() -> None:
+    """FC-08 and the recordings: codecs, machines, and clients over sockets that are not there."""
+    tests = sorted(map(str, (PACKAGE / "test").glob("*.test.js")))
+    assert len(tests) >= 4
+    ended = subprocess.run(
+        [node(), "--test", *tests], cwd=PACKAGE, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "# fail 0" in ended.stdout or "fail 0" in ended.stdout, ended.stdout
+    if "skipped 0" not in ended.stdout:
+        installed("ws")  # all but one passed; this skips, and says what that one needs
+        raise AssertionError(ended.stdout)

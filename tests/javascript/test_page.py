@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.tools.browser import Page, needs_browser, start_browser
 from tests.tools.certificates import Authority
-from tests.tools.javascript import PACKAGE
+from tests.tools.javascript import PACKAGE, Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
 
 websockets = pytest.importorskip("websockets")

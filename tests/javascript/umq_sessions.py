@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.umq.sides import base36
+from tests.umq.pairs import base36
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.umq import Client, Server, UmqServerFactory
 from twisted_msgproto.umq import terms as told

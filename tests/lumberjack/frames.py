@@ -6,7 +6,7 @@ import zlib
 from twisted.internet.task import Clock
 
 from tests.doubles import due
-from tests.tools.events import flatten
+from tests.tools.octets import flatten
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,

@@ -13,9 +13,9 @@ import pytest
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
 from tests.lumberjack.frames import compressed, encode_ack, encode_json, encode_window
 from tests.lumberjack.test_slices import batch, varied
-from tests.tools.bombs import deflated
+from tests.tools.measures import turn_warn
+from tests.tools.octets import deflated
 from tests.tools.processes import PATIENCE_SECONDS
-from tests.tools.turns import turn_warn
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles import due, unanswered
+from tests.doubles import Figures, due, unanswered
 from tests.lumberjack.frames import (
     V1,
     V2,
@@ -22,11 +22,10 @@ from tests.lumberjack.frames import (
     events_of,
     limits,
 )
-from tests.tools.events import splits
-from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack import Reader
 from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.testing import splits
 
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
+from tests.doubles import HeldSink, temporary
 from tests.lumberjack.frames import (
     encode_ack,
     encode_compressed,
@@ -24,8 +25,6 @@ from tests.lumberjack.frames import (
     encode_json,
     encode_window,
 )
-from tests.tools.directories import temporary
-from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackServer,
@@ -36,6 +35,7 @@ from twisted_msgproto.lumberjack import (
 )
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.testing import SafeSink
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 

@@ -19,8 +19,8 @@ from tests.lumberjack.frames import (
     encode_window,
     events_of,
 )
-from tests.tools.events import splits
 from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.testing import splits
 
 MEBI = 1 << 20
 SLICE = 4 * MEBI

@@ -18,11 +18,10 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.doubles import temporary
 from tests.lumberjack.frames import encode_json, encode_window
 from tests.tools.certificates import Authority
-from tests.tools.directories import temporary
 from tests.tools.processes import Launcher
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
@@ -30,6 +29,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackServerFactory,
 )
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.testing import SafeSink
 
 
 class WatchedServer(LumberjackServer):

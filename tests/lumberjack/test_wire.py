@@ -26,10 +26,10 @@ from tests.lumberjack.frames import (
     encode_window,
     events_of,
 )
-from tests.tools.bombs import deflated
-from tests.tools.events import splits
+from tests.tools.octets import deflated
 from twisted_msgproto.lumberjack import Reader
 from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.testing import splits
 
 pytestmark = pytest.mark.usefixtures("form")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles import due, unanswered
+from tests.doubles import Figures, due, unanswered
 from tests.lumberjack.frames import (
     V1,
     V2,
@@ -25,11 +25,10 @@ from tests.lumberjack.frames import (
     windows,
     writer,
 )
-from tests.tools.events import splits
-from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.lumberjack import Writer
+from twisted_msgproto.testing import splits
 
 
 def documents(count, start=1):

@@ -12,6 +12,7 @@ from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.doubles import HeldSink
 from tests.micromsg2.streams import (
     Error,
     ExtensionFrame,
@@ -22,7 +23,6 @@ from tests.micromsg2.streams import (
     message,
     offers,
 )
-from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
@@ -30,6 +30,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ServerFactory,
     Proposal,
 )
+from twisted_msgproto.testing import SafeSink
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 WALL = 1_700_000_000.25

@@ -18,11 +18,11 @@ from twisted.internet.protocol import Protocol
 from tests.contract.cases import CASES
 from tests.contract.sending import Peer, Sent
 from tests.contract.world import ContractCase
-from tests.tools.sinks import SafeSink
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.testing import SafeSink
 
 CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
 IDENTITY = b"FastSocket v1.1"

@@ -37,9 +37,9 @@ from tests.micromsg2.streams import (
     server_with,
     written,
 )
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.micromsg2 import STANDARD, Client, Extension, Proposal, Server
 from twisted_msgproto.micromsg2.wire import BadText
+from twisted_msgproto.testing import SafeSink
 
 # ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
 

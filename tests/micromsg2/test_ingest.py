@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
+from tests.doubles import HeldSink
 from tests.micromsg2.cases import Case, Noting
 from tests.micromsg2.streams import (
     BATCH,
@@ -19,7 +20,6 @@ from tests.micromsg2.streams import (
     message,
     messages,
 )
-from tests.tools.sinks import HeldSink
 from twisted_msgproto.micromsg2 import (
     STANDARD,
     Extension,

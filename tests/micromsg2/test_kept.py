@@ -11,6 +11,7 @@ from itertools import product
 from string import ascii_lowercase, digits
 from typing import Any
 
+from tests.doubles import HeldSink
 from tests.micromsg2.cases import Peers
 from tests.micromsg2.streams import (
     BATCH,
@@ -21,7 +22,6 @@ from tests.micromsg2.streams import (
     receive,
     server_with,
 )
-from tests.tools.sinks import HeldSink
 from twisted_msgproto.micromsg2 import STANDARD, Extension, Server
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]

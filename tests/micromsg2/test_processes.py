@@ -24,9 +24,9 @@ from tests.micromsg2.streams import (
     message,
 )
 from tests.micromsg2.test_kept import LARGE, different, greeting
+from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
 from tests.tools.queues import rows
-from tests.tools.turns import turn_warn
 
 pytestmark = pytest.mark.slow
 

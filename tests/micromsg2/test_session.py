@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles import due
+from tests.doubles import Figures, due
 from tests.micromsg2.streams import (
     BATCH,
     Error,
@@ -37,7 +37,6 @@ from tests.micromsg2.streams import (
     server_with,
     written,
 )
-from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import LimitExceeded
 
 # ── numbers (MM-12, MM-13) ──────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from tests.doubles import HeldSink
 from tests.micromsg2.cases import Peers, numbered
 from tests.micromsg2.streams import (
     ExtensionFrame,
@@ -15,7 +16,6 @@ from tests.micromsg2.streams import (
     handshake,
     message,
 )
-from tests.tools.sinks import HeldSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 

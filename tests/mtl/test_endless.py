@@ -21,8 +21,20 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, needs_proc
-from tests.mtl.cases import HeldSink, MtlCase, Recorded, run, until
-from tests.mtl.endless import GREETING, Endless, Leased, frame, join, needs_linux, until_cut_off
+from tests.mtl.cases import (
+    GREETING,
+    Endless,
+    HeldSink,
+    Leased,
+    MtlCase,
+    Recorded,
+    frame,
+    join,
+    needs_linux,
+    run,
+    until,
+    until_cut_off,
+)
 from tests.mtl.plain import PATIENCE_MS, Plain
 from tests.tools.processes import Launched, Launcher, launching
 from twisted_msgproto.core.errors import ConnectionClosed

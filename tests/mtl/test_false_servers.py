@@ -15,9 +15,9 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensur
 
 from tests.contract.cases import Mtl
 from tests.contract.world import ContractCase, World
+from tests.doubles import HeldSink
 from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
-from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     Refused,
@@ -25,6 +25,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, MtlReader
 from twisted_msgproto.mtl.protocol import flows
+from twisted_msgproto.testing import SafeSink
 
 
 def twice(answer: Any) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from tests.doubles import Figures
 from tests.mtl.broker import (
     FULL,
     OPEN,
@@ -26,7 +27,6 @@ from tests.mtl.broker import (
     bodies,
     contents,
 )
-from tests.tools.figures import Figures
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.mtl import MtlClient, MtlServerFactory, machine
 from twisted_msgproto.net import OctetBudget

@@ -30,7 +30,6 @@ from tests.mtl.broker import (
     write,
 )
 from tests.tools.memory_zeromq import Network
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.mtl import (
     IngestProfile,
     MtlClient,
@@ -41,6 +40,7 @@ from twisted_msgproto.mtl import (
     machine,
 )
 from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.testing import SafeSink
 
 
 def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -> None:

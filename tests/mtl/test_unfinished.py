@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.mtl.endless import needs_linux
+from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished

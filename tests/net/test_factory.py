@@ -23,7 +23,6 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from tests.tools.certificates import Authority
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.lumberjack import LumberjackServerFactory
@@ -32,6 +31,7 @@ from twisted_msgproto.net import DurableSink, MsgprotoServerFactory
 from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.gateway import Gateway, address_name
 from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import UmqServerFactory
 
 

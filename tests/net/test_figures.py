@@ -17,7 +17,6 @@ from twisted.internet.task import Clock
 from tests.contract.cases import CASES, Case
 from tests.contract.world import World
 from tests.docs import grafana
-from tests.tools.sinks import SafeSink
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters, Delivery, OctetBudget, ReadControl
@@ -26,6 +25,7 @@ from twisted_msgproto.net.site.flow import FlowHistory, since
 from twisted_msgproto.net.site.metrics import exposition
 from twisted_msgproto.net.site.root import drawings
 from twisted_msgproto.net.site.store import shown_bridge
+from twisted_msgproto.testing import SafeSink
 
 
 def test_a_connections_figures_are_seen_while_it_lives_and_after_it():

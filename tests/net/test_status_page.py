@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.browser import Page, needs_browser, start_browser
+from tests.tools.javascript import Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
 from twisted_msgproto.net.site.store import shown_bridge
 

@@ -25,9 +25,8 @@ from twisted.internet.task import Clock, deferLater
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from tests.doubles import temporary
 from tests.tools.certificates import Authority
-from tests.tools.directories import temporary
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
@@ -36,6 +35,7 @@ from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.tls import tls_with
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory
+from twisted_msgproto.testing import SafeSink
 
 reactor: Any = installed
 RECORD_OCTETS = 16 << 10

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.packing import packed_frames, packed_maps
+from tests.tools.octets import packed_frames, packed_maps
 from tests.tools.queues import batch as numbered
 from tests.tools.queues import encode, put, rows
 from twisted_msgproto import MessageBatch

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
-from tests.tools.descriptors import no_file_stays_open
+from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
     HEAD_OCTETS,
     batch,

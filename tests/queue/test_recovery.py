@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
-from tests.tools.descriptors import no_file_stays_open
+from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
     HEAD_OCTETS,
     SEGMENT_HEADER_OCTETS,

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.descriptors import no_file_stays_open
+from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import batch, encode, frame, sealed, segment_header
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.verify import verify

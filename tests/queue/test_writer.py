@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.packing import packed_frames
+from tests.tools.octets import packed_frames
 from tests.tools.processes import environment
 from tests.tools.queues import (
     FRAME_HEADER_OCTETS,

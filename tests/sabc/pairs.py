@@ -13,7 +13,7 @@ from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.tools.sinks import HeldSink
+from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import (
     Response,

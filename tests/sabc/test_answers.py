@@ -4,9 +4,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
+from twisted_msgproto.testing import SafeSink
 
 from .pairs import PEER, Case, Echo, HeldCase, Transport
 from .sides import CONNECT, msg

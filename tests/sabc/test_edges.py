@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.figures import Figures
+from tests.doubles import Figures
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc import Client, Server
 

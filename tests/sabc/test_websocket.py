@@ -17,13 +17,13 @@ from twisted.trial.unittest import TestCase
 from tests.sabc import sides
 from tests.sabc.sides import crlf
 from tests.tools.certificates import Authority
-from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.sabc import (
     SabcServer,
     SabcServerFactory,
     connect,
 )
+from twisted_msgproto.testing import SafeSink
 
 
 class Echo(SabcServer):

@@ -7,7 +7,7 @@ import pytest
 from tests.sim.adapters import BUGS, WORLDS
 from tests.sim.micromsg2 import DURABLE_BUGS, SlowConsumer
 from tests.sim.world import Violation, World
-from tests.tools.forms import SHORT
+from tests.tools.measures import SHORT
 
 SHARES = 4
 """The worlds of a protocol are tested in so many parts, which can run side by side."""

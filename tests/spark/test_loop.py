@@ -17,8 +17,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
-from tests.tools.power import Killed, PowerDisk
 from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.core.errors import (
     MsgprotoError,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.tools.processes import Launcher
-from tests.tools.served import Served
+from tests.tools.queues import Served
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.queue import Description, Landed

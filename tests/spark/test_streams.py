@@ -18,7 +18,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.spark.conftest import data_source, identity, messages, write
-from tests.tools.sink_tables import SinkTable
+from tests.tools.loops import SinkTable
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.spark.table import LandedTable
 

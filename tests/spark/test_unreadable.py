@@ -13,10 +13,10 @@ import pytest
 
 from tests.spark.conftest import data_source, identity, messages, write
 from tests.spark.test_releasing import checkpoint_of
+from tests.tools.disks import Unreadable
 from tests.tools.loops import drain, exactly, finish, loop_over
 from tests.tools.s3 import Store
 from tests.tools.tables import TABLE_SCHEMA
-from tests.tools.unreadable import Unreadable
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools.s3 import Store
-from tests.tools.upkept import Gateway, create
+from tests.tools.tables import Gateway
+from tests.tools.tables import create_table as create
 from twisted_msgproto.table.log import Table
 
 

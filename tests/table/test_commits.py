@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.tools.powercut import LOSSES, CutDisk
+from tests.tools.disks import LOSSES, CutDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed

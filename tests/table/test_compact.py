@@ -16,7 +16,12 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from tests.table.conftest import table_in
-from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
+from tests.tools.tables import RUN, Gateway
+from tests.tools.tables import counted_rows as rows
+from tests.tools.tables import create_table as create
+from tests.tools.tables import expected_rows as expected
+from tests.tools.tables import land_gateways as land
+from tests.tools.tables import opened_again as again
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
 from twisted_msgproto.table.actions import Run

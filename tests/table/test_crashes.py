@@ -12,12 +12,21 @@ from typing import Any
 
 import pytest
 
-from tests.tools.crashes import Act, Scene, check_exact, crash, cuts_of, written
-from tests.tools.power import Killed, PowerDisk
-from tests.tools.powercut import LOSSES
-from tests.tools.tables import RUN
-from tests.tools.upkept import Gateway, create, expected, rows
-from tests.tools.upkept import land as land_gateways
+from tests.tools.disks import (
+    LOSSES,
+    Act,
+    Killed,
+    PowerDisk,
+    Scene,
+    check_exact,
+    crash,
+    cuts_of,
+    written,
+)
+from tests.tools.tables import RUN, Gateway, land_gateways
+from tests.tools.tables import counted_rows as rows
+from tests.tools.tables import create_table as create
+from tests.tools.tables import expected_rows as expected
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run

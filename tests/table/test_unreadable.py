@@ -22,10 +22,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.conftest import damage_record
+from tests.tools.disks import Unreadable
 from tests.tools.s3 import Store
-from tests.tools.tables import TABLE_SCHEMA, rows_of, stored_file
-from tests.tools.unreadable import Unreadable
-from tests.tools.upkept import RUN, Gateway, create, land
+from tests.tools.tables import RUN, TABLE_SCHEMA, Gateway, rows_of, stored_file
+from tests.tools.tables import create_table as create
+from tests.tools.tables import land_gateways as land
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log, preflight

@@ -21,8 +21,9 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record
 from tests.tools.loops import drain
-from tests.tools.tables import rows_of
-from tests.tools.upkept import RUN, Gateway, create, land
+from tests.tools.tables import RUN, Gateway, rows_of
+from tests.tools.tables import create_table as create
+from tests.tools.tables import land_gateways as land
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.spark.jobs import open_range

@@ -1,15 +1,17 @@
-"""Node and the packages from npm which tests in JavaScript need; who lacks them is told how to get
-them.
-"""
+"""Node, packages from npm and a headless Chromium; who lacks them is told how to get them."""
 
 from __future__ import annotations
 
+import base64
+import itertools
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.tools.processes import PROJECT
+from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 
 PACKAGE = PROJECT / "clients" / "js"
 MODULES = PACKAGE / "node_modules"
@@ -36,3 +38,104 @@ def installed(name: str) -> Path:
     if not directory.is_dir():
         pytest.skip(f"{name} from npm is not installed in clients/js: ./run test installs it")
     return directory
+
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+    "about:blank",
+)
+
+SHOWN = """
+new Promise((resolve) => {
+  const look = () => {
+    const text = document.body ? document.body.innerText : "";
+    if (/WANTED/.test(text)) resolve(text); else setTimeout(look, 20);
+  };
+  look();
+})
+"""
+
+
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)"
+)
+
+
+def start_browser(launch: Launcher) -> str:
+    """Start a browser and return the address of its debugging protocol."""
+    assert BROWSER is not None
+    profile = f"--user-data-dir={launch.directory / 'profile'}"
+    browser: Launched = launch.command([BROWSER, profile, *QUIET])
+    return browser.line(r"DevTools listening on (ws://\S+)", seconds=START_SECONDS)[1]
+
+
+class Page:
+    def __init__(self, socket: Any) -> None:
+        self.socket = socket
+        self.numbers = itertools.count(1)
+        self.session: str | None = None
+
+    async def ask(self, method: str, **parameters: Any) -> Any:
+        number = next(self.numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        await self.socket.send(json.dumps(message))
+        while True:
+            answer = json.loads(await self.socket.recv())
+            if answer.get("id") == number:
+                return answer
+
+    async def open(self, url: str) -> None:
+        self.session = None
+        target = await self.ask("Target.createTarget", url=url)
+        attached = await self.ask(
+            "Target.attachToTarget", targetId=target["result"]["targetId"], flatten=True
+        )
+        self.session = attached["result"]["sessionId"]
+
+    async def value(self, expression: str) -> Any:
+        answer = await self.ask(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        if "destroyed" in answer.get("error", {}).get("message", ""):
+            return await self.value(expression)  # the page was just being loaded
+        return answer["result"]["result"]["value"]
+
+    async def shown(self, wanted: str) -> Any:
+        return await self.value(SHOWN.replace("WANTED", wanted))
+
+    async def look(
+        self,
+        path: Path,
+        *,
+        width: int = 1100,
+        height: int = 900,
+        dark: bool = False,
+        whole: bool = True,
+    ) -> bytes:
+        """Show the page at this size, light or dark, and keep a picture of it in ``path``.
+
+        ``whole``: also of what is below the window.
+        """
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        await self.ask("Emulation.setDeviceMetricsOverride", **size)
+        answer = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        picture = base64.b64decode(answer["result"]["data"])
+        path.write_bytes(picture)
+        return picture

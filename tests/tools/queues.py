@@ -1,4 +1,6 @@
-"""Queues in tests: known bodies, putting and reading them, and files by docs/queue-format.md."""
+"""Queues in tests: known bodies, putting, reading and serving them, and files by
+docs/queue-format.md.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,6 +17,7 @@ import pyarrow as pa
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
 from twisted_msgproto.queue.columns import Encoded, encode
+from twisted_msgproto.queue.flight import QueueFlightServer
 
 PATIENCE_SECONDS = 60.0
 
@@ -168,3 +172,18 @@ def published(offset: int, segment: int, octets: int) -> bytes:
 
 def sealed(text: str) -> bytes:
     return b"%s %08x\n" % (text.encode(), crc32(text.encode()))
+
+
+class Served:
+    def __init__(self, queue: Path, location: str = "grpc://127.0.0.1:0", **options: Any) -> None:
+        self.server = QueueFlightServer(str(queue), location, **options)
+        self.location = f"{location.rpartition(':')[0]}:{self.server.port}"
+        self._thread = threading.Thread(target=self.server.serve, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+        self._thread.join()

@@ -1,18 +1,27 @@
-"""Rows, data files and commits for tests of the table."""
+"""Rows, data files and commits for tests of the table.
+
+A :class:`Gateway` is a real queue, landed as a bridge does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import uuid
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twisted_msgproto.queue import SCHEMA, Landed
+from tests.tools.queues import batch, put
+from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 TABLE_SCHEMA = SCHEMA.append(pa.field("day", pa.date32(), nullable=False))
 TIME = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
@@ -75,3 +84,95 @@ def stored_file(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
         statistics=f'{{"numRecords":{hi - lo}}}',
         modified=1,
     )
+
+
+BRIDGE = Run("b41d6e", "here", 16)
+DAY_MICROSECONDS = 86_400_000_000
+FIRST_DAY = 1_700_006_400_000_000
+"""2023-11-15 00:00 UTC, µs since 1970."""
+
+
+class Gateway:
+    def __init__(self, directory: Path, *, new: bool = True) -> None:
+        self.directory = directory
+        self.rows = 0
+        if new:
+            self.put(1)
+        else:
+            self.rows = self.reader.end()
+
+    @classmethod
+    def at(cls, directory: Path) -> Gateway:
+        return cls(directory, new=False)
+
+    @property
+    def reader(self) -> QueueReader:
+        return QueueReader(self.directory)
+
+    @property
+    def id(self) -> str:
+        return self.reader.queue_id
+
+    def put(self, count: int, *, day: int = 0, protocol: str = "lumberjack") -> None:
+        """Store messages whose bodies are numbered, received on a day counted from FIRST_DAY."""
+        writer = QueueWriter(self.directory, segment_bytes=1, group_messages=4)
+        for first in range(self.rows, self.rows + count, 5):
+            size = min(5, self.rows + count - first)
+            put(
+                writer,
+                dataclasses.replace(
+                    batch(first, size),
+                    received_at=FIRST_DAY + day * DAY_MICROSECONDS + first,
+                    protocol=protocol,
+                ),
+            )
+        writer.close()
+        self.rows += count
+
+
+def land_gateways(
+    table: Table, *gateways: Gateway, to: Mapping[str, int] | None = None
+) -> list[DataFile]:
+    """Land what waits, in one commit as a bridge makes it; its files."""
+    ranges, places, before = [], {}, {}
+    for gateway in gateways:
+        reader = gateway.reader
+        known = table.landed().get(reader.queue_id)
+        lo = known.offset if known else reader.begin()
+        place = reader.place((to or {}).get(reader.queue_id, reader.end()))
+        ranges.append(Range(str(gateway.directory), reader.queue_id, lo, place.offset, place))
+        places[reader.queue_id], before[reader.queue_id] = place, known
+    target = Target(table.location, dict(table.storage.options), table.schema, table.partition_by)
+    landed = land_ranges(target, ranges, lambda part: QueueReader(part.location), table.storage)
+    assert not landed.failed
+    info = {
+        "gateways": {
+            gateway: {"damaged": [list(part) for part in landed.damaged.get(gateway, [])]}
+            for gateway in places
+        }
+    }
+    table.commit(landed.files, places, before=before, run=BRIDGE, info=info)
+    return landed.files
+
+
+def create_table(location: str | Path, **options: object) -> Table:
+    return Table.create(location, TABLE_SCHEMA, **options)  # type: ignore[arg-type]
+
+
+def opened_again(table: Table) -> Table:
+    return Table.open(table.location, dict(table.storage.options))
+
+
+def counted_rows(table: Table) -> Counter[tuple[str, int]]:
+    """Every row's gateway and offset, read from the files which the table has now."""
+    table.refresh()
+    found: Counter[tuple[str, int]] = Counter()
+    for file in table.files():
+        with table.storage.filesystem().open_input_file(file.path) as source:
+            read: pa.Table = pq.ParquetFile(source).read(columns=["gateway", "offset"])
+        found.update(zip(*(column.to_pylist() for column in read.columns), strict=True))
+    return found
+
+
+def expected_rows(gateway: Gateway, lo: int, hi: int) -> Counter[tuple[str, int]]:
+    return Counter((gateway.id, offset) for offset in range(lo, hi))

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tests.chaos import gateways
-from tests.tools.turns import turn_warn
+from tests.tools.measures import turn_warn
 from tests.umq.pairs import masked
 
 pytestmark = pytest.mark.usefixtures("short_turns")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.tools.browser import Page, needs_browser, start_browser
 from tests.tools.certificates import Authority
+from tests.tools.javascript import Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
 
 websockets = pytest.importorskip("websockets")

@@ -10,8 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, Sink, pair
-from tests.umq.sides import feed, server, told
+from tests.umq.pairs import Echo, Pair, Sink, feed, pair, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink, OctetBudget
 from twisted_msgproto.umq import (

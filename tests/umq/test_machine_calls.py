@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.doubles import due, unanswered
-from tests.tools.figures import Figures
-from tests.umq.sides import base36, client, feed, limits, refused, server, told
+from tests.doubles import Figures, due, unanswered
+from tests.umq.pairs import base36, client, feed, limits, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq import Client
 

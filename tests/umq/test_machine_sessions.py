@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.umq.sides import EXAMPLES, client, feed, limits, names, server, told
+from tests.umq.pairs import EXAMPLES, client, feed, limits, names, server, told
 from twisted_msgproto.umq import Client, Server
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────

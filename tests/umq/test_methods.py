@@ -9,10 +9,10 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.tools.sinks import SafeSink
 from tests.umq.pairs import Pair, Sink, pair
 from twisted_msgproto.core.errors import PeerError, Refused
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import (
     CallFailed,
     MethodRegistry,

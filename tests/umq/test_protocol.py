@@ -4,8 +4,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Sink, pair, streaming
-from tests.umq.sides import told
+from tests.umq.pairs import Sink, pair, streaming, told
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,

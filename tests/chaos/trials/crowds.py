@@ -20,10 +20,9 @@ from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, resident, served
 from tests.chaos.inputs import HELLO, UPGRADE, text
 from tests.chaos.report import Found, Row
-from tests.mtl.endless import join
+from tests.mtl.cases import join
 from tests.tools.certificates import Authority
-from tests.tools.cpu import TICKS, of_process
-from tests.tools.descriptors import SPARE_FILES, accepted, need_files
+from tests.tools.measures import SPARE_FILES, TICKS, accepted, need_files, of_process
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
 from twisted_msgproto.lumberjack.wire import encode_window
 from twisted_msgproto.micromsg2.wire import encode_address, encode_message

@@ -1,9 +1,25 @@
-"""Consumers that do not want everything, and work in slices."""
+"""Consumers that do not want everything, and work in slices.
+
+Properties that go from one protocol to another, as text; and the table of a letter's states.
+
+Envelopes: docs/broker-format.md, "Envelopes".
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.broker.states import LETTER, LetterState
 from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
-from twisted_msgproto.core.broker import Broker, Letter, Wanted
+from twisted_msgproto.core.broker import Broker, Letter, QueueName, Wanted
+from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
+from twisted_msgproto.core.broker.fields import as_text
 
 
 def even(letter: Letter) -> bool:
@@ -163,3 +179,73 @@ def test_a_consumer_may_go_while_another_is_written_to() -> None:
     one.publish(ORDERS, letters(range(4)), NOW)
     assert (ending.places, last.places) == ([0, 2, 1], [])
     assert [row.place for row in one.peek(ORDERS, 9)] == [3]
+
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        (b"\x00\xff", "AP8="),
+        (NOON, "2026-01-02T12:00:00Z"),
+        (Decimal("1.50"), "1.50"),
+        (True, "true"),
+        (None, "null"),
+        (1.5, "1.5"),
+        ({"a": [b"x", NOON, Decimal("2.0")]}, '{"a": ["eA==", "2026-01-02T12:00:00Z", "2.0"]}'),
+    ],
+)
+def test_a_value_as_the_column_fields_has_it(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_every_state_of_a_letter_has_a_row_and_what_is_done_stays_so() -> None:
+    assert set(LETTER) == set(LetterState)
+    assert LETTER[LetterState.DONE] == {}
+    reached = {state for row in LETTER.values() for state in row.values()}
+    assert reached == set(LetterState)
+
+
+names = st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
+
+
+@given(st.sampled_from(["micromsg2", "mtl"]), names, names, st.binary(max_size=100))
+def test_an_envelope_says_what_was_put_into_it(
+    form: str, space: str, name: str, octets: bytes
+) -> None:
+    begins = head(form, QueueName(space, name))
+    assert opened(begins + octets) == Opened(form, QueueName(space, name), octets)
+    assert head_of(begins + octets) == begins
+
+
+def test_an_envelope_is_laid_out_as_the_page_says() -> None:
+    packed = head("mtl", QueueName("mtl/v/p", "a")) + b"rest"
+    assert packed == b"\x01\x03\x13\x00\x07\x00\x01\x00mtlmtl/v/parest"
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b"\x01\x03\x13\x00\x07\x00\x01",
+        b"\x02\x03\x13\x00\x07\x00\x01\x00mtlmtl/v/pa",
+        b"\x01\x03\x14\x00\x07\x00\x01\x00mtlmtl/v/pa",
+        b"\x01\x03\x13\x00\x07\x00\x01\x00mtlmtl/v/p",
+    ],
+)
+def test_what_is_no_envelope_is_refused(octets: bytes) -> None:
+    with pytest.raises(ValueError, match="envelope"):
+        opened(octets)
+
+
+def test_a_name_that_is_too_long_is_the_caller_s_error() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        head("mtl", QueueName("", "n" * 65_536))
+
+
+def test_a_queue_without_a_name_has_the_shortest_envelope() -> None:
+    shortest = head("", QueueName("", ""))
+    assert head_of(shortest) == shortest
+    assert opened(shortest) == Opened("", QueueName("", ""), b"")

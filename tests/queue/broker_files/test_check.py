@@ -1,4 +1,7 @@
-"""``msgproto queue verify`` knows a broker's files."""
+"""``msgproto queue verify`` knows a broker's files.
+
+What is done, in memory and in the file ``settled``: ranges, bits, and what makes no sense.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from zlib import crc32
 
 import pytest
 
-from tests.queue.broker_files.world import DIRECTORY, World
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
+from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.queue.broker_files.marks import Marks, Moved
 from twisted_msgproto.queue.verify import verify
 
 BROKER = f"{DIRECTORY}/broker"
@@ -76,3 +81,72 @@ def test_files_of_another_queue_are_told(world: World) -> None:
 def test_a_queue_without_a_broker_says_nothing_of_one(world: World) -> None:
     world.disk.remove(f"{BROKER}/names")
     assert not any("broker" in line for line in verified(world).notes)
+
+
+QUEUE_ID = "5" * 32
+
+
+def test_marks_are_a_set_of_offsets_whatever_segments_they_lie_in() -> None:
+    """Segments begin anywhere, and what is marked ends anywhere."""
+    source = random.Random(5)
+    for _ in range(40):
+        firsts = sorted(source.sample(range(1, 150), 5))
+        marks, done = Marks(), set[int]()
+        for first in source.sample(firsts, 5):
+            marks.begun(first)
+        bounds = dict(zip(firsts, [*firsts[1:], 400], strict=True))
+        for segment in marks:
+            segment.outstanding = bounds[segment.first] - segment.first
+        for _ in range(12):
+            lo = source.randrange(160)
+            hi = lo + source.randrange(1, 40)
+            new = set(range(max(lo, firsts[0]), hi)) - done
+            changed = {max(first for first in firsts if first <= offset) for offset in new}
+            assert marks.settle([(lo, hi)]) == changed
+            done |= new
+            lo = source.randrange(160)
+            waiting = [row for row in range(70) if lo + row >= firsts[0] and lo + row not in done]
+            assert list(marks.unsettled(lo, lo + 70)) == waiting
+            for segment in marks:
+                here = set(range(segment.first, bounds[segment.first]))
+                assert segment.outstanding == len(here - done)
+                ranges = segment.ranges()
+                found = [offset for lo, hi in ranges for offset in range(lo, hi)]
+                assert found == sorted(here & done)
+                lo, hi = segment.first + 1, min(segment.first + 12, bounds[segment.first])
+                assert segment.settled(lo, hi) == len(done.intersection(range(lo, hi)))
+
+
+def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
+    """In whatever order they were moved, and however often; queues without any are forgotten."""
+    source = random.Random(7)
+    moved, known = Moved(), dict[int, QueueName]()
+    for _ in range(300):
+        places = [source.randrange(400) for _ in range(source.randrange(1, 9))]
+        match source.randrange(3):
+            case 0:
+                moved.remove(min(places), max(places))
+                for place in range(min(places), max(places)):
+                    known.pop(place, None)
+            case 1:
+                other = Moved()
+                other.note(places, NAMES[1])
+                moved.merge(other)
+                known.update(dict.fromkeys(places, NAMES[1]))
+            case _:
+                name = QueueName("tests", str(source.randrange(1000)))
+                moved.note(places, name)
+                known.update(dict.fromkeys(places, name))
+        if not source.randrange(9):
+            assert moved.queues() == set(known.values())
+            assert len(moved._names) == len(moved._known) == len(set(known.values()))
+        assert bool(moved) == bool(known)
+        assert {place: name for name, some in moved for place in some} == known
+        assert [moved.get(place) for place in range(400)] == list(map(known.get, range(400)))
+        assert moved.last == max(known, default=-1)
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+# -- what waits -----------------------------------------------------------------------------------

@@ -1,10 +1,88 @@
-"""Captures of TCP connections for tshark: octets in, a pcap file out."""
+"""Octets, frames and columns as they stand on a wire, and captures of them for tshark."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets
+from twisted_msgproto.lumberjack.wire import Json, Window
+
+
+def flatten(events):
+    """Messages one by one, as (class, column values…), and at the end the fault's reason."""
+    flat = []
+    for event in events:
+        if isinstance(event, Fault):
+            flat.append(("fault", event.reason))
+            continue
+        columns = [
+            getattr(event, name)
+            for name in event.__slots__
+            if isinstance(getattr(event, name), Sequence)
+        ]
+        flat += [(type(event).__name__, *row) for row in zip(*columns, strict=True)]
+    return flat
+
+
+def windows_apart(frames: Iterable[Any]) -> Iterator[Any]:
+    """``frames``, with each W frame that stands among J frames as a frame of its own."""
+    for frame in frames:
+        if not isinstance(frame, Json):
+            yield frame
+            continue
+        start = 0
+        for end, size in (*frame.windows, (len(frame.sequences), None)):
+            if end > start:
+                bodies: Any = frame.bodies[start:end]
+                numbers: Any = frame.sequences[start:end]
+                octets = 10 * len(bodies) + sum(map(len, bodies))
+                yield Json(frame.version, numbers, bodies, octets, frame.compressed)
+            if size is not None:
+                yield Window(frame.version, size, frame.compressed)
+            start = end
+
+
+def packed_rows(texts: Sequence[bytes], before: bytes = b"") -> PackedOctets:
+    """The texts one behind another, between octets which belong to none of them."""
+    bounds = array("i", [len(before)])
+    for text in texts:
+        bounds.append(bounds[-1] + len(text))
+    return PackedOctets(before + b"".join(texts) + b"behind", bounds)
+
+
+def packed_frames(
+    numbers: Sequence[int], bodies: Sequence[bytes]
+) -> tuple[PackedNumbers, PackedOctets]:
+    return PackedNumbers("q", numbers), packed_rows(bodies, b"??")
+
+
+def packed_maps(values: Sequence[Mapping[str, str]]) -> PackedMaps:
+    bounds = array("i", [0])
+    for value in values:
+        bounds.append(bounds[-1] + len(value))
+    keys = packed_rows([key.encode() for value in values for key in value])
+    items = packed_rows([item.encode() for value in values for item in value.values()])
+    return PackedMaps(bounds, keys, items)
+
+
+def deflated(octets: bytes, times: int = 1, level: int = 9) -> bytes:
+    """``octets`` × ``times`` as a zlib stream, made without ever having them.
+
+    They are deflated once: what was flushed fully stands for itself, however often it is repeated.
+    """
+    deflating = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
+    block = deflating.compress(octets) + deflating.flush(zlib.Z_FULL_FLUSH)
+    checksum = 1
+    for _ in range(times):
+        checksum = zlib.adler32(octets, checksum)
+    return b"\x78\xda" + block * times + deflating.flush() + struct.pack(">I", checksum)
+
 
 _RAW_IP = 101
 _SYN, _ACK, _PUSH, _FIN = 2, 16, 8, 1

@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing of the decoders, out of band."""

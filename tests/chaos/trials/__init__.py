@@ -1,1 +1,0 @@
-"""What ``./run chaos`` does: a module for each kind, with its rows."""
