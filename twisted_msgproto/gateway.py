@@ -1,9 +1,27 @@
 """``twistd -n msgproto --config gateway.toml``: runs every server of one file in one process.
 
 The file has one table per server, named like its plugin, with the same keys as the plugin's
-options, and tables that all servers share: [queue], [status], [limits] and [[access]].  A server's
-own limits win over [limits], and the command line wins over the file.  An unknown table or key is
-an error that names it.
+options, and tables that all servers share::
+
+    [queue]                     # leave it out: acknowledged then means accepted, not on disk
+    directory = "/var/spool/msgproto"
+    max-bytes = 10737418240
+
+    [status]                    # the live page, /status.json, /metrics, /healthz
+    endpoint = "tcp:8480:interface=127.0.0.1"
+
+    [limits]                    # for every server that has a limit of this name
+    handshake = 5
+
+    [[access]]                  # who may what; leave it out to allow everything
+    allow = "publish"
+    address = "10.0.0.0/8"
+
+    [lumberjack]
+    endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
+    limit = { window = 4096 }   # this server's own; wins over [limits]
+
+The command line wins over the file.  An unknown table or key is an error that names it.
 """
 
 from __future__ import annotations
