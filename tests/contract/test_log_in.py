@@ -492,6 +492,7 @@ def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Pat
         (("users", ""), "1 to 255 bytes"),
         (("users", "n" * 256), "1 to 255 bytes"),
         (("users", "#a"), "begin with #"),
+        (("users", "a\udcff"), "no : and no control characters"),
         (("users", "nobody", "--delete"), "has no user 'nobody'"),
         (("missing/users", "me"), "missing/users: No such file or directory"),
     ],
@@ -504,6 +505,28 @@ def test_what_cannot_be_written_is_one_line_and_changes_nothing(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr
     assert users.read_bytes() == before
+
+
+def set_password(launch: Launcher, users: Path, name: str, password: bytes) -> Launched:
+    word = launch.directory / f"password of {name}"
+    word.write_bytes(password)
+    with word.open() as stdin:
+        return launch("passwd", users, name, stdin=stdin.fileno())
+
+
+def test_a_password_that_is_no_text_is_one_line(launch: Launcher, users: Path) -> None:
+    before = users.read_bytes()
+    refused = set_password(launch, users, "new", b"p\xff\n")
+    refused.line("^msgproto passwd: the password is not UTF-8; nothing is changed$")
+    assert users.read_bytes() == before
+
+
+def test_users_that_are_added_at_once_are_all_there(launch: Launcher, users: Path) -> None:
+    names = [f"user{number}" for number in range(6)]
+    for one in [set_password(launch, users, name, b"secret\n") for name in names]:
+        one.line("added")
+    kept = {line.partition(":")[0] for line in users.read_text().splitlines()}
+    assert kept == {"# who may", "old", "new", *names}
 
 
 def test_an_empty_password_is_refused(launch: Launcher, users: Path) -> None:
