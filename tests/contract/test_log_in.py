@@ -471,6 +471,16 @@ def test_every_server_takes_the_right_password_alone(
             assert not logged_in(launch, name, address, user, password), name
 
 
+def test_a_file_that_cannot_be_read_any_more_is_told_to_the_operator(
+    launch: Launcher, users: Path
+) -> None:
+    server, addresses = serve(launch, "passwords:users")
+    users.unlink()
+    for count, (name, address) in enumerate(addresses.items(), 1):
+        assert not logged_in(launch, name, address, "new", PREPARED), name
+        server.line("password file .*users: No such file or directory", nth=count)
+
+
 def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Path) -> None:
     text = users.read_text()
     assert "p\u00e4ss" not in text
