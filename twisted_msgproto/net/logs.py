@@ -319,6 +319,8 @@ def twistd_observer(parent: Any, json: bool) -> Any:
     """
     if parent is None or not _is_twistd(parent) or parent.get("logger") or parent.get("syslog"):
         return None
+    if parent.get("logfile") == "-" and not parent["nodaemon"]:
+        return None  # Twisted says why not, and ends
     return _observer(twistd_file(parent), json, textFileLogObserver)
 
 
