@@ -291,6 +291,17 @@ def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+@pytest.mark.parametrize("words", [[], ["--json-log"]], ids=["text", "JSON"])
+def test_a_daemon_has_no_standard_output_to_log_to(launch: Launcher, words: list[str]) -> None:
+    run = "from twisted.scripts.twistd import run; run()"
+    endpoint = "tcp:0:interface=127.0.0.1"
+    command = [sys.executable, "-c", run, "--logfile=-", "lumberjack", "-e", endpoint, *words]
+    daemon = launch.command(command)
+    daemon.line("Daemons cannot log to stdout")
+    assert daemon.wait() == 1
+    assert not (launch.directory / "twistd.pid").exists()
+
+
 def test_a_daemon_which_cannot_start_ends_with_one_line_in_its_log(launch: Launcher) -> None:
     here = launch.directory
     for name in ("locked", "deaf"):

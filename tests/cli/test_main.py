@@ -15,7 +15,7 @@ from types import ModuleType
 import click
 import pytest
 
-from tests.tools.processes import Launcher
+from tests.tools.processes import Launcher, environment
 from twisted_msgproto import __version__, cli
 from twisted_msgproto.core.errors import ConfigurationError, QueueLocked
 
@@ -289,3 +289,22 @@ def test_fish_offers_the_same(scripts: Path) -> None:
     )
     names = [line.split("\t")[0] for line in done.stdout.splitlines()]
     assert names == ["tail", "trim"], done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "doctor --help"])
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (">&-", ""),
+        (">/dev/full", "msgproto: cannot write the output: No space left on device\n"),
+    ],
+    ids=["closed", "full"],
+)
+def test_an_output_that_cannot_be_written_is_one_line(words: str, output: str, said: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m twisted_msgproto {words} {output}', sys.executable],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.stderr, done.returncode) == (said, 2 if said else 0)

@@ -471,6 +471,16 @@ def test_every_server_takes_the_right_password_alone(
             assert not logged_in(launch, name, address, user, password), name
 
 
+def test_a_file_that_cannot_be_read_any_more_is_told_to_the_operator(
+    launch: Launcher, users: Path
+) -> None:
+    server, addresses = serve(launch, "passwords:users")
+    users.unlink()
+    for count, (name, address) in enumerate(addresses.items(), 1):
+        assert not logged_in(launch, name, address, "new", PREPARED), name
+        server.line("password file .*users: No such file or directory", nth=count)
+
+
 def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Path) -> None:
     text = users.read_text()
     assert "p\u00e4ss" not in text
@@ -492,6 +502,7 @@ def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Pat
         (("users", ""), "1 to 255 bytes"),
         (("users", "n" * 256), "1 to 255 bytes"),
         (("users", "#a"), "begin with #"),
+        (("users", "a\udcff"), "no : and no control characters"),
         (("users", "nobody", "--delete"), "has no user 'nobody'"),
         (("missing/users", "me"), "missing/users: No such file or directory"),
     ],
@@ -504,6 +515,28 @@ def test_what_cannot_be_written_is_one_line_and_changes_nothing(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr
     assert users.read_bytes() == before
+
+
+def set_password(launch: Launcher, users: Path, name: str, password: bytes) -> Launched:
+    word = launch.directory / f"password of {name}"
+    word.write_bytes(password)
+    with word.open() as stdin:
+        return launch("passwd", users, name, stdin=stdin.fileno())
+
+
+def test_a_password_that_is_no_text_is_one_line(launch: Launcher, users: Path) -> None:
+    before = users.read_bytes()
+    refused = set_password(launch, users, "new", b"p\xff\n")
+    refused.line("^msgproto passwd: the password is not UTF-8; nothing is changed$")
+    assert users.read_bytes() == before
+
+
+def test_users_that_are_added_at_once_are_all_there(launch: Launcher, users: Path) -> None:
+    names = [f"user{number}" for number in range(6)]
+    for one in [set_password(launch, users, name, b"secret\n") for name in names]:
+        one.line("added")
+    kept = {line.partition(":")[0] for line in users.read_text().splitlines()}
+    assert kept == {"# who may", "old", "new", *names}
 
 
 def test_an_empty_password_is_refused(launch: Launcher, users: Path) -> None:

@@ -99,6 +99,24 @@ def test_every_message_is_acknowledged_while_nobody_reads_the_log(
         server.end()
 
 
+@pytest.mark.parametrize("words", WAYS.values(), ids=WAYS.keys())
+def test_without_standard_output_only_an_endpoint_can_end_the_start(
+    directory: Path, words: list[str]
+) -> None:
+    bad = [word.replace(LOOPBACK, "unix:nowhere/s") for word in words]
+    file = directory / "g.toml"
+    file.write_text(file.read_text().replace(LOOPBACK, "unix:nowhere/s"))
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" "$@" >&-', sys.executable, *bad],
+        cwd=directory,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+
+
 def test_a_reader_that_goes_on_is_told_how_many_lines_are_missing() -> None:
     """RD-20: a MiB waits and further lines are counted; the log goes on once it is read again."""
     reading, writing = os.pipe()

@@ -86,6 +86,20 @@ def test_a_socket_that_is_listened_on_is_not_taken_over(
     assert acknowledged(directory / "s")
 
 
+def test_a_start_does_not_wait_for_whoever_listens_and_takes_nobody(
+    launch: Launcher, directory: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as waiting:
+        stopped.bind(str(directory / "s"))
+        stopped.listen(0)
+        waiting.connect(str(directory / "s"))
+        checked = launch.run("check", "bare.toml", seconds=20)
+        done = launch.run("gateway", "--config=bare.toml", seconds=20)
+        assert (checked.returncode, done.returncode) == (2, 1)
+        for one in (checked, done):
+            assert "another process listens on it" in one.stdout + one.stderr
+
+
 def test_a_file_that_is_no_socket_stays(launch: Launcher, directory: Path) -> None:
     (directory / "s").write_text("precious")
     done = launch.run("gateway", "--config=bare.toml")

@@ -332,6 +332,8 @@ def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
         ("s3://b/t", {"aws_regio": "eu-1"}, "cannot use s3://b/t: .*'aws_regio' is not valid"),
         ("s3://b/t", {"max_retries": "many"}, "max_retries is a whole number, not 'many'"),
         ("s3://b/t", {"retry_timeout": "long"}, "retry_timeout is a duration like 20s, not 'long'"),
+        ("s3://b/t", {"max_retries": "9" * 20}, "max_retries is at most 1000000, not 9"),
+        ("s3://b/t", {"retry_timeout": "9" * 20 + "d"}, "retry_timeout is at most 1000000 s"),
         ("s3://b/t", {"timeout": "long"}, "cannot use s3://b/t: "),
         ("s3://b/t", {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "option aws_s3_allow_unsafe_rename"),
         ("s3://b/t", {"allow_unsafe_rename": "1"}, "option allow_unsafe_rename lets two writers"),

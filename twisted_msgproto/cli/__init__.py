@@ -144,14 +144,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         status = chosen(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before the start
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # Who read our output has gone (`msgproto queue dump … | head`): that is no fault.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_no_more()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        print_no_more()
+        return fail("msgproto", f"cannot write the output: {error.strerror}")
     return status
+
+
+def print_no_more() -> None:
+    """Let Python's own end write what is left to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def chosen(words: Sequence[str]) -> int:

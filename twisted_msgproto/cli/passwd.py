@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from io import StringIO
 from types import SimpleNamespace
 
 import click
@@ -39,12 +40,12 @@ def run(arguments: SimpleNamespace) -> int:
 
 
 def _asked() -> str:
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         password = getpass.getpass("Password: ")
         if getpass.getpass("Once more: ") != password:
             raise ConfigurationError("the two passwords are not the same; nothing is changed")
     else:
-        password = sys.stdin.readline().rstrip("\r\n")
+        password = (sys.stdin or StringIO()).readline().rstrip("\r\n")
     if not password:
         raise ConfigurationError("an empty password; nothing is changed")
     return password

@@ -299,7 +299,10 @@ def _remove_stale(address: str) -> None:
         if not stat.S_ISSOCK(os.stat(address).st_mode):
             raise OSError("a file of this name is there, and it is no socket")
         with socket.socket(socket.AF_UNIX) as caller:
+            caller.setblocking(False)  # who listens may be stopped, and have enough who wait
             caller.connect(address)
+    except BlockingIOError:
+        raise OSError("another process listens on it") from None
     except ConnectionRefusedError:
         os.unlink(address)
     except FileNotFoundError:

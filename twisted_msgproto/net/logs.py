@@ -304,7 +304,8 @@ def twist_log(parent: Any, json: bool) -> None:
         given = parent.get("fileLogObserverFactory")  # by its --log-format
 
         def observer(file: Any) -> Any:
-            usual = textFileLogObserver if file.isatty() else jsonFileLogObserver
+            plain = file is None or file.isatty()
+            usual = textFileLogObserver if plain else jsonFileLogObserver
             return _observer(file, json, given or usual)
 
         parent["fileLogObserverFactory"] = observer
@@ -318,10 +319,14 @@ def twistd_observer(parent: Any, json: bool) -> Any:
     """
     if parent is None or not _is_twistd(parent) or parent.get("logger") or parent.get("syslog"):
         return None
+    if parent.get("logfile") == "-" and not parent["nodaemon"]:
+        return None  # Twisted says why not, and ends
     return _observer(twistd_file(parent), json, textFileLogObserver)
 
 
 def _observer(file: Any, json: bool, text: Callable[[Any], Any]) -> Any:
+    if file is None:  # standard output was closed before the start
+        return lambda event: None
     if file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError):  # a stream of a test, without a descriptor
             file = _unblocked(file.fileno(), JsonLog if json else text)

@@ -61,6 +61,8 @@ TRUTH = frozenset({"1", "true", "yes", "y", "ok", "on"})
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)[a-z]*")
 
+NUMBER_MAX = 1_000_000  # obstore, and a timedelta, take no number of any size
+
 PROBE_WRITERS = 4
 PROBE_ROUNDS = 4
 """So many writers race so often for one object: on a careless server nearly every race has two
@@ -118,8 +120,10 @@ def refuse_unsafe(source: str, values: Mapping[str, str]) -> None:
 
 
 def _number(name: str, value: str) -> int:
-    if not re.fullmatch(r"\d+", value):
+    if not re.fullmatch(r"\d{1,99}", value):
         raise TableError(f"the storage option {name} is a whole number, not {value!r}")
+    if int(value) > NUMBER_MAX:
+        raise TableError(f"the storage option {name} is at most {NUMBER_MAX}, not {value}")
     return int(value)
 
 
@@ -127,7 +131,10 @@ def _time(name: str, value: str) -> timedelta:
     found = DURATION.fullmatch(value.strip())
     if found is None:
         raise TableError(f"the storage option {name} is a duration like 20s, not {value!r}")
-    return timedelta(seconds=float(found[1]) * SECONDS[found[2]])
+    seconds = float(found[1]) * SECONDS[found[2]]
+    if seconds > NUMBER_MAX:
+        raise TableError(f"the storage option {name} is at most {NUMBER_MAX} s, not {value!r}")
+    return timedelta(seconds=seconds)
 
 
 @functools.lru_cache(maxsize=16)

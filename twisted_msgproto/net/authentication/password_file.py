@@ -102,23 +102,38 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
     The file is replaced as a whole, readable by its owner alone, and then on disk.  Raises
     ConfigurationError for a name that no line can have.
     """
+    if not name.isprintable() or ":" in name:  # what is not UTF-8 is not printable, either
+        raise ConfigurationError(f"a user's name has no : and no control characters: {name!r}")
     if not name or name.startswith("#") or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigurationError(
             f"a user's name has 1 to {NAME_BYTES_MAX} bytes and does not begin with #: {name!r}"
         )
-    if not name.isprintable() or ":" in name:
-        raise ConfigurationError(f"a user's name has no : and no control characters: {name!r}")
+    start = name.encode() + b":"
+    new = []
+    if password is not None:
+        try:
+            keys = Keys.of(password, secrets.token_bytes(SALT_BYTES))
+        except UnicodeEncodeError:
+            raise ConfigurationError("the password is not UTF-8; nothing is changed") from None
+        new = [start + keys.line().encode() + b"\n"]
     file = Path(os.path.realpath(path))
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        with suppress(ImportError, OSError):  # Windows locks none, nor does NFS a folder
+            from fcntl import LOCK_EX, flock
+
+            flock(folder, LOCK_EX)  # others that change a file here wait
+        return _replaced(file, folder, start, new)
+    finally:
+        os.close(folder)
+
+
+def _replaced(file: Path, folder: int, start: bytes, new: list[bytes]) -> bool:
     lines: list[bytes] = []
     with suppress(FileNotFoundError):
         lines = file.read_bytes().splitlines(keepends=True)
-    start = name.encode() + b":"
     kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
     places = [number for number, line in enumerate(kept) if line.startswith(start)]
-    new = []
-    if password is not None:
-        keys = Keys.of(password, secrets.token_bytes(SALT_BYTES))
-        new = [start + keys.line().encode() + b"\n"]
     for place in reversed(places):
         del kept[place]
     at = places[0] if places else len(kept)
@@ -137,11 +152,7 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    os.fsync(folder)
     return bool(places)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol
@@ -199,10 +200,11 @@ class _ScramCycle(SaslCycle):
         self._user = _name(user)
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
         if self._file is not None:
-            keys = self._file.keys_of(user)
-            self._rounds = self._file.rounds or SCRAM_ITERATIONS
-            if keys is not None:
-                self._salt, self._rounds = keys.salt, keys.rounds
+            with suppress(ConfigurationError):  # asked for the proof, the checker will tell of it
+                keys = self._file.keys_of(user)
+                self._rounds = self._file.rounds or SCRAM_ITERATIONS
+                if keys is not None:
+                    self._salt, self._rounds = keys.salt, keys.rounds
         return self._salt, b"", b"", self._rounds
 
     def _prove(self, login: LoggedIn) -> Challenge:
