@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow.fs as pafs
 import pytest
@@ -319,6 +320,7 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
 def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
     place = tmp_path / "tab le"
     assert storage_at(place).location == storage_at(place.as_uri()).location == str(place)
+    assert storage_at(f"file:{quote(str(place))}").location == str(place)
     assert storage_at("s3://bucket/t/").location == "s3://bucket/t"
 
 
@@ -329,6 +331,10 @@ def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
         ("file://host/t", {}, "names a file of another machine, host"),
         ("/t", {"aws_region": "eu-1"}, r"is a directory: storage options \(aws_region\) are not"),
         ("nosuch://x/t", {}, "cannot use nosuch://x/t: .*Unable to recognise URL"),
+        ("memory:///t", {}, "memory:///t ends with its process"),
+        ("s3:/b/t", {}, "s3:/b/t is no URL: two slashes follow the colon"),
+        ("s3://b/t?x=1", {}, r"no table's location has \? or # in it"),
+        ("s3://b/t#x", {}, r"no table's location has \? or # in it"),
         ("s3://b/t", {"aws_regio": "eu-1"}, "cannot use s3://b/t: .*'aws_regio' is not valid"),
         ("s3://b/t", {"max_retries": "many"}, "max_retries is a whole number, not 'many'"),
         ("s3://b/t", {"retry_timeout": "long"}, "retry_timeout is a duration like 20s, not 'long'"),

@@ -261,6 +261,9 @@ class ObjectStorage:
         return None
 
 
+ONE_SLASH = re.compile(r"(s3a?|gs|az|abfss?|adl|https?):/(?!/)")
+
+
 def storage_at(
     location: str | Path, options: Mapping[str, str] | None = None, disk: TableDisk | None = None
 ) -> Storage:
@@ -272,13 +275,19 @@ def storage_at(
     Raises:
         TableError: the location cannot hold a table.
     """
-    text = str(location)
+    text = re.sub(r"^file:/(?!/)", "file:///", str(location))  # as Hadoop and Spark write it
     parts = urlsplit(text) if "://" in text else urlsplit("")
+    if ONE_SLASH.match(text):
+        raise TableError(f"{text} is no URL: two slashes follow the colon, as in s3://bucket/name")
     if not text:
         raise TableError("a table needs a location: a directory, or a URL such as s3://bucket/name")
     if parts.scheme not in LOCAL_SCHEMES:
         if disk is not None:
             raise ValueError("an object store has no disk")
+        if parts.scheme == "memory":
+            raise TableError(f"{text} ends with its process: name a directory, or s3://bucket/name")
+        if parts.query or parts.fragment:
+            raise TableError(f"{text}: no table's location has ? or # in it")
         given = {name.lower(): value for name, value in (options or {}).items()}
         return ObjectStorage(text.rstrip("/"), given)
     if parts.netloc not in ("", "localhost"):
