@@ -33,9 +33,7 @@ from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
 from . import Authentication, LoggedIn, Passcode, PasswordFile
-
-USER_OCTETS_MAX: Final = 255
-"""Of a user's name; failed attempts are remembered with it."""
+from .password_file import NAME_BYTES_MAX
 
 SCRAM_ITERATIONS: Final = 4096
 """RFC 7677 asks for this many rounds; each attempt costs both sides that many.
@@ -254,8 +252,8 @@ def _scramp() -> Any:
 
 
 def _name(user: str) -> str:
-    if len(user.encode()) > USER_OCTETS_MAX:
-        raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
+    if len(user.encode()) > NAME_BYTES_MAX:
+        raise SaslRefused(f"a user's name has at most {NAME_BYTES_MAX} octets")
     return user
 
 
