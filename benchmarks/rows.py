@@ -204,7 +204,7 @@ def batches(group: int, messages: int) -> Iterator[Any]:
             peer="tcp:127.0.0.1:50000",
             session="lumberjack-20260101T000000-1",
             count=group,
-            octets=group * len(body),
+            nbytes=group * len(body),
             message_id=list(range(first, first + group)),
             body=[body] * group,
         )

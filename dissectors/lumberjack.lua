@@ -1,6 +1,6 @@
 -- Lumberjack in Wireshark and tshark: frames of versions 1 and 2, those inside of compressed ones too.
 --
--- A frame is a version octet, a type octet and a payload; integers have 32 bits in network order.
+-- A frame is a version byte, a type byte and a payload; integers have 32 bits in network order.
 
 local lumberjack = Proto("lumberjack", "Lumberjack")
 
@@ -27,7 +27,7 @@ local malformed = ProtoExpert.new(
 )
 lumberjack.experts = { malformed }
 
--- The octets of the D frame at `offset`; nil if some of them are missing.
+-- The bytes of the D frame at `offset`; nil if some of them are missing.
 local function data_length(tvb, offset)
   local left = tvb:len()
   if left < offset + 10 then return nil end
@@ -40,7 +40,7 @@ local function data_length(tvb, offset)
   return at - offset
 end
 
--- The octets of the frame at `offset`; nil if more have to come, 0 if it is no frame.
+-- The bytes of the frame at `offset`; nil if more have to come, 0 if it is no frame.
 local function frame_length(tvb, offset)
   local left = tvb:len() - offset
   if left < 2 then return nil end

@@ -1,6 +1,6 @@
 -- MicroMsg2 in Wireshark and tshark: the handshake, messages, commands, extensions and errors.
 --
--- The octet that begins a frame means something else during the handshake.  A capture has to begin
+-- The byte that begins a frame means something else during the handshake.  A capture has to begin
 -- with the connection: the first to speak is the client, who sends two handshake frames, and the
 -- server sends one.
 
@@ -78,7 +78,7 @@ local function reader(tvb, offset)
     local range = self.next(size)
     return range and range:uint(), range
   end
-  -- A length of `size` octets, then so many octets.
+  -- A length of `size` bytes, then so many bytes.
   function self.block(size)
     local length = self.number(size)
     if not length then return nil end

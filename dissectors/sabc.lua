@@ -70,18 +70,18 @@ local function stream_of(pinfo)
   return streams[key]
 end
 
--- Command and headers of the frame in `octets` at `at`, and where its body begins; nil if the head is
+-- Command and headers of the frame in `bytes` at `at`, and where its body begins; nil if the head is
 -- not whole, false if it is none.
-local function read_head(octets, at)
-  local blank = octets:find(BLANK, at, true)
-  local name = octets:match("^([A-Z]+)\r\n", at)
+local function read_head(bytes, at)
+  local blank = bytes:find(BLANK, at, true)
+  local name = bytes:match("^([A-Z]+)\r\n", at)
   if not blank then
-    if #octets - at > 8300 or (octets:find("\r\n", at, true) and not name) then return false end
+    if #bytes - at > 8300 or (bytes:find("\r\n", at, true) and not name) then return false end
     return nil
   end
   if not name or not (BODIED[name] or BODYLESS[name]) then return false end
   local headers = {}
-  local block = octets:sub(at + #name + 2, blank + 1)
+  local block = bytes:sub(at + #name + 2, blank + 1)
   for line in block:gmatch("(.-)\r\n") do
     local key, value = line:match("^(.-)::(.*)$")
     if not key then return false end
@@ -91,9 +91,9 @@ local function read_head(octets, at)
   return { command = name, headers = headers, body = blank + 4 }
 end
 
--- The octets of an end mark at `at`: behind an empty body NUL is enough.  nil: it may still come.
-local function mark_at(octets, at, empty)
-  local rest = octets:sub(at, at + 4)
+-- The bytes of an end mark at `at`: behind an empty body NUL is enough.  nil: it may still come.
+local function mark_at(bytes, at, empty)
+  local rest = bytes:sub(at, at + 4)
   if empty and rest:sub(1, 1) == "\0" then return 1 end
   if rest == MARK then return 5 end
   if MARK:sub(1, #rest) == rest then return nil end
@@ -101,48 +101,48 @@ local function mark_at(octets, at, empty)
 end
 
 -- Where the next frame of this session begins in a body; nil: nowhere.
-local function next_frame(octets, at, session)
+local function next_frame(bytes, at, session)
   local line = "session-id::" .. session .. "\r\n"
-  local place = octets:find(line, at, true)
+  local place = bytes:find(line, at, true)
   while place do
     local start
     for _, name in ipairs(IN_BODIES) do
       -- The command may stand at the end of a line of the body; other headers may stand between.
       local from = at
       while true do
-        local hit = octets:find(name .. "\r\n", from, true)
+        local hit = bytes:find(name .. "\r\n", from, true)
         if not hit or hit >= place then break end
-        local between = octets:sub(hit + #name + 2, place - 1)
+        local between = bytes:sub(hit + #name + 2, place - 1)
         local valid = between:gsub("[^\r\n]-::[^\r\n]*\r\n", "") == ""
         if valid and (not start or hit < start) then start = hit end
         from = hit + 1
       end
     end
-    if start and read_head(octets, start) then return start end
-    place = octets:find(line, place + 1, true)
+    if start and read_head(bytes, start) then return start end
+    place = bytes:find(line, place + 1, true)
   end
 end
 
 -- The frame at `at` of a byte stream: its head, where its body ends, where it ends, whether a mark
 -- ends it.  nil if more has to come, false if it is no frame.
-local function read_stream_frame(octets, at, stream)
-  local head = read_head(octets, at)
+local function read_stream_frame(bytes, at, stream)
+  local head = read_head(bytes, at)
   if not head then return head end
   if BODYLESS[head.command] then return head, head.body, head.body, true end
   local length = head.headers["content-length"]
   if length and stream.announced.CONNECT and stream.announced.CONNECTED then
     local stop = head.body + tonumber(length)
-    if stop > #octets then return nil end
-    local size = mark_at(octets, stop, length == "0")
+    if stop > #bytes then return nil end
+    local size = mark_at(bytes, stop, length == "0")
     if size == nil then return nil end
     return head, stop, stop + size, size > 0
   end
-  if octets:sub(head.body, head.body) == "\0" then return head, head.body, head.body + 1, true end
-  if octets:sub(head.body, head.body + 2) == "\r\n\0" then return head, head.body, head.body + 3, true end
-  local mark = octets:find(MARK, head.body, true)
+  if bytes:sub(head.body, head.body) == "\0" then return head, head.body, head.body + 1, true end
+  if bytes:sub(head.body, head.body + 2) == "\r\n\0" then return head, head.body, head.body + 3, true end
+  local mark = bytes:find(MARK, head.body, true)
   local session = head.headers["session-id"]
   if head.headers["msg-more"] == "yes" and session then
-    local following = next_frame(octets, head.body, session)
+    local following = next_frame(bytes, head.body, session)
     if following and (not mark or following < mark) then return head, following, following, false end
   end
   if not mark then return nil end
@@ -168,9 +168,9 @@ end
 local UTF_8 = { "[\1-\127]", "[\194-\223][\128-\191]", "[\224-\239][\128-\191][\128-\191]",
   "[\240-\244][\128-\191][\128-\191][\128-\191]" }
 
-local function is_text(octets)
-  for at = #UTF_8, 1, -1 do octets = octets:gsub(UTF_8[at], "") end
-  return octets == ""
+local function is_text(bytes)
+  for at = #UTF_8, 1, -1 do bytes = bytes:gsub(UTF_8[at], "") end
+  return bytes == ""
 end
 
 -- Add one frame to the tree; positions are those of Lua's strings, which begin at 1.
@@ -206,7 +206,7 @@ end
 -- Where a part ends may be known only from the frame behind it, so the parts of a message are shown when
 -- the last of them is here.
 local function dissect_stream(tvb, pinfo, tree)
-  local octets, stream = tvb():raw(), stream_of(pinfo)
+  local bytes, stream = tvb():raw(), stream_of(pinfo)
   local at, info, parts = 1, {}, {}
   local function show()
     for _, part in ipairs(parts) do
@@ -214,13 +214,13 @@ local function dissect_stream(tvb, pinfo, tree)
     end
     parts = {}
   end
-  while at <= #octets do
+  while at <= #bytes do
     -- End marks of commands without a body, and line ends, may stand between frames.
-    local between = octets:match("^[\r\n%z]+", at)
+    local between = bytes:match("^[\r\n%z]+", at)
     if between then
       at = at + #between
     else
-      local head, stop, after, ends = read_stream_frame(octets, at, stream)
+      local head, stop, after, ends = read_stream_frame(bytes, at, stream)
       if head == nil then
         pinfo.desegment_offset = (parts[1] and parts[1][2] or at) - 1
         pinfo.desegment_len = DESEGMENT_ONE_MORE_SEGMENT
@@ -243,26 +243,26 @@ end
 
 -- One WebSocket message is one frame; a command without a body may end after its last header.
 local function dissect_message(tvb, pinfo, tree, index)
-  local octets = tvb():raw()
-  local whole = octets
-  if BODYLESS[octets:match("^([A-Z]+)\r\n")] and not octets:find(BLANK, 1, true) then
-    whole = octets .. (octets:sub(-2) == "\r\n" and "\r\n" or BLANK)
+  local bytes = tvb():raw()
+  local whole = bytes
+  if BODYLESS[bytes:match("^([A-Z]+)\r\n")] and not bytes:find(BLANK, 1, true) then
+    whole = bytes .. (bytes:sub(-2) == "\r\n" and "\r\n" or BLANK)
   end
   local head = read_head(whole, 1)
   if not head then
     tree:add(sabc, tvb(), "sABC"):add_proto_expert_info(malformed)
     return "no frame"
   end
-  head.body = math.min(head.body, #octets + 1)
-  local stop, ends = #octets + 1, BODYLESS[head.command] or false
+  head.body = math.min(head.body, #bytes + 1)
+  local stop, ends = #bytes + 1, BODYLESS[head.command] or false
   if BODYLESS[head.command] then
     stop = head.body
-  elseif octets:match("^\r?\n?%z", head.body) then
+  elseif bytes:match("^\r?\n?%z", head.body) then
     stop, ends = head.body, true
-  elseif octets:sub(-5) == MARK then
-    stop, ends = #octets - 4, true
+  elseif bytes:sub(-5) == MARK then
+    stop, ends = #bytes - 4, true
   end
-  return add_frame(tvb, pinfo, tree, head, 1, stop, #octets + 1, ends, index)
+  return add_frame(tvb, pinfo, tree, head, 1, stop, #bytes + 1, ends, index)
 end
 
 function sabc.dissector(tvb, pinfo, tree)

@@ -109,10 +109,10 @@ local function add_announcement(tree, number)
 end
 
 local function dissect_binary(tvb, pinfo, tree, index)
-  local branch = tree:add(umq, tvb(), "UMQ Attachment, " .. tvb:len() .. " octets")
+  local branch = tree:add(umq, tvb(), "UMQ Attachment, " .. tvb:len() .. " bytes")
   if tvb:len() > 0 then branch:add(fields.attachment, tvb()) end
   add_announcement(branch, once(pinfo, index, function() return fill(side_of(pinfo, pinfo.src_port)) end))
-  return "Attachment of " .. tvb:len() .. " octets"
+  return "Attachment of " .. tvb:len() .. " bytes"
 end
 
 local function add_details(branch, command, payload, range)

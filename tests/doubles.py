@@ -115,7 +115,7 @@ def lines_run(work: Callable[[], object]) -> int:
     return lines
 
 
-def octets_of(build: Callable[[], object]) -> int:
+def bytes_of(build: Callable[[], object]) -> int:
     """What is allocated for what ``build`` returns, while it is there."""
     tracemalloc.start()
     try:

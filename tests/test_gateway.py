@@ -269,7 +269,7 @@ def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
     here, spool = launch.directory, launch.directory / "good.spool"
     written = threading.Event()
     writer = QueueWriter(spool)
-    message = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
+    message = MessageBatch("test", "json", 1, count=1, body=[b"x"], nbytes=1)
     writer.submit(message, lambda error, first: written.set())
     assert written.wait(PATIENCE_SECONDS)
     writer.close()
@@ -282,7 +282,7 @@ def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
         sent = launch.run("send", "lumberjack", "unix:socket", "--count", "10")
         log = (here / "good.log").read_text()
         assert sent.returncode == 0, sent.stdout + sent.stderr + log
-        assert log.count("cut 4 octets of an unfinished record") == 1
+        assert log.count("cut 4 bytes of an unfinished record") == 1
         assert (spool / "lock").read_text().split()[0] == str(pid)
     finally:
         os.kill(pid, signal.SIGTERM)

@@ -281,11 +281,11 @@ def test_the_page_of_limits_is_as_the_tables_are__FC_01():
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (64 << 20, "octets", "64 MiB"),
-        (16 << 10, "octets/s", "16 KiB/s"),
-        (1 << 30, "octets", "1 GiB"),
-        (1000, "octets", "1,000 octets"),
-        (0, "octets", "0 octets"),
+        (64 << 20, "bytes", "64 MiB"),
+        (16 << 10, "bytes/s", "16 KiB/s"),
+        (1 << 30, "bytes", "1 GiB"),
+        (1000, "bytes", "1,000 bytes"),
+        (0, "bytes", "0 bytes"),
         (10_000, "connections", "10,000 connections"),
         (0.5, "s", "0.5 s"),
         (1048576, "characters", "1,048,576 characters"),

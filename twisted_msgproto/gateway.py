@@ -59,7 +59,7 @@ QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
     "max-bytes": int,
     "segment-bytes": int,
-    "group-octets": int,
+    "group-bytes": int,
     "group-messages": int,
     "commit-delay": float,
 }
@@ -69,7 +69,7 @@ writer.
 
 KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", float: "a number"}
 
-QUEUE_OCTETS_LEAST = 1 << 20
+QUEUE_BYTES_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
 
 ACCESS = "access"
@@ -393,9 +393,9 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
             raise ConfigurationError(f"[queue]: {key} is {KINDS[kind]}, not {value!r}")
         if kind is not str and not 0 <= value < float("inf"):
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
-    if table.get("max-bytes", QUEUE_OCTETS_LEAST) < QUEUE_OCTETS_LEAST:
+    if table.get("max-bytes", QUEUE_BYTES_LEAST) < QUEUE_BYTES_LEAST:
         raise ConfigurationError(
-            f"[queue]: max-bytes is at least {QUEUE_OCTETS_LEAST}, not {table['max-bytes']!r}"
+            f"[queue]: max-bytes is at least {QUEUE_BYTES_LEAST}, not {table['max-bytes']!r}"
         )
     if not table.get("directory"):
         raise ConfigurationError("[queue]: directory is missing")

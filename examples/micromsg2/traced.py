@@ -30,7 +30,7 @@ from twisted_msgproto.micromsg2 import (
 )
 from twisted_msgproto.micromsg2.wire import BadText
 
-TRACE_OCTETS_MAX = 64
+TRACE_BYTES_MAX = 64
 
 
 class Trace(Extension):
@@ -50,8 +50,8 @@ class Trace(Extension):
 
     def frame_received(self, payload: bytes) -> str | None:
         """Receiving: a trace id holds for the next message; a count is for the application."""
-        if len(payload) > TRACE_OCTETS_MAX:
-            raise BadText(f"a trace has at most {TRACE_OCTETS_MAX} octets")
+        if len(payload) > TRACE_BYTES_MAX:
+            raise BadText(f"a trace has at most {TRACE_BYTES_MAX} bytes")
         kind, _, text = payload.decode("utf-8", "replace").partition(":")
         if kind == "count":
             return text

@@ -5,7 +5,7 @@
 
 Every log line is a JSON document in ``body``, as Filebeat and others send it.  Its members become
 columns of the table with types of their own.  A body which is not such a document keeps its row:
-its members are null, ``json_error`` says why, and ``body`` still has the octets.
+its members are null, ``json_error`` says why, and ``body`` still has the bytes.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Search for octets that reach new lines: ``python -m tests.atheris sabc --seconds 60``.
+"""Search for bytes that reach new lines: ``python -m tests.atheris sabc --seconds 60``.
 
 The decoders and what must hold are those of ``tests/fuzz``.  The search begins with streams of each
 grammar; an input that finds something is kept in ``tests/fuzz/findings``, where pytest reads it.
@@ -15,13 +15,13 @@ from random import Random
 from typing import Any
 
 import twisted_msgproto
-from tests.fuzz.streams import CHOICE_OCTETS, Target, examine_input
+from tests.fuzz.streams import CHOICE_BYTES, Target, examine_input
 
 FINDINGS = Path(__file__).parent.parent / "fuzz" / "findings"
 STREAMS = 200
 """The search begins with so many streams of the target's grammar."""
 
-INPUT_OCTETS_MAX = 8192
+INPUT_BYTES_MAX = 8192
 INPUT_SECONDS_MAX = 20
 """One input may need that long; longer is a finding."""
 
@@ -71,15 +71,15 @@ def search(atheris: Any, arguments: argparse.Namespace, target: Target) -> None:
     corpus, words = Path(arguments.within, "corpus"), Path(arguments.within, "words")
     corpus.mkdir()
     for seed in range(STREAMS):
-        octets = seed.to_bytes(CHOICE_OCTETS, "big") + target.stream(Random(seed))
+        octets = seed.to_bytes(CHOICE_BYTES, "big") + target.stream(Random(seed))
         Path(corpus, str(seed)).write_bytes(octets)
-    quoted = ("".join(f"\\x{octet:02x}" for octet in token) for token in target.tokens)
+    quoted = ("".join(f"\\x{byte:02x}" for byte in token) for token in target.tokens)
     words.write_text("".join(f'"{token}"\n' for token in quoted))
     options = [
         f"-max_total_time={arguments.seconds}",
         f"-seed={arguments.seed}",
         f"-dict={words}",
-        f"-max_len={INPUT_OCTETS_MAX}",
+        f"-max_len={INPUT_BYTES_MAX}",
         f"-timeout={INPUT_SECONDS_MAX}",
         f"-artifact_prefix={findings}/",
         "-print_final_stats=1",

@@ -34,7 +34,7 @@ from twisted_msgproto.micromsg2.wire import (
 from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 
 MEBI = 1 << 20
-ROUND_OCTETS = 24 * MEBI
+ROUND_BYTES = 24 * MEBI
 """One connection sends this much, unless it is closed before."""
 
 HUB_CONNECTIONS, HUB_TOPICS = 10, 1_000
@@ -66,12 +66,12 @@ def calls(argument: str) -> Stream:
     return umq(then=(text(f"C{number}:{argument}") for number in itertools.count(1)))
 
 
-def deep(opened: str, closed: str, octets: int = 1_000_000) -> str:
-    return "[" + ",".join([opened + closed] * (octets // (len(opened + closed) + 1))) + "]"
+def deep(opened: str, closed: str, nbytes: int = 1_000_000) -> str:
+    return "[" + ",".join([opened + closed] * (nbytes // (len(opened + closed) + 1))) + "]"
 
 
-def objects(octets: int = 1_000_000) -> str:
-    pairs = (f'"{number}":{{}}' for number in range(octets // 11))
+def objects(nbytes: int = 1_000_000) -> str:
+    pairs = (f'"{number}":{{}}' for number in range(nbytes // 11))
     return "{" + ",".join(pairs) + "}"
 
 
@@ -116,7 +116,7 @@ class Input(NamedTuple):
         stream: what is sent.
         zeromq: instead of that, one message of so many ZeroMQ frames.
         hub: or updates to as many connections, of one of them.
-        endless: or ten messages without an end, of ZeroMQ frames of so many octets.
+        endless: or ten messages without an end, of ZeroMQ frames of so many bytes.
         peak_mib: what the gateway may hold beside it; 0: that is not judged.
     """
 
@@ -181,7 +181,7 @@ INPUTS: dict[str, Input] = {
             text("A320:C1:x"), then=itertools.repeat(b"".join(frame(BINARY, bytes(65_536), True)))
         ),
     ),
-    "ten messages that never end, frames of 1 octet": Input(
+    "ten messages that never end, frames of 1 byte": Input(
         "mtl", lambda: (), endless=1, peak_mib=600
     ),
     "ten messages that never end, frames of 64 KiB": Input(
@@ -207,13 +207,13 @@ def attack(port: int, stream: Stream, going: Callable[[], bool]) -> None:
                     count = line.send(waiting)
                     waiting = waiting[count:]
                     sent += count
-            if sent > ROUND_OCTETS:
+            if sent > ROUND_BYTES:
                 break
         while going():  # what was sent may be answered or not; the connection stays
             readable, _, _ = select.select([line], [], [], 0.1)
             if readable and not line.recv(1 << 20):
                 return
-            if sent > ROUND_OCTETS:
+            if sent > ROUND_BYTES:
                 return
 
 
@@ -262,13 +262,13 @@ def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
         dealer.send(b"x")
 
 
-def attack_endless(port: int, octets: int, going: Callable[[], bool]) -> None:
+def attack_endless(port: int, nbytes: int, going: Callable[[], bool]) -> None:
     """Clients whose messages never end, and which connect again when they are cut off."""
 
     def again() -> None:
         while going():
             try:
-                until_cut_off("127.0.0.1", port, octets, going)
+                until_cut_off("127.0.0.1", port, nbytes, going)
             except (AssertionError, OSError):  # also while it connects
                 time.sleep(0.01)
 

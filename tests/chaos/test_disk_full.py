@@ -32,9 +32,9 @@ def still_acknowledged_only_what_is_kept(shipper, queue):
     return told
 
 
-def limit_file_size(server, octets):
+def limit_file_size(server, nbytes):
     _, most = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (octets, most))
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (nbytes, most))
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no prlimit(2) here: Linux")

@@ -39,8 +39,8 @@ def large_payload():
     return head + (1 << 31).to_bytes(4, "big")
 
 
-def for_ever(octets):
-    return itertools.repeat(octets * max(1, 65536 // len(octets)))
+def for_ever(nbytes):
+    return itertools.repeat(nbytes * max(1, 65536 // len(nbytes)))
 
 
 def parts():
@@ -106,7 +106,7 @@ ATTACKS = {
         0,
     ),
 }
-"""What → protocol, what is sent, the limits which it may reach (in octets)."""
+"""What → protocol, what is sent, the limits which it may reach (in bytes)."""
 
 
 def attack(port, stream):

@@ -58,12 +58,12 @@ def said_of_each(server, text, count):
     server.line(rf"\b{count - LINES_MAX} more like it from this address")
 
 
-def crawl(lines, octets, meanwhile=lambda: None):
-    """Send ``octets`` on each line one by one, until the server has closed all of them."""
+def crawl(lines, nbytes, meanwhile=lambda: None):
+    """Send ``nbytes`` on each line one by one, until the server has closed all of them."""
     left = {line: 0 for line in lines}
     worked = False
     while left:
-        # The pace of the attack: an octet each time nobody has been closed for a moment.
+        # The pace of the attack: a byte each time nobody has been closed for a moment.
         readable, _, _ = select.select(list(left), [], [], 0.05)
         for line in readable:
             with contextlib.suppress(ConnectionError):
@@ -73,9 +73,9 @@ def crawl(lines, octets, meanwhile=lambda: None):
             line.close()
         for line in left if not readable else ():
             with contextlib.suppress(OSError):
-                line.send(octets[left[line] : left[line] + 1])
+                line.send(nbytes[left[line] : left[line] + 1])
             left[line] += 1
-        assert all(sent < len(octets) for sent in left.values()), "never closed"
+        assert all(sent < len(nbytes) for sent in left.values()), "never closed"
         if not worked:
             meanwhile()
             worked = True
@@ -95,7 +95,7 @@ OPENINGS = {
 
 @needs_proc
 @pytest.mark.parametrize("protocol", sorted(OPENINGS))
-def test_an_opening_octet_by_octet_is_ended_and_others_are_served(launch, protocol):
+def test_an_opening_byte_by_byte_is_ended_and_others_are_served(launch, protocol):
     """FAULTS, slowloris; MM-32, SA-27, UM-20."""
     limit, opening = OPENINGS[protocol]
     words = ["--log-format=text", protocol, "-e", LISTEN, "--limit", limit]
@@ -119,7 +119,7 @@ def test_an_opening_octet_by_octet_is_ended_and_others_are_served(launch, protoc
 
 
 @needs_proc
-def test_a_tls_handshake_octet_by_octet_is_ended_and_others_are_served(launch, tmp_path):
+def test_a_tls_handshake_byte_by_byte_is_ended_and_others_are_served(launch, tmp_path):
     """FAULTS, slowloris; LJ-01: the limit `handshake`."""
     authority = Authority(tmp_path)
     ours = authority.server()

@@ -37,7 +37,7 @@ class Shelf:
 
     def queues(self) -> list[QueueShown]:
         return [
-            QueueShown(space="a", name="orders", waiting=12, in_flight=3, octets=900, consumers=1),
+            QueueShown(space="a", name="orders", waiting=12, in_flight=3, bytes=900, consumers=1),
             QueueShown(space="b", name="orders", waiting=0),
             QueueShown(
                 space="b", name="bills\n.dead", waiting=1, oldest=int((NOW - 300) * 1e6), tries=5
@@ -68,10 +68,10 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 def test_ls_is_a_table(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "ls", "q"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "SPACE  QUEUE         WAITING  IN-FLIGHT  OCTETS  CONSUMERS  OLDEST  TRIES",
-        "a      orders             12          3     900          1       -      0",
-        "b      orders              0          0       0          0       -      0",
-        r"b      bills\n.dead        1          0       0          0   5 min      5",
+        "SPACE  QUEUE         WAITING  IN-FLIGHT  BYTES  CONSUMERS  OLDEST  TRIES",
+        "a      orders             12          3    900          1       -      0",
+        "b      orders              0          0      0          0       -      0",
+        r"b      bills\n.dead        1          0      0          0   5 min      5",
     ]
 
 
@@ -79,7 +79,7 @@ def test_ls_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "ls", "q", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["queues"][0]
     assert first == {
-        "space": "a", "name": "orders", "waiting": 12, "in_flight": 3, "octets": 900,
+        "space": "a", "name": "orders", "waiting": 12, "in_flight": 3, "bytes": 900,
         "consumers": 1, "oldest": None, "tries": 0,
     }  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_peek_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "peek", "q", "orders", "--space", "a", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["messages"]
     assert first == {
-        "place": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "octets": 6,
+        "place": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
         "fields": {"k": "v"}, "body": "a\x1b[2Jb",
     }  # fmt: skip
     assert second["body_base64"] == "/w=="

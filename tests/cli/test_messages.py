@@ -69,12 +69,12 @@ class FromAPipe(TestCase):
 
     async def test_an_endless_line_is_refused(self) -> None:
         """What stands before it is given out; the operator is told its number."""
-        self.patch(messages, "LINE_OCTETS_MAX", 1000)
+        self.patch(messages, "LINE_BYTES_MAX", 1000)
         os.write(self.into, b"1\n\n3\n" + b"x" * 1001)
         self.assertEqual(await self.lines.some(1), [b"1"])
         self.assertEqual(await self.lines.some(9), [b"3"])
         self.assertEqual(await self.lines.some(1), [])
-        self.assertEqual(str(self.lines.refused), "line 4 is longer than 1000 octets")
+        self.assertEqual(str(self.lines.refused), "line 4 is longer than 1000 bytes")
 
     async def test_a_line_which_cannot_be_sent_ends_it_with_its_number__HO_02(self) -> None:
         """Those before it are given out, those behind it are not; empty lines count as lines."""

@@ -66,7 +66,7 @@ def test_ls_shows_segments_offsets_and_consumers(
     assert (facts["begin"], facts["end"], facts["losses"]) == (0, 9, 0)
     assert facts["queue_id"] == QueueReader(directory).queue_id
     assert facts["consumers"] == {"spark": 5}
-    assert facts["octets"] == sum(path.stat().st_size for path in directory.glob("*.segment"))
+    assert facts["bytes"] == sum(path.stat().st_size for path in directory.glob("*.segment"))
     assert [part["begin"] for part in facts["segments"]] == [0, 2, 4, 6, 8]
 
 

@@ -117,7 +117,7 @@ def test_nobody_listening_is_one_line(launch: Launcher) -> None:
 
 @pytest.fixture
 def served() -> Iterator[Callable[[bytes], str]]:
-    """A peer which answers the first octets it gets with these, then closes."""
+    """A peer which answers the first bytes it gets with these, then closes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threads = []
 

@@ -31,7 +31,7 @@ FIGURES = {
     "healthy": {"ok": True, "why": "yes"},
     "queue": None,
     "protocols": {},
-    "memory": {"waiting_octets": 1, "held_octets": 2},
+    "memory": {"waiting_bytes": 1, "held_bytes": 2},
     "broker": {"queues": []},
     "sessions": [{"protocol": "umq", "state": "OPEN", "client_id": "a\x1b[2J\nb"}],
     "sessions_total": 3,
@@ -228,7 +228,7 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
-        "left_octets": 3 << 29, "max_octets": 10 << 30, "consumers": [], "bridges": [bridge],
+        "left_bytes": 3 << 29, "max_bytes": 10 << 30, "consumers": [], "bridges": [bridge],
     }  # fmt: skip
     shown = FIGURES | {
         "queue": queue, "protocols": {"umq": one, "mtl": one},

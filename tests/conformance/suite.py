@@ -46,7 +46,7 @@ class Verdict:
     behaviour: str
     closing: str
     as_text: bool = False
-    """The octets came back as text instead of binary, and nothing else is wrong."""
+    """The bytes came back as text instead of binary, and nothing else is wrong."""
 
     @property
     def rank(self) -> int:

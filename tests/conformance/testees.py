@@ -29,12 +29,12 @@ from twisted_msgproto.umq import UmqClientFactory, UmqServerFactory
 TESTEES: Final = ("autobahn", "umq", "sabc")
 """The first one is what the others are compared with."""
 
-MESSAGE_OCTETS: Final = 16 << 20
+MESSAGE_BYTES: Final = 16 << 20
 """The largest message of the cases; UMQ allows it by default, sABC has to be told."""
 
 LIMITS: Final = {
     "umq": {},
-    "sabc": {"websocket-message-octets": MESSAGE_OCTETS},
+    "sabc": {"websocket-message-bytes": MESSAGE_BYTES},
 }
 
 COUNT: Final = "/getCaseCount"

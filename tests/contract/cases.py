@@ -48,7 +48,7 @@ from twisted_msgproto.sabc import (
     SabcServerFactory,
 )
 from twisted_msgproto.testing import Pair as Line
-from twisted_msgproto.testing.pairs import FULL_OCTETS
+from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
@@ -90,7 +90,7 @@ class Peer:
         return self.line is not None and self.line.server.gone
 
     @property
-    def octets_written(self) -> int:
+    def bytes_written(self) -> int:
         assert self.line is not None
         return self.line.client.written
 
@@ -136,7 +136,7 @@ class Case:
         return type(base.__name__, (base,), named) if named else base
 
     def join(
-        self, world: Any, hooks: Any, limits: Any, full: int = FULL_OCTETS, host: str = "127.0.0.1"
+        self, world: Any, hooks: Any, limits: Any, full: int = FULL_BYTES, host: str = "127.0.0.1"
     ) -> Peer:
         factory = self.make_client(world, limits)
         factory.protocol = self.subclass(self.client_class, hooks)
@@ -147,7 +147,7 @@ class Case:
         factory = self.make_client(world, {})
         factory.protocol = self.client_class
         factory.sink = sink
-        peer = self.connected(world, factory, FULL_OCTETS, "127.0.0.1")
+        peer = self.connected(world, factory, FULL_BYTES, "127.0.0.1")
         world.peers.append(peer)
         return peer
 
@@ -170,7 +170,7 @@ class Case:
 
     def log_in(self, world: Any, name: str, password: str, host: str) -> Deferred[Any]:
         factory = self.make_login(world, name, password)
-        peer = self.connected(world, factory, FULL_OCTETS, host)
+        peer = self.connected(world, factory, FULL_BYTES, host)
         world.peers.append(peer)
         return peer.client.whenEstablished()  # type: ignore[no-any-return]
 
@@ -253,7 +253,7 @@ class Endpoint:
     def connect(self, factory: Any) -> Deferred[Any]:
         if self._world.away:
             return fail(NobodyListens())
-        peer = Case.connected(self._case, self._world, factory, FULL_OCTETS, "192.0.2.7")
+        peer = Case.connected(self._case, self._world, factory, FULL_BYTES, "192.0.2.7")
         self._world.peers.append(peer)
         assert peer.line is not None
         if self._world.turned_away is not None:
@@ -446,8 +446,8 @@ class MtlPeer(Peer):
         return self.ended
 
     @property
-    def octets_written(self) -> int:
-        return sum(socket.sent_octets for socket in self.client.link._sockets.made)
+    def bytes_written(self) -> int:
+        return sum(socket.sent_bytes for socket in self.client.link._sockets.made)
 
     def cut(self) -> None:
         self.client.abort()
@@ -471,7 +471,7 @@ class Mtl(Case):
         return factory
 
     def join(
-        self, world: Any, hooks: Any, limits: Any, full: int = FULL_OCTETS, host: str = "192.0.2.1"
+        self, world: Any, hooks: Any, limits: Any, full: int = FULL_BYTES, host: str = "192.0.2.1"
     ) -> Peer:
         peer = self._peer(world, limits, host)
         self.ready(peer)

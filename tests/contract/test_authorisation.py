@@ -16,7 +16,7 @@ from tests.micromsg2.streams import message
 from twisted_msgproto import Access, IAuthoriser
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
-from twisted_msgproto.micromsg2.protocol.session import READ_OCTETS
+from twisted_msgproto.micromsg2.protocol.session import READ_BYTES
 from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
@@ -339,14 +339,14 @@ class WhoMayWhat:
         """NB-07: a read is small, and few lines are logged."""
         world = self.ruled(authoriser=Rules.of([{"allow": "*", "name": "orders"}]))
         server = world.join().server.link
-        assert server.readOctets == 128 << 10
+        assert server.readBytes == 128 << 10
         count = 2000
         storm = b"".join(message(number, b"x", f"n{number}") for number in range(1, count))
         server.dataReceived(storm)
         assert world.factory.counters["not_allowed"] == count - 1
         assert server._permissions._told == LINES_MAX
         world.factory.authoriser = None
-        assert server.readOctets == READ_OCTETS  # as before
+        assert server.readBytes == READ_BYTES  # as before
 
     # ── sABC ────────────────────────────────────────────────────────────────────────────────────
 
@@ -432,7 +432,7 @@ class WhoMayWhat:
         kept = world.factory.budget.kept
         peer.client.setAttribute("place", "here")
         world.pump()
-        before = kept.octets
+        before = kept.nbytes
         peer.client.setAttribute("secret", "x" * 1000)
         world.pump()
         assert dict(peer.server.attributes) == {"place": "here", "secret": "x" * 1000}
@@ -441,7 +441,7 @@ class WhoMayWhat:
             peer.client.setAttribute("secret", value)
             world.pump()
             assert dict(peer.server.attributes) == {"place": "here"}
-            assert kept.octets == before
+            assert kept.nbytes == before
         peer.client.unsetAttribute("place")
         world.pump()
         assert not peer.server.attributes

@@ -15,10 +15,10 @@ from twisted_msgproto.testing import SafeSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
-LARGE_OCTETS = 900_000
+LARGE_BYTES = 900_000
 """More than any buffer on the way holds, and less than any limit of a message."""
 
-STEADY_OCTETS = 262_144
+STEADY_BYTES = 262_144
 """What a slow reader takes at a time, well within the time for an answer."""
 
 
@@ -31,7 +31,7 @@ class Slow:
         world = self.world(SafeSink())
         peer = world.join()
         peer.line.client.deaf = True
-        pushed = peer.push(b"x" * LARGE_OCTETS)
+        pushed = peer.push(b"x" * LARGE_BYTES)
         world.wait(31)
         self.assertTrue(peer.line.server.gone)
         self.assertEqual(world.factory.counters["fault:unread"], 1)
@@ -44,7 +44,7 @@ class Slow:
         world = self.world(SafeSink())
         peer = world.join(unread_seconds=20.0)
         peer.line.server.deaf = True
-        sent = peer.send(b"x" * LARGE_OCTETS)
+        sent = peer.send(b"x" * LARGE_BYTES)
         world.wait(25)
         self.assertTrue(peer.line.client.gone)
         self.failureResultOf(sent, MsgprotoError)
@@ -55,7 +55,7 @@ class Slow:
         world = self.world(SafeSink())
         peer = world.join(hooks={"message": lambda session, message: None})
         peer.line.client.deaf = True
-        pushed = peer.push(b"x" * LARGE_OCTETS)
+        pushed = peer.push(b"x" * LARGE_BYTES)
         self.read_steadily(world, peer.line.client)
         self.assertFalse(peer.line.server.gone)
         self.successResultOf(pushed)
@@ -66,17 +66,17 @@ class Slow:
         world = self.world(SafeSink())
         peer = world.join(unread_seconds=20.0)
         peer.line.server.deaf = True
-        sent = peer.send(b"x" * LARGE_OCTETS)
+        sent = peer.send(b"x" * LARGE_BYTES)
         self.read_steadily(world, peer.line.server)
         self.assertFalse(peer.line.client.gone)
         self.successResultOf(sent)
 
     def read_steadily(self: Any, world: Any, end: Any) -> None:
-        """Take some octets every 12 s until all have come, then read as usual."""
+        """Take some bytes every 12 s until all have come, then read as usual."""
         while end.other.buffer and not end.gone:
             world.wait(12)
             end.deaf = False
-            left = STEADY_OCTETS
+            left = STEADY_BYTES
             while left > 0 and (there := len(end.other.buffer)):
                 end.read(min(left, there))
                 left -= there
@@ -110,17 +110,17 @@ class Bounds:
     @only(*CONNECTED)
     def test_unfinished_messages_have_one_bound_for_the_process(self: Any) -> None:
         """NB-02: the same limit in all protocols; above most of it others have to wait."""
-        octets, limit = LARGE_OCTETS // 10, LARGE_OCTETS
-        world = self.world(SafeSink(), process_held_octets=limit)
+        octets, limit = LARGE_BYTES // 10, LARGE_BYTES
+        world = self.world(SafeSink(), process_held_bytes=limit)
         peers = [world.join() for _ in range(25)]
         for peer in peers:
             self.ignore(peer.send(b"x" * octets))
             self.read_a_third(peer, octets)
         self.assertLessEqual(world.factory.budget.held.held, limit)
-        held_back = [p for p in peers if self.why_unread(p) == "process-held-octets"]
+        held_back = [p for p in peers if self.why_unread(p) == "process-held-bytes"]
         self.assertGreaterEqual(len(held_back), 2)
         self.assertNotIn(peers[0], held_back)
-        self.assertEqual(world.factory.counters["fault:process-held-octets"], 0)
+        self.assertEqual(world.factory.counters["fault:process-held-bytes"], 0)
         world.wait(5)  # who is read finishes, then the others do: nothing is lost
         for peer in peers:
             self.successResultOf(peer.sent[-1])
@@ -128,41 +128,41 @@ class Bounds:
     @only(*CONNECTED)
     def test_who_stands_still_makes_room_for_who_moves(self: Any) -> None:
         """NB-03: the honest sender of a large message was cut off, those who stood still stayed."""
-        world = self.world(SafeSink(), process_held_octets=1_000_000)
+        world = self.world(SafeSink(), process_held_bytes=1_000_000)
         still = [world.join() for _ in range(3)]
         for peer in still:
-            self.ignore(peer.send(b"x" * LARGE_OCTETS))
-            self.read_a_third(peer, LARGE_OCTETS)
+            self.ignore(peer.send(b"x" * LARGE_BYTES))
+            self.read_a_third(peer, LARGE_BYTES)
             peer.line.server.deaf = True
         world.wait(28)
         moving = world.join()
-        sent = moving.send(b"x" * LARGE_OCTETS)
+        sent = moving.send(b"x" * LARGE_BYTES)
         world.wait(3)
         self.successResultOf(sent)
-        self.assertGreaterEqual(world.factory.counters["fault:process-held-octets"], 1)
-        told = [text for text in world.lines(LogLevel.warn) if "process-held-octets" in text]
-        self.assertEqual(len(told), world.factory.counters["fault:process-held-octets"])
+        self.assertGreaterEqual(world.factory.counters["fault:process-held-bytes"], 1)
+        told = [text for text in world.lines(LogLevel.warn) if "process-held-bytes" in text]
+        self.assertEqual(len(told), world.factory.counters["fault:process-held-bytes"])
 
     def why_unread(self: Any, peer: Any) -> Any:
         return peer.server.snapshot()["not_read_because"]
 
-    def read_a_third(self: Any, peer: Any, octets: int) -> None:
+    def read_a_third(self: Any, peer: Any, nbytes: int) -> None:
         """Let a third of a message arrive; what its sender has to say leaves in slices."""
-        start = peer.octets_written - len(peer.line.client.buffer)
-        left = octets // 3
+        start = peer.bytes_written - len(peer.line.client.buffer)
+        left = nbytes // 3
         while left > 0 and peer.line.server.read(left):
-            arrived = peer.octets_written - len(peer.line.client.buffer)
-            left = octets // 3 - (arrived - start)
+            arrived = peer.bytes_written - len(peer.line.client.buffer)
+            left = nbytes // 3 - (arrived - start)
 
     @only(*CONNECTED)
     def test_who_sends_in_bulk_is_paused_and_its_neighbour_is_not(self: Any) -> None:
         """NB-01: what waits for the disk is shared; a pause is for who has more than its share."""
         sink = HeldSink()
-        world = self.world(sink, process_octets=100_000)
+        world = self.world(sink, process_unsafe_bytes=100_000)
         bulk, good = world.join(), world.join()
         self.ignore(bulk.send(b"x" * 150_000))
         world.pump()
-        self.assertEqual(self.why_unread(bulk), "process-octets")
+        self.assertEqual(self.why_unread(bulk), "process-unsafe-bytes")
         before = len(sink.batches)
         self.ignore(good.send(b"x" * 10_000))
         world.pump()
@@ -177,11 +177,11 @@ class Bounds:
         """HO-13, HO-23, HO-01"""
         world = self.world(SafeSink())
         peer = world.join()
-        before = peer.octets_written
+        before = peer.bytes_written
         refused = self.case.refused(peer)
         world.wait(1)
         self.failureResultOf(refused, LimitExceeded, ValueError)
-        self.assertEqual(peer.octets_written, before)
+        self.assertEqual(peer.bytes_written, before)
         sent = peer.send(b"good")
         world.wait(1)
         self.successResultOf(sent)
@@ -197,7 +197,7 @@ class BothFull:
     """A client has written more than the server reads at a time, and its answers are as large."""
 
     @only("sabc", "sabc-ws", "umq")
-    def test_a_client_reads_its_answers_while_its_own_octets_wait(self: Any) -> None:
+    def test_a_client_reads_its_answers_while_its_own_bytes_wait(self: Any) -> None:
         def echo(server: Any, message: Any) -> Any:
             return message.body
 

@@ -198,7 +198,7 @@ class Ending:
         self.assertEqual(world.tracebacks, [])
 
     def test_the_counters_can_be_seen_while_the_connection_lives(self: Any) -> None:
-        """FC-03: one message in and acknowledged shows in more than its octets."""
+        """FC-03: one message in and acknowledged shows in more than its bytes."""
         world = self.world(SafeSink())
         peer = world.join()
         self.successResultOf(self.sent(world, peer))

@@ -12,12 +12,12 @@ from tests.contract.world import only, over_all
 from tests.umq.pairs import base36
 from twisted_msgproto.core.errors import LimitExceeded, TimedOut
 from twisted_msgproto.micromsg2.wire import encode_command
-from twisted_msgproto.net.wires.output import SLICE_OCTETS
+from twisted_msgproto.net.wires.output import SLICE_BYTES
 from twisted_msgproto.testing import SafeSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
-UNSENT_OCTETS = 1_000_000
+UNSENT_BYTES = 1_000_000
 
 
 def commands(link: Any, begin: int, count: int) -> None:
@@ -64,7 +64,7 @@ class Deaf:
     def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
         """A server that took 64 KiB in half a minute was written answers to without an end."""
         world = self.world(SafeSink())
-        peer = world.join(unsent_octets=UNSENT_OCTETS)
+        peer = world.join(unsent_bytes=UNSENT_BYTES)
         sent = peer.send(b"x")
         peer.line.server.deaf = True
         most = 0
@@ -75,21 +75,21 @@ class Deaf:
                 break
             most = max(most, self.waits(peer))
         self.assertTrue(peer.line.client.gone)
-        slack = 1_100_000 + SLICE_OCTETS  # what waits when it begins: unread-octets on WebSocket
-        self.assertLess(most, 2 * UNSENT_OCTETS + slack)
-        self.assertGreater(most, UNSENT_OCTETS)
+        slack = 1_100_000 + SLICE_BYTES  # what waits when it begins: unread-bytes on WebSocket
+        self.assertLess(most, 2 * UNSENT_BYTES + slack)
+        self.assertGreater(most, UNSENT_BYTES)
         self.failureResultOf(sent, TimedOut)
         self.assertIn("closed: it does not read", " ".join(world.lines()))
 
     @only("sabc", "sabc-ws", "umq")
     def test_verbs_fail_when_the_server_has_left_too_much_unread__NB_02(self: Any) -> None:
         world = self.world(SafeSink())
-        peer = world.join(unsent_octets=UNSENT_OCTETS + 1_100_000)
+        peer = world.join(unsent_bytes=UNSENT_BYTES + 1_100_000)
         peer.line.server.deaf = True
         told = [self.tell(peer, b"x" * 100_000) for _ in range(60)]
         written = [one for one in told if self.is_written(one)]
         self.assertLess(len(written), 30)
-        self.assertLess(self.waits(peer), UNSENT_OCTETS + 1_200_000)
+        self.assertLess(self.waits(peer), UNSENT_BYTES + 1_200_000)
         self.failureResultOf(peer.send(b"x" * 100_000), LimitExceeded)
         peer.line.server.deaf = False
         world.wait(1)
@@ -110,17 +110,17 @@ class Deaf:
     @only("micromsg2")
     def test_commands_fail_when_the_server_has_left_too_much_unread__NB_02(self: Any) -> None:
         world = self.world(SafeSink())
-        peer = world.join(unsent_octets=UNSENT_OCTETS)
+        peer = world.join(unsent_bytes=UNSENT_BYTES)
         peer.line.server.deaf = True
         said = [peer.client.sendError("x", "y" * 150) for _ in range(20_000)]
         self.assertLess(len([one for one in said if self.is_written(one)]), 8_000)
-        self.assertLess(self.waits(peer), UNSENT_OCTETS + SLICE_OCTETS)
+        self.assertLess(self.waits(peer), UNSENT_BYTES + SLICE_BYTES)
 
 
 class Small:
     @only("micromsg2", "sabc")
     def test_small_answers_that_wait_are_few_pieces__NB_02(self: Any) -> None:
-        """Each of 12 octets needed 200 more."""
+        """Each of 12 bytes needed 200 more."""
         world = self.world(SafeSink())
         peer = world.join()
         peer.line.server.deaf = True
@@ -128,7 +128,7 @@ class Small:
             NONSENSE[self.case.name](peer.server.link, number * 3, 3)
             world.pump()
         pieces = len(peer.client.link.wire.output._queue or ())
-        self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_OCTETS)
+        self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_BYTES)
 
     def waits(self: Any, peer: Peer) -> int:
         return int(peer.client.link.wire.waiting)

@@ -46,14 +46,14 @@ def masked(opcode: int, payload: bytes) -> bytes:
 class Kind(NamedTuple):
     """One kind of session.
 
-    ``octets_max``: what one may weigh, with its StringTransport and its timers, as of Python 3.11
+    ``bytes_max``: what one may weigh, with its StringTransport and its timers, as of Python 3.11
     and a tenth more.  It is lowered when a session becomes lighter, and never raised.
     """
 
     name: str
     factory: Callable[[Any], Any]
     reads: tuple[bytes, ...]
-    octets_max: int
+    bytes_max: int
 
 
 KINDS = (
@@ -76,7 +76,7 @@ KINDS = (
 
 
 def weight(make: Callable[[], object], count: int = SESSIONS) -> float:
-    """How many octets one of the things weighs that ``make`` makes."""
+    """How many bytes one of the things weighs that ``make`` makes."""
     kept = [make() for _ in range(5)]  # what all share is made now
     gc.collect()
     tracemalloc.start()
@@ -115,7 +115,7 @@ def test_an_idle_session_is_light_NB_11(kind: Kind) -> None:
     words = [sys.executable, "-m", "tests.contract.test_idle_weight", kind.name]
     ended = subprocess.run(words, cwd=PROJECT, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert float(ended.stdout) <= kind.octets_max
+    assert float(ended.stdout) <= kind.bytes_max
 
 
 def test_an_idle_session_of_mtl_is_light_NB_11() -> None:

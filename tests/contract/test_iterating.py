@@ -29,7 +29,7 @@ from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, Offer, Proposal
 from twisted_msgproto.mtl import MtlClient, MtlClientFactory, MtlWriter
 from twisted_msgproto.testing import SafeSink
-from twisted_msgproto.testing.pairs import FULL_OCTETS
+from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import UmqClientFactory
 
 MESSAGES = 300
@@ -69,7 +69,7 @@ class Way:
         return Endpoint(self.case, self.world)
 
     def client(self) -> Any:
-        peer = self.case.connected(self.world, self.factory(), FULL_OCTETS, "127.0.0.1")
+        peer = self.case.connected(self.world, self.factory(), FULL_BYTES, "127.0.0.1")
         self.world.peers.append(peer)
         return peer.client
 

@@ -238,7 +238,7 @@ class Authorising:
 
     @only(*WITH_LOG_IN)
     def test_one_of_the_wrong_type_harms_nobody_else(self: Any) -> None:
-        answers: list[Any] = [7, b"octets", "me"]
+        answers: list[Any] = [7, b"bytes", "me"]
         world = self.world(SafeSink(), hooks={"authorise": lambda server, request: answers.pop(0)})
         for _ in range(3):
             peer = world.meet()

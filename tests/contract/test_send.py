@@ -74,7 +74,7 @@ class SendTo:
         self.assertEqual(sent.acknowledged, 6)
         self.assertEqual(len(sink.messages), 6)
 
-    def test_octets_which_are_no_text_arrive_as_they_are__HO_02(self: Any) -> None:
+    def test_bytes_which_are_no_text_arrive_as_they_are__HO_02(self: Any) -> None:
         """On UMQ as an attachment; where they cannot, nothing is sent."""
         line = b"\xff\xfe caf\xe9"
         world = self.world(sink := SafeSink())
@@ -106,7 +106,7 @@ class SendTo:
         self.assertEqual(sink.messages, [])
 
     @only("lumberjack", "umq")
-    def test_octets_which_are_no_text_are_replaced_for_those_who_ask__HO_02(self: Any) -> None:
+    def test_bytes_which_are_no_text_are_replaced_for_those_who_ask__HO_02(self: Any) -> None:
         world = self.world(sink := SafeSink())
         sent = Sent(self, world, lines=[b"caf\xe9"], replace_invalid=True)
         self.assertIsNone(sent.settle().line)
@@ -216,7 +216,7 @@ class SendTo:
         Sent(self, world, Peer(world, lambda address: Silent())).missing(0)
 
     @only(*CONNECTED)
-    def test_one_which_closes_at_the_first_octet(self: Any) -> None:
+    def test_one_which_closes_at_the_first_byte(self: Any) -> None:
         world = self.world()
         Sent(self, world, Peer(world, lambda address: Closing())).missing(0)
 
@@ -227,7 +227,7 @@ class SendTo:
 
     @only(*CONNECTED)
     def test_one_which_closes_at_each_step(self: Any) -> None:
-        """After each number of octets which it writes: what is acknowledged was stored."""
+        """After each number of bytes which it writes: what is acknowledged was stored."""
         whole = 0
         for step in range(200):
             world = self.world(sink := SafeSink())
@@ -270,7 +270,7 @@ class SendTo:
 
 
 class Misspeaking(Peer):
-    """A server of ours whose octets are changed on their way, once the session stands."""
+    """A server of ours whose bytes are changed on their way, once the session stands."""
 
     def __init__(self, world: World, case: Any, change: Any) -> None:
         super().__init__(world, case.listening(world).buildProtocol)
@@ -292,13 +292,13 @@ class Misspeaking(Peer):
 
 
 class Saying(Protocol):
-    """Answers whatever comes with the same octets."""
+    """Answers whatever comes with the same bytes."""
 
-    def __init__(self, octets: bytes) -> None:
-        self.octets = octets
+    def __init__(self, nbytes: bytes) -> None:
+        self.nbytes = nbytes
 
     def dataReceived(self, data: bytes) -> None:
-        self.transport.write(self.octets)
+        self.transport.write(self.nbytes)
 
 
 over_all(globals(), SendTo)

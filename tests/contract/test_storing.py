@@ -84,7 +84,7 @@ class Storing:
 
     def test_over_budget_nobody_is_read_until_there_is_room(self: Any) -> None:
         sink = HeldSink()
-        world = self.world(sink, process_octets=1)
+        world = self.world(sink, process_unsafe_bytes=1)
         peers = [world.join() for _ in range(3)]
         sent = [peer.send(b"first") for peer in peers]
         world.pump()

@@ -189,11 +189,11 @@ class Calling(Walking):
         for verb in self.walk(*CLIENTS, large=True):
             world, peer, one = self.standing(verb)
             world.wait(1)
-            before = peer.octets_written
+            before = peer.bytes_written
             told = Told(verb, verb.large, one)
             # Parts are counted as they come; UMQ's subscribe takes back what it has not asked for.
             if not {"many", "subscribe"} & set(verb.large.__code__.co_names):
-                self.assertEqual(peer.octets_written, before, verb)
+                self.assertEqual(peer.bytes_written, before, verb)
             world.wait(1)
             told.failed(LimitExceeded)
             good = Told(verb, verb.call, one)
@@ -206,7 +206,7 @@ class Calling(Walking):
     def test_with_more_than_the_peer_has_announced(self: Any) -> None:
         """HO-01"""
         for verb in self.walk("client", large=True):
-            world = self.world(SafeSink(), message_octets=20_000)
+            world = self.world(SafeSink(), message_bytes=20_000)
             peer = world.join()
             told = Told(verb, verb.large, peer.client)
             world.wait(1)
@@ -218,10 +218,10 @@ class Calling(Walking):
         for verb in self.walk(*CLIENTS, odd=True):
             world, peer, one = self.standing(verb)
             world.wait(1)
-            before = peer.octets_written
+            before = peer.bytes_written
             told = Told(verb, verb.odd, one)
             if verb.name != "subscribe":  # UMQ takes back what it has not asked for
-                self.assertEqual(peer.octets_written, before, verb)
+                self.assertEqual(peer.bytes_written, before, verb)
             told.failed(ValueError)
             self.assertNotIsInstance(told.error, LimitExceeded)
             good = Told(verb, verb.call, one)
@@ -260,7 +260,7 @@ class Waiting(Walking):
                 good.fired()
 
     def answer(self: Any, verb: Verb) -> tuple[Any, Any, Told, bytes]:
-        """The octets of the server's answer, which did not leave."""
+        """The bytes of the server's answer, which did not leave."""
         world, peer, _, told = self.in_flight(verb)
         server, client = peer.line.server, peer.line.client
         client.deaf = True
@@ -310,7 +310,7 @@ class Waiting(Walking):
 
     @only(*CONNECTED)
     def test_the_server_closes_at_each_step_of_the_beginning(self: Any) -> None:
-        """Cut after so many octets, from either side."""
+        """Cut after so many bytes, from either side."""
         for verb in self.walk("client", answered=True):
             for octets in (0, 1, 30, 90, 200, 400, 700):
                 world = self.world(SafeSink())

@@ -16,10 +16,10 @@ from twisted_msgproto.net.authentication.sasl import PlainClient
 Call = Callable[[Any], Any]
 
 SURROGATE = "\ud800"
-"""Text which no octets can carry."""
+"""Text which no bytes can carry."""
 
 LARGE = 17 << 20
-"""Octets which no limit allows."""
+"""Bytes which no limit allows."""
 
 
 class Verb(NamedTuple):
@@ -31,8 +31,8 @@ class Verb(NamedTuple):
         call: a call which is good.
         answered: the server answers it; else its Deferred fires when it is written.
         large: a call above a limit of ours, if there is one.
-        odd: a call with what cannot be written, if there is such a thing: text without octets,
-            octets which are no text, a name which cannot be.
+        odd: a call with what cannot be written, if there is such a thing: text without bytes,
+            bytes which are no text, a name which cannot be.
     """
 
     of: str
@@ -50,8 +50,8 @@ def on(of: str, *verbs: tuple[Any, ...]) -> list[Verb]:
     return [Verb(of, *verb) for verb in verbs]
 
 
-def document(octets: int = 1) -> bytes:
-    return b'{"m":"%s"}' % (b"x" * octets)
+def document(nbytes: int = 1) -> bytes:
+    return b'{"m":"%s"}' % (b"x" * nbytes)
 
 
 def started(subscription: Any) -> Deferred[Any]:
@@ -60,8 +60,8 @@ def started(subscription: Any) -> Deferred[Any]:
     return deferred
 
 
-def many(octets: int, piece: int = 1 << 16) -> Any:
-    return (b"x" * piece for _ in range(octets // piece))
+def many(nbytes: int, piece: int = 1 << 16) -> Any:
+    return (b"x" * piece for _ in range(nbytes // piece))
 
 
 SHIPPED = (

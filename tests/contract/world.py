@@ -80,7 +80,7 @@ class World:
         return answer
 
     def pump(self) -> None:
-        """Move octets and let due calls happen until nothing moves."""
+        """Move bytes and let due calls happen until nothing moves."""
         moved = True
         while moved:
             moved = any([peer.pump() for peer in self.peers])

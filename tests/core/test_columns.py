@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.tools.octets import packed_frames, packed_maps
-from tests.tools.octets import packed_rows as rows
+from tests.tools.byte_streams import packed_frames, packed_maps
+from tests.tools.byte_streams import packed_rows as rows
 from twisted_msgproto import IMessageSink, Message, MessageBatch
 from twisted_msgproto.core import packed
 from twisted_msgproto.core.errors import shown
@@ -82,7 +82,7 @@ def test_what_a_peer_sent_is_escaped_and_cut_for_the_log():
 
 def test_a_batch_of_nothing_has_nothing_and_messages_need_no_value():
     batch = MessageBatch("", "", 0)
-    assert (batch.count, batch.octets, batch.weight) == (0, 0, 0)
+    assert (batch.count, batch.nbytes, batch.weight) == (0, 0, 0)
     assert list(MessageBatch("p", "k", 0, count=2)) == [Message("p", "k", 0)] * 2
 
 
@@ -149,7 +149,7 @@ def test_joined_rows_keep_their_order_and_hold_nothing_else() -> None:
     parts = [rows([b"a", b""], b"before it"), rows([]), rows([b"bcd"] * 3, b"?")]
     whole = joined(parts)
     assert whole == [b"a", b"", b"bcd", b"bcd", b"bcd"]
-    assert whole.octets == b"abcdbcdbcd"
+    assert whole.nbytes == b"abcdbcdbcd"
 
 
 def test_a_list_is_added_to_as_it_is_and_anything_else_as_a_copy() -> None:
@@ -231,14 +231,14 @@ def test_the_columns_use_the_compiled_form_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_spans_are_the_bounds_of_the_pieces_and_their_octets(form: str) -> None:
+def test_spans_are_the_bounds_of_the_pieces_and_their_bytes(form: str) -> None:
     spans = loop("spans", form)
     assert spans([b"ab", b"", b"cde"]) == (array("i", [0, 2, 2, 5]).tobytes(), b"abcde")
     assert spans([]) == (array("i", [0]).tobytes(), b"")
     assert spans([b""]) == (array("i", [0, 0]).tobytes(), b"")
 
 
-class Octets(bytes):
+class Bytes(bytes):
     """Is bytes of another name, as a programmer may give."""
 
 
@@ -249,11 +249,11 @@ class Octets(bytes):
         (b"a", b"bc"),
         [b"a", bytearray(b"bc")],
         [memoryview(b"a"), b"bc"],
-        [Octets(b"a"), b"bc"],
+        [Bytes(b"a"), b"bc"],
     ],
     ids=["a tuple", "a bytearray", "a memoryview", "a class of bytes"],
 )
-def test_octets_of_every_kind_are_spans(form: str, pieces: Any) -> None:
+def test_bytes_of_every_kind_are_spans(form: str, pieces: Any) -> None:
     assert loop("spans", form)(pieces) == (array("i", [0, 1, 3]).tobytes(), b"abc")
 
 
@@ -261,9 +261,9 @@ def test_octets_of_every_kind_are_spans(form: str, pieces: Any) -> None:
 @pytest.mark.parametrize(
     "pieces",
     [[b"a", None], [None], ["a"], [7], 7, None, [b"a", memoryview(array("i", [1, 2]))]],
-    ids=["None among octets", "None", "text", "a number", "no list", "nothing", "wide memory"],
+    ids=["None among bytes", "None", "text", "a number", "no list", "nothing", "wide memory"],
 )
-def test_spans_refuse_what_is_no_octets(form: str, pieces: Any) -> None:
+def test_spans_refuse_what_is_no_bytes(form: str, pieces: Any) -> None:
     with pytest.raises(TypeError):
         loop("spans", form)(pieces)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.doubles import due, octets_of, unanswered
+from tests.doubles import bytes_of, due, unanswered
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines, Pending
 from twisted_msgproto.core.errors import Fault, LimitExceeded, Overtaken
@@ -219,10 +219,10 @@ def test_rows_in_vain_are_dropped_before_they_outnumber_the_others():
             deadlines.set("moving", float(at))
         return deadlines
 
-    assert octets_of(lambda: move(range(10_000))) < 30_000
+    assert bytes_of(lambda: move(range(10_000))) < 30_000
     assert (deadlines.next, len(deadlines)) == (9999.0, 3)
     # The nearest is the row in force then, so none leaves from the top.
-    assert octets_of(lambda: move(range(9999, 0, -1))) < 30_000
+    assert bytes_of(lambda: move(range(9999, 0, -1))) < 30_000
     assert (deadlines.next, len(deadlines)) == (1.0, 3)
 
 
@@ -280,7 +280,7 @@ def test_deadlines_of_the_answered_do_not_pile_up():
             pending.resolve(number)
         return pending
 
-    assert octets_of(answer) < 30_000
+    assert bytes_of(answer) < 30_000
     assert pending.next_deadline() == 99.0
     assert pending.expire(98.9) == []
     assert [key for key, _ in pending.expire(99.0)] == ["keeps 0", "keeps 1", "keeps 2"]

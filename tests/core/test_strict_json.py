@@ -16,7 +16,7 @@ from twisted_msgproto.core.strict_json import (
     parse_json,
 )
 
-CHECKED_AT_ONCE, CHUNK, STEP = 65_536, 4096, 24  # octets
+CHECKED_AT_ONCE, CHUNK, STEP = 65_536, 4096, 24  # bytes
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(max_size=5),
@@ -66,7 +66,7 @@ def test_json_which_is_refused_says_why(octets: bytes, why: str) -> None:
         parse_json(octets, 5000 if why == "digits" else 1000, 4)
 
 
-def test_decoded_text_is_read_like_its_octets() -> None:
+def test_decoded_text_is_read_like_its_bytes() -> None:
     assert parse_json('["é", 1]', 8) == parse_json('["é", 1]'.encode(), 9) == ["é", 1]
     for text in ("1e999", '{"a": 1, "a": 1}', "[" * 65 + "]" * 65, '"\\ud800"'):
         with pytest.raises(JsonRefused):
@@ -196,13 +196,13 @@ def spoilt(rng: random.Random, text: str) -> bytes:
     return octets[: rng.randrange(len(octets) + 1)] if rng.random() < 0.1 else octets
 
 
-def verdict(octets: bytes, chunk_octets: int | None = None) -> type | None:
-    """What is raised about ``octets``: at once, or in slices with chunks of this size."""
+def verdict(nbytes: bytes, chunk_bytes: int | None = None) -> type | None:
+    """What is raised about ``nbytes``: at once, or in slices with chunks of this size."""
     try:
-        if chunk_octets is None:
-            check_json(octets)
+        if chunk_bytes is None:
+            check_json(nbytes)
         else:
-            check = JsonCheck(octets, chunk_octets=chunk_octets)
+            check = JsonCheck(nbytes, chunk_bytes=chunk_bytes)
             while not check.done:
                 check.go_on(1)
     except (NotJson, JsonRefused) as error:
@@ -220,12 +220,12 @@ def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
         octets = text.encode() if rng.random() < 0.3 else spoilt(rng, text)
         expected = verdict(octets)
         good += expected is None
-        for chunk_octets in (1, 2, 3, 7, 50, CHUNK):
-            assert verdict(octets, chunk_octets) is expected, (octets, chunk_octets)
+        for chunk_bytes in (1, 2, 3, 7, 50, CHUNK):
+            assert verdict(octets, chunk_bytes) is expected, (octets, chunk_bytes)
     assert 0 < good < 100
 
 
-@pytest.mark.parametrize("chunk_octets", [None, 1, CHUNK])
+@pytest.mark.parametrize("chunk_bytes", [None, 1, CHUNK])
 @pytest.mark.parametrize(
     ("octets", "expected"),
     [
@@ -244,10 +244,10 @@ def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
     ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else None,
 )
 def test_numbers_may_have_any_size_and_containers_stand_512_deep(
-    octets: bytes, expected: type | None, chunk_octets: int | None
+    octets: bytes, expected: type | None, chunk_bytes: int | None
 ) -> None:
     """HO-15"""
-    assert verdict(octets, chunk_octets) is expected
+    assert verdict(octets, chunk_bytes) is expected
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_a_slice_takes_no_more_than_it_may(octets: bytes) -> None:
     assert verdict(large[:-1]) is NotJson
 
 
-@pytest.mark.parametrize("chunk_octets", [4, 16, 4096])
-def test_what_is_no_json_is_told_with_its_place(chunk_octets: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [4, 16, 4096])
+def test_what_is_no_json_is_told_with_its_place(chunk_bytes: int) -> None:
     for octets, place in ((b"[1, 2, x, 3, 4, 5, 6, 7]", 7), (b'{"a": 1, "b" 2}', 13), (b"]", 0)):
         with pytest.raises(NotJson) as told:
-            JsonCheck(octets, chunk_octets=chunk_octets).go_on(1000)
+            JsonCheck(octets, chunk_bytes=chunk_bytes).go_on(1000)
         text, _, number = str(told.value).rpartition(" ")
-        assert text == "not JSON near octet"
+        assert text == "not JSON near byte"
         assert abs(int(number) - place) <= 3
 
 

@@ -210,7 +210,7 @@ def test_limits_are_a_mapping_of_what_is_in_force():
 
 
 def test_a_limit_above_its_maximum_is_refused_by_name() -> None:
-    limits = Limits.of([Limit("size", 8, "octets", "because", 1, 16)])
+    limits = Limits.of([Limit("size", 8, "bytes", "because", 1, 16)])
     assert limits.replace({"size": "16"})["size"] == 16
     with pytest.raises(ConfigurationError, match="limit size is at most 16, not '17'"):
         limits.replace({"size": "17"})
@@ -226,11 +226,11 @@ def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (64 << 20, "octets", "64 MiB"),
-        (3 << 30, "octets", "3 GiB"),
-        (16 << 10, "octets/s", "16 KiB/s"),
-        (1500, "octets", "1,500 octets"),
-        (0, "octets", "0 octets"),
+        (64 << 20, "bytes", "64 MiB"),
+        (3 << 30, "bytes", "3 GiB"),
+        (16 << 10, "bytes/s", "16 KiB/s"),
+        (1500, "bytes", "1,500 bytes"),
+        (0, "bytes", "0 bytes"),
         (2048, "connections", "2,048 connections"),
         (0.5, "s", "0.5 s"),
     ],
@@ -240,5 +240,5 @@ def test_an_amount_as_people_write_it(value: float, unit: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(("octets", "speaks"), [(b"\x16\x03\x01", True), (b"\x16", False)])
-def test_tls_is_known_by_its_first_two_octets(octets: bytes, speaks: bool) -> None:
+def test_tls_is_known_by_its_first_two_bytes(octets: bytes, speaks: bool) -> None:
     assert speaks_tls(octets) is speaks

@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.dissectors.recordings import reference_umq
-from tests.tools.octets import Capture
+from tests.tools.byte_streams import Capture
 from tests.tools.processes import PROJECT
 
 PICTURE = PROJECT / "docs" / "dissectors.svg"
 SCRIPT = PROJECT / "dissectors" / "umq.lua"
 ROWS = slice(2, 22)
-CHOSEN = "Attachment of 7 octets"
+CHOSEN = "Attachment of 7 bytes"
 COLUMNS = 'gui.column.format:"Src","%us","Info","%i"'
 LINE, LEFT, WIDTH = 21, 16, 760
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.lumberjack.test_interop import CAPTURES, NAMES
 from tests.micromsg2.streams import CAPTURE, message, proposal, safe
-from tests.tools.octets import Capture
+from tests.tools.byte_streams import Capture
 from twisted_msgproto.micromsg2 import machine as micromsg2
 from twisted_msgproto.sabc import Client, SabcServerFactory, Server
 
@@ -47,7 +47,7 @@ def messages_of(steps: list[dict[str, Any]]) -> list[tuple[str, list[str | bytes
 
 def sabc_on_tcp(announces: bool) -> list[tuple[str, bytes]]:
     """Our two machines on a byte stream: bodies with and without a length, in parts, and errors."""
-    limits = SabcServerFactory(limits={"part-octets": 16}).limits
+    limits = SabcServerFactory(limits={"part-bytes": 16}).limits
     client, server = Client(limits), Server(limits)
     said: list[tuple[str, bytes]] = []
 
@@ -83,10 +83,10 @@ def micromsg2_session() -> list[tuple[str, bytes]]:
     client, server = micromsg2.Client(proposal("batch-ack:max-count=2")), micromsg2.Server()
     said: list[tuple[str, bytes]] = []
 
-    def carry(octets: bytes, side: str) -> list[object]:
-        if octets:
-            said.append((side, octets))
-        return (server if side == "client" else client).receive(octets, 0.0)
+    def carry(nbytes: bytes, side: str) -> list[object]:
+        if nbytes:
+            said.append((side, nbytes))
+        return (server if side == "client" else client).receive(nbytes, 0.0)
 
     client.open()
     for _ in range(3):

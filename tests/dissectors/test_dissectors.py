@@ -1,4 +1,4 @@
-"""tshark with our dissectors shows what was recorded, however the octets came."""
+"""tshark with our dissectors shows what was recorded, however the bytes came."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def flat(layer: Any) -> Iterator[Field]:
-    """The fields of a packet in the order of its octets."""
+    """The fields of a packet in the order of its bytes."""
     for name, value in layer:
         if isinstance(value, list) and all(isinstance(entry, tuple) for entry in value):
             yield from flat(value)
@@ -76,7 +76,7 @@ def values(packets: list[list[Field]], *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [(WHOLE, "-2"), (SPLIT,), (SPLIT, "-2")], ids=str)
-def test_the_same_is_shown_however_the_octets_came(how: tuple[Any, ...]) -> None:
+def test_the_same_is_shown_however_the_bytes_came(how: tuple[Any, ...]) -> None:
     """In one pass or in two, in large segments or in tiny ones; links name packets, and differ."""
 
     def fields(found: dict[str, list[list[Field]]]) -> dict[str, list[list[Field]]]:

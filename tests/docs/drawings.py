@@ -213,7 +213,7 @@ class Station:
 
 INWARD = [
     Station("senders", "shippers, devices,", "services, browsers"),
-    Station("protocol", "a machine: octets in,", "events out", "#e8f1f8"),
+    Station("protocol", "a machine: bytes in,", "events out", "#e8f1f8"),
     Station("sink", "a batch for", "each read", "#e8f1f8"),
     Station("queue", "on the local disk,", "fdatasync", "#e3f3e6"),
 ]
@@ -255,7 +255,7 @@ def way() -> str:
     for x, what in zip(lefts, INWARD, strict=True):
         station(x, top, what)
     middle = top + high / 2
-    for x, word in zip(lefts, ["octets", "events", "batch"], strict=False):
+    for x, word in zip(lefts, ["bytes", "events", "batch"], strict=False):
         drawing.line([(x + wide, middle), (x + wide + gap - 1, middle)], arrow=True, colour=INK)
         carried(x + wide, middle, word)
     # From the queue down to the bridge, and to the left.
@@ -278,32 +278,32 @@ def way() -> str:
     return drawing.svg()
 
 
-OCTET = 22
-"""An octet of a file is this wide."""
+BYTE = 22
+"""A byte of a file is this wide."""
 
-OCTETS_A_ROW = 32
+BYTES_A_ROW = 32
 
 
 def octets(drawing: Drawing, y: float, fields: Sequence[tuple[str, int]], fill: str) -> float:
     """Draw the fields of a header, each with its place and as wide as it is long; return the end.
 
-    ``fields`` are names and octets.  A field that crosses the end of a row is cut in two boxes.
+    ``fields`` are names and bytes.  A field that crosses the end of a row is cut in two boxes.
     """
     left, high, at = 20, 44, 0
     for name, length in fields:
         first = True
         while length:
-            row, column = divmod(at, OCTETS_A_ROW)
-            part = min(length, OCTETS_A_ROW - column)
-            x, top = left + column * OCTET, y + row * (high + 20)
-            drawing.box(x, top + 14, part * OCTET, high, fill=fill)
+            row, column = divmod(at, BYTES_A_ROW)
+            part = min(length, BYTES_A_ROW - column)
+            x, top = left + column * BYTE, y + row * (high + 20)
+            drawing.box(x, top + 14, part * BYTE, high, fill=fill)
             drawing.text(x + 2, top + 10, str(at), size=10, colour=PALE)
             if first:
-                middle = x + part * OCTET / 2
+                middle = x + part * BYTE / 2
                 drawing.text(middle, top + 33, name, middle=True, size=11, bold=True)
                 drawing.text(middle, top + 49, f"{length}", middle=True, size=11, colour=PALE)
             at, length, first = at + part, length - part, False
-    return y + ((at - 1) // OCTETS_A_ROW + 1) * (high + 20)
+    return y + ((at - 1) // BYTES_A_ROW + 1) * (high + 20)
 
 
 def queue_format(
@@ -315,7 +315,7 @@ def queue_format(
     drawing = Drawing(
         "The files of a queue: segments of frames, and the published end", family=SANS
     )
-    left, wide = 20, OCTETS_A_ROW * OCTET
+    left, wide = 20, BYTES_A_ROW * BYTE
     drawing.text(left, 34, "00000000000000000000.segment", bold=True, size=14)
     drawing.text(left + 296, 34, "appended to; the next one begins at 64 MiB", colour=PALE)
     blocks = [

@@ -63,8 +63,8 @@ PANELS = (
         ((rate("msgproto_messages_total", "protocol"), "{{protocol}}"),),
     ),
     Panel(
-        "Octets per second", "Bps",
-        ((rate("msgproto_received_octets_total", "protocol"), "{{protocol}}"),),
+        "Bytes per second", "Bps",
+        ((rate("msgproto_received_bytes_total", "protocol"), "{{protocol}}"),),
     ),
     Panel(
         "Time until acknowledged", "s",
@@ -97,11 +97,11 @@ PANELS = (
         ),
     ),
     Panel(
-        "Queue: octets", "bytes",
+        "Queue: bytes", "bytes",
         (
-            ("msgproto_queue_stored_octets{@}", "{{instance}} stored"),
-            ("msgproto_queue_left_octets{@}", "{{instance}} left of its limit"),
-            ("msgproto_queue_disk_free_octets{@}", "{{instance}} left on the disk"),
+            ("msgproto_queue_stored_bytes{@}", "{{instance}} stored"),
+            ("msgproto_queue_left_bytes{@}", "{{instance}} left of its limit"),
+            ("msgproto_queue_disk_free_bytes{@}", "{{instance}} left on the disk"),
         ),
     ),
     Panel(
@@ -112,11 +112,11 @@ PANELS = (
         ),
     ),
     Panel(
-        "Memory: octets", "bytes",
+        "Memory: bytes", "bytes",
         (
-            ("msgproto_unsafe_octets{@}", "{{instance}} not safe yet"),
-            ("msgproto_held_octets{@}", "{{instance}} unfinished, unread"),
-            ("msgproto_kept_octets{@}", "{{instance}} kept for sessions"),
+            ("msgproto_unsafe_bytes{@}", "{{instance}} not safe yet"),
+            ("msgproto_held_bytes{@}", "{{instance}} unfinished, unread"),
+            ("msgproto_kept_bytes{@}", "{{instance}} kept for sessions"),
         ),
     ),
     Panel(

@@ -19,7 +19,7 @@ one on the command line; in a gateway.toml `[limits]` holds for every server tha
 that name, and `limit = { NAME = VALUE }` in a server's table for that server alone.
 `twistd NAME --help` prints the same tables.
 
-A value is a plain number of the unit: `--limit unsafe-octets=1048576`. The ids in brackets name the
+A value is a plain number of the unit: `--limit unsafe-bytes=1048576`. The ids in brackets name the
 clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
 and a line that names the option.
 

@@ -118,14 +118,14 @@ FIELDS = {
     ),
     "end": (
         [formats.END, formats.CHECKSUM],
-        "magic,end,segment,octets in it,incarnation,witness,frame size,CRC-32",
+        "magic,end,segment,bytes in it,incarnation,witness,frame size,CRC-32",
     ),
 }
 """The layouts that the queue's code reads and writes, and what their fields are called."""
 
 
 def fields(layouts: Iterable[Struct], names: str) -> list[tuple[str, int]]:
-    """Return the fields of layouts that follow each other: names and octets."""
+    """Return the fields of layouts that follow each other: names and bytes."""
     kinds = re.findall(r"\d+s|[A-Z]", "".join(layout.format.lstrip("<") for layout in layouts))
     sizes = [calcsize(f"<{kind}") for kind in kinds]
     return list(zip(names.split(","), sizes, strict=True))

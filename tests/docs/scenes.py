@@ -41,7 +41,7 @@ PACE_SECONDS = 0.01
 CROWD = 10_000
 """Sessions of the crowded gateway."""
 
-FULL_OCTETS = 400_000
+FULL_BYTES = 400_000
 """The disk of the full gateway has this size."""
 
 WINDOW = b"2W\0\0\0\x01"
@@ -187,7 +187,7 @@ NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "
 def own_disk(directory: Path) -> list[str]:
     """A command that runs another one with a small disk of its own at ``directory``, or nothing."""
     directory.mkdir()
-    mount = f"mount -t tmpfs -o size={FULL_OCTETS},mode=700 tmpfs {shlex.quote(str(directory))}"
+    mount = f"mount -t tmpfs -o size={FULL_BYTES},mode=700 tmpfs {shlex.quote(str(directory))}"
     for namespace in NAMESPACES:
         with contextlib.suppress(OSError):
             if not subprocess.run([*namespace, "sh", "-c", mount], capture_output=True).returncode:
@@ -205,12 +205,12 @@ def full(launch: Launcher) -> Iterator[str]:
     page = page_of(gateway)
     address = "127.0.0.1", gateway.port("lumberjack")
     with socket.create_connection(address) as well, socket.create_connection(address) as peer:
-        for _ in range(FULL_OCTETS // 2000):
+        for _ in range(FULL_BYTES // 2000):
             well.sendall(WINDOW + EVENT)
             assert well.recv(6) == b"2A\0\0\0\x01"
             time.sleep(PACE_SECONDS)
         if not small:  # no namespace may be made here: the process may write no longer files
-            resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (FULL_OCTETS, FULL_OCTETS))
-        for _ in range(FULL_OCTETS // 1000):
+            resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, FULL_BYTES))
+        for _ in range(FULL_BYTES // 1000):
             peer.sendall(WINDOW + EVENT)
         yield page

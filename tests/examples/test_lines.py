@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError
 
-from tests.tools.octets import flatten
+from tests.tools.byte_streams import flatten
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import (
@@ -200,7 +200,7 @@ def failure_of(deferred: Any) -> Exception:
 BODIES = [b"plain", b"", b"with \\ and \n and \\n", b"\xff\x00", b" spaces "]
 
 
-def test_any_octets_can_be_sent_and_come_back_as_they_were(lines: Any) -> None:
+def test_any_bytes_can_be_sent_and_come_back_as_they_were(lines: Any) -> None:
     served = Served(lines, sink := SafeSink())
     sender, reader = served.join(), served.join()
     subscribed = reader.subscribe()
@@ -258,7 +258,7 @@ def test_a_stream_says_the_same_wherever_it_is_cut(lines: Any, stream: bytes) ->
     from msgproto_lines.machine import Server
     from msgproto_lines.protocol import LinesServerFactory
 
-    limits = LinesServerFactory.defaultLimits({"line-octets": 64})
+    limits = LinesServerFactory.defaultLimits({"line-bytes": 64})
     seen = set()
     for pieces in splits(stream):
         machine, flat = Server(limits), []
@@ -310,7 +310,7 @@ def test_a_server_which_does_not_answer_is_left(lines: Any) -> None:
 
 
 def test_limits_are_looked_at_before_anything_is_sent(lines: Any) -> None:
-    served = Served(lines, HeldSink(), line_octets=64, in_flight=2)
+    served = Served(lines, HeldSink(), line_bytes=64, in_flight=2)
     client = served.join()
     assert isinstance(failure_of(client.send(b"x" * 60)), LimitExceeded)
     sent = [client.send(b"x"), client.send(b"y")]
@@ -365,7 +365,7 @@ def test_a_server_which_stops_acknowledges_what_it_has(lines: Any) -> None:
 
 
 def test_a_subscriber_which_does_not_read_is_cut_off(lines: Any) -> None:
-    served = Served(lines, SafeSink(), unread_octets=100_000)
+    served = Served(lines, SafeSink(), unread_bytes=100_000)
     sender, reader = served.join(), served.join()
     reader.subscribe()
     served.settle()
@@ -408,7 +408,7 @@ def test_twistd_gateway_send_recv_and_check_find_it(
 ) -> None:
     """FC-05: from the wire into the queue, with no line of ours changed."""
     (launch.directory / "gateway.toml").write_text(
-        f'[queue]\ndirectory = "spool"\n[limits]\nline-octets = 70000\n'
+        f'[queue]\ndirectory = "spool"\n[limits]\nline-bytes = 70000\n'
         f'[lines]\nendpoint = ["{LOOPBACK}"]\n[sabc]\nendpoint = ["{LOOPBACK}"]\n'
     )
     checked = launch.run("check", "gateway.toml", env=with_sixth, seconds=START_SECONDS)

@@ -11,9 +11,9 @@ function log(events) {
 }
 
 log(count) // queued until the connection stands
-client.socket.on('data', (octets) => {
-  for (let at = 0; at + 6 <= octets.length; at += 6) {
-    console.log(`ack ${octets.toString('latin1', at, at + 2)} ${octets.readUInt32BE(at + 2)}`)
+client.socket.on('data', (bytes) => {
+  for (let at = 0; at + 6 <= bytes.length; at += 6) {
+    console.log(`ack ${bytes.toString('latin1', at, at + 2)} ${bytes.readUInt32BE(at + 2)}`)
     if (sent === count + 3) process.exit(0)
     log(1)
   }

@@ -44,7 +44,7 @@ class Target:
 
     ``stream(source)`` makes a good stream, ``read(pieces, source)`` reads one (``source`` chooses
     options which must not matter), ``reasons`` are the faults it may report, ``held`` is the bound
-    of its buffer in octets, ``tokens`` are octets which mean something to it.
+    of its buffer in bytes, ``tokens`` are bytes which mean something to it.
     """
 
     stream: Callable[[Random], bytes]
@@ -56,9 +56,9 @@ class Target:
     """A slow target gets one of so many of the streams."""
 
 
-def mutate(octets: bytes, source: Random, tokens: tuple[bytes, ...]) -> bytes:
-    """``octets`` with 0 to 5 mutations: bit, edge length, delete, duplicate, insert, cut."""
-    spoiled = bytearray(octets)
+def mutate(nbytes: bytes, source: Random, tokens: tuple[bytes, ...]) -> bytes:
+    """``nbytes`` with 0 to 5 mutations: bit, edge length, delete, duplicate, insert, cut."""
+    spoiled = bytearray(nbytes)
     for _ in range(source.randint(0, MUTATIONS_MAX)):
         at = source.randrange(len(spoiled) + 1)
         size = source.choice((1, 1, 2, 4, 8, 30))
@@ -83,21 +83,21 @@ def mutate(octets: bytes, source: Random, tokens: tuple[bytes, ...]) -> bytes:
     return bytes(spoiled)
 
 
-def split(octets: bytes, source: Random) -> list[bytes]:
-    """The stream in pieces: octet by octet, in two, in even pieces, or at random places."""
-    length = len(octets)
+def split(nbytes: bytes, source: Random) -> list[bytes]:
+    """The stream in pieces: byte by byte, in two, in even pieces, or at random places."""
+    length = len(nbytes)
     match source.randrange(4):
         case 0 if length < 200:
-            return [octets[at : at + 1] for at in range(length)]
+            return [nbytes[at : at + 1] for at in range(length)]
         case 1:
             at = source.randint(0, length)
-            return [octets[:at], octets[at:]]
+            return [nbytes[:at], nbytes[at:]]
         case 2:
             size = source.randint(1, max(1, length))
-            return [octets[at : at + size] for at in range(0, length, size)]
+            return [nbytes[at : at + size] for at in range(0, length, size)]
     places = sorted(source.randint(0, length) for _ in range(source.randint(1, 8)))
     edges = [0, *places, length]
-    return [octets[first:last] for first, last in pairwise(edges)]
+    return [nbytes[first:last] for first, last in pairwise(edges)]
 
 
 def check(target: Target, reading: Reading) -> None:
@@ -109,7 +109,7 @@ def check(target: Target, reading: Reading) -> None:
             if place != len(reading.events) - 1:
                 raise Finding(f"something follows the fault: {reading.events[place:]}")
     if reading.held_max > target.held:
-        raise Finding(f"{reading.held_max} octets held, bound {target.held}")
+        raise Finding(f"{reading.held_max} bytes held, bound {target.held}")
 
 
 def attempt(target: Target, seed: int) -> None:
@@ -118,25 +118,25 @@ def attempt(target: Target, seed: int) -> None:
     examine(target, mutate(target.stream(source), source, target.tokens), source)
 
 
-def examine(target: Target, octets: bytes, source: Random) -> None:
+def examine(target: Target, nbytes: bytes, source: Random) -> None:
     """One stream, whole and in pieces; raises as :func:`attempt`."""
     options = source.getrandbits(32)
-    whole = target.read([octets], Random(options))
+    whole = target.read([nbytes], Random(options))
     check(target, whole)
-    pieces = split(octets, source)
+    pieces = split(nbytes, source)
     parts = target.read(pieces, Random(options))
     check(target, parts)
     if parts.events != whole.events:
         raise Finding(f"whole: {whole.events[-3:]}, in {len(pieces)} pieces: {parts.events[-3:]}")
 
 
-CHOICE_OCTETS = 4
-"""With so many octets an input begins from which options and pieces are chosen."""
+CHOICE_BYTES = 4
+"""With so many bytes an input begins from which options and pieces are chosen."""
 
 
-def examine_input(target: Target, octets: bytes) -> None:
+def examine_input(target: Target, nbytes: bytes) -> None:
     """What a coverage-guided fuzzer has made: the choices, and a stream."""
-    examine(target, octets[CHOICE_OCTETS:], Random(octets[:CHOICE_OCTETS]))
+    examine(target, nbytes[CHOICE_BYTES:], Random(nbytes[:CHOICE_BYTES]))
 
 
 def fuzz(target: Target, seeds: Iterable[int]) -> Iterator[tuple[int, BaseException]]:

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from tests.tools.octets import windows_apart
+from tests.tools.byte_streams import windows_apart
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
@@ -49,11 +49,11 @@ def faulty(item: Fault) -> tuple[str, str]:
 
 LUMBERJACK_LIMITS = Limits.of(lumberjack.LIMITS).replace(
     {
-        "compressed-octets": 2000,
-        "inflated-octets": 5000,
+        "compressed-bytes": 2000,
+        "inflated-bytes": 5000,
         "inflated-ratio": 1,
-        "json-octets": 2000,
-        "data-octets": 2000,
+        "json-bytes": 2000,
+        "data-bytes": 2000,
     }
 )
 
@@ -64,7 +64,7 @@ LUMBERJACK_TOKENS = (
 )
 
 LUMBERJACK_SLICED = [
-    LUMBERJACK_LIMITS.replace({"slice-octets": octets}) for octets in (60, 500, 4 << 20, 4 << 20)
+    LUMBERJACK_LIMITS.replace({"slice-bytes": nbytes}) for nbytes in (60, 500, 4 << 20, 4 << 20)
 ]
 
 
@@ -129,10 +129,10 @@ def lumberjack_read(pieces: list[bytes], source: Random) -> Reading:
     held = 0
     for piece in pieces:
         items += decoder.feed(piece)
-        held = max(held, decoder.held_octets)
+        held = max(held, decoder.held_bytes)
         while decoder.unfinished:
             items += decoder.feed(b"")
-            held = max(held, decoder.held_octets)
+            held = max(held, decoder.held_bytes)
     # What has come of a stream and is not looked at yet is the transport's business.
     return Reading(lumberjack_flat(items), held - max(map(len, pieces), default=0))
 
@@ -201,9 +201,9 @@ LUMBERJACK_ACKS = Target(
 
 MICROMSG2_LIMITS = Limits.of(micromsg2_machine.LIMITS).replace(
     {
-        "properties-octets": 300,
-        "frame-payload-octets": 1000,
-        "command-octets": 300,
+        "properties-bytes": 300,
+        "frame-payload-bytes": 1000,
+        "command-bytes": 300,
     }
 )
 HANDSHAKES = 2
@@ -271,8 +271,8 @@ SABC_REASONS = frozenset(
         "command",
         "headers-missing",
         "header-lines",
-        "header-line-octets",
-        "header-block-octets",
+        "header-line-bytes",
+        "header-block-bytes",
         "header-syntax",
         "header-encoding",
         "header-repeated",
@@ -306,12 +306,12 @@ def sabc_stream(source: Random) -> bytes:
 
 def sabc_read(pieces: list[bytes], source: Random) -> Reading:
     lenient = source.random() < 0.5
-    decoder = sabc.Decoder(SABC_BOUNDS, part_octets=SABC_PART, lenient=lenient)
+    decoder = sabc.Decoder(SABC_BOUNDS, part_bytes=SABC_PART, lenient=lenient)
     decoder.lengths = source.random() < 0.5
     decoder.session_id = source.choice((None, "S"))
     flat: list[Any] = []
     held = 0
-    frame: list[Any] | None = None  # opened: command, headers, body, final, octets
+    frame: list[Any] | None = None  # opened: command, headers, body, final, bytes
     for piece in pieces:
         decoder.feed(piece)
         while (item := decoder.next()) is not None:
@@ -319,7 +319,7 @@ def sabc_read(pieces: list[bytes], source: Random) -> Reading:
                 frame = [item.frame.command, dict(item.frame.headers), b"", None]
             elif isinstance(item, sabc.BodyContinued):
                 assert frame is not None
-                frame[2] += item.octets
+                frame[2] += item.nbytes
             elif isinstance(item, sabc.FrameClosed):
                 assert frame is not None
                 flat.append([*frame[:3], item.final])
@@ -382,7 +382,7 @@ def umq_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── WebSocket, below UMQ and sABC ────────────────────────────────────────────────────────────────
 
-WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace({"websocket-message-octets": 2000})
+WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace({"websocket-message-bytes": 2000})
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -424,7 +424,7 @@ class Sessions(MsgprotoServerFactory):
 
 def websocket_frame(source: Random, opcode: int, final: bool, payload: bytes) -> bytes:
     mask = source.randbytes(4)
-    masked = bytes(octet ^ mask[at % 4] for at, octet in enumerate(payload))
+    masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
     length = len(payload)
     size = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
     return bytes([(0x80 if final else 0) | opcode]) + size + mask + masked
@@ -481,7 +481,7 @@ def websocket_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── MTL ─────────────────────────────────────────────────────────────────────────────────────────
 
-MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-octets": 400})
+MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-bytes": 400})
 MTL_TABLES: tuple[dict[str, Any], ...] = (
     {},
     {"a": 1, "b": "two", "c": True, "d": None, "e": 1.5},
@@ -490,7 +490,7 @@ MTL_TABLES: tuple[dict[str, Any], ...] = (
 
 
 def mtl_data_stream(source: Random) -> bytes:
-    """A header, behind its length in two octets, and a body."""
+    """A header, behind its length in two bytes, and a body."""
     sequence = source.choice((0, 1, 2**63, 2**64 - 1))
     name = word(source)
     command: Any
@@ -531,7 +531,7 @@ def mtl_data_read(pieces: list[bytes], source: Random) -> Reading:
 
 
 def mtl_control_stream(source: Random) -> bytes:
-    """Frames, each behind its length in two octets."""
+    """Frames, each behind its length in two bytes."""
     name = word(source)
     request: Any = source.choice(
         (
@@ -627,7 +627,7 @@ def json_stream(source: Random) -> bytes:
     return f"{space}{json_text(source, depth)}{space}".encode()
 
 
-def json_verdict(octets: bytes) -> str:
+def json_verdict(nbytes: bytes) -> str:
     """What the standard library says: good, not-json, or too-deep."""
 
     def no_constant(name: str) -> Any:
@@ -641,7 +641,7 @@ def json_verdict(octets: bytes) -> str:
 
     try:
         value = json.loads(
-            octets.decode(),
+            nbytes.decode(),
             object_pairs_hook=values,
             parse_constant=no_constant,
             parse_int=len,

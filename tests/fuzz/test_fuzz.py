@@ -69,29 +69,29 @@ def test_splits_lose_nothing():
 
 
 def forgets_a_started_frame():
-    """Lumberjack: octets of a frame whose first piece was short are dropped."""
+    """Lumberjack: bytes of a frame whose first piece was short are dropped."""
     take_in = lumberjack.Decoder._take_in
 
-    def forgetting(self, octets):
+    def forgetting(self, nbytes):
         whole = b"".join(self._gathered.taken())
         self._gathered.add(whole[:5] + whole[6:])
-        return take_in(self, octets)
+        return take_in(self, nbytes)
 
     return mock.patch.object(lumberjack.Decoder, "_take_in", forgetting)
 
 
 def loses_what_follows_a_gathered_frame():
-    """Lumberjack: an octet is dropped behind a compressed frame that came in pieces."""
+    """Lumberjack: a byte is dropped behind a compressed frame that came in pieces."""
     take_compressed = lumberjack.Decoder._take_compressed
 
-    def losing(self, octets):
-        missing = self._needed - self._gathered.octets
-        take_compressed(self, octets[:missing] + octets[missing + 1 :])
+    def losing(self, nbytes):
+        missing = self._needed - self._gathered.nbytes
+        take_compressed(self, nbytes[:missing] + nbytes[missing + 1 :])
 
     return mock.patch.object(lumberjack.Decoder, "_take_compressed", losing)
 
 
-def waits_for_one_octet_more():
+def waits_for_one_byte_more():
     """MicroMsg2: a frame in pieces is looked at too late."""
 
     def late(data, start, stop):
@@ -105,8 +105,8 @@ def takes_half_a_mark_for_none():
     """sABC: an end mark which is cut is taken for what follows the body."""
     end_here = lines.Lines.end_here
 
-    def sure(self, octets, start, empty):
-        return end_here(self, octets, start, empty) or 0
+    def sure(self, nbytes, start, empty):
+        return end_here(self, nbytes, start, empty) or 0
 
     return mock.patch.object(lines.Lines, "end_here", sure)
 
@@ -135,7 +135,7 @@ BUGS = {
     "believes-a-cut-number": ("json-slices", believes_a_cut_number),
     "forgets-a-started-frame": ("lumberjack", forgets_a_started_frame),
     "loses-what-follows-a-gathered-frame": ("lumberjack", loses_what_follows_a_gathered_frame),
-    "waits-for-one-octet-more": ("micromsg2", waits_for_one_octet_more),
+    "waits-for-one-byte-more": ("micromsg2", waits_for_one_byte_more),
     "takes-half-a-mark-for-none": ("sabc", takes_half_a_mark_for_none),
     "plain-json": ("mtl-control", plain_json),
 }

@@ -8,7 +8,7 @@ import { WebSocket } from "../../clients/js/node_modules/ws/wrapper.mjs";
 import { SabcClient, UmqClient, sabc, umq } from "../../clients/js/src/index.js";
 
 const [umqUrl, sabcUrl, secureUrl, authority] = process.argv.slice(2);
-const octets = (...values) => Uint8Array.from(values);
+const bytes = (...values) => Uint8Array.from(values);
 const bounded = { limits: { "retry-first": 0.01, "refused-first": 0.01 } };
 
 async function umqSession() {
@@ -31,10 +31,10 @@ async function umqSession() {
   // UM-09, UM-10: many calls at once, attachments both ways, also late and lost ones.
   const numbers = Array.from({ length: 50 }, (_, number) => `n${number}`);
   assert.deepEqual(await Promise.all(numbers.map((text) => remote.echo(text))), numbers);
-  const late = new Promise((resolve) => setTimeout(resolve, 1, octets(4, 5)));
+  const late = new Promise((resolve) => setTimeout(resolve, 1, bytes(4, 5)));
   const lost = Promise.reject(new Error("gone"));
   const echoed = await client.call('["echo","Ünï"]', {
-    attachments: [octets(1), late, new Blob(["blob"]), lost, new Uint8Array(300_000)],
+    attachments: [bytes(1), late, new Blob(["blob"]), lost, new Uint8Array(300_000)],
   });
   assert.equal(echoed.payload, '"Ünï"');
   assert.deepEqual(
@@ -105,8 +105,8 @@ async function sabcSession() {
     answers.map(({ text }) => text),
     answers.map((_, number) => `n${number}`),
   );
-  const body = octets(0xff, 1, 2, 0xfe);
-  assert.deepEqual(octets(...(await client.request(body)).body), body);
+  const body = bytes(0xff, 1, 2, 0xfe);
+  assert.deepEqual(bytes(...(await client.request(body)).body), body);
   const large = "Grüße \0 ".repeat(20_000); // in parts, both ways
   assert.equal((await client.request(large)).text, large);
   async function* pieces() {

@@ -10,11 +10,11 @@ function check(holds, what) {
 
 /** The most that `unread` has counted from now on. */
 function watched(unread) {
-  const most = { octets: 0 };
+  const most = { bytes: 0 };
   const { count } = unread;
   unread.count = (...given) => {
     count.apply(unread, given);
-    most.octets = Math.max(most.octets, unread.octets);
+    most.bytes = Math.max(most.bytes, unread.bytes);
   };
   return most;
 }
@@ -32,7 +32,7 @@ export async function files({ UmqClient, umq }, url, options = {}) {
   const came = [];
   for await (const piece of stream) came.push(piece);
   const [sent, back] = await Promise.all([file, new Blob(came)].map((one) => one.arrayBuffer()));
-  check(came.length === 4 && new Uint8Array(back).every((octet, at) => octet === new Uint8Array(sent)[at]), "the same file");
+  check(came.length === 4 && new Uint8Array(back).every((byte, at) => byte === new Uint8Array(sent)[at]), "the same file");
   const left = await client.call(`["large",8,${MIB}]`, { streamed: true });
   for await (const piece of left.stream) {
     check(piece.length === MIB, "a piece");
@@ -50,17 +50,17 @@ export async function files({ UmqClient, umq }, url, options = {}) {
 
 /** UM-19, UM-21: what nobody takes pauses the socket; later all of it arrives, and memory stays bounded. */
 export async function paused({ UmqClient }, url, options = {}) {
-  const client = await UmqClient.connect(url, { ...options, limits: { "unread-octets": 4 * MIB } });
+  const client = await UmqClient.connect(url, { ...options, limits: { "unread-bytes": 4 * MIB } });
   const most = watched(client._unread);
   const { stream } = await client.call(`["large",32,${MIB}]`, { streamed: true });
   check((await stream.next()).value.length === MIB, "the first piece");
   await until(() => client.session.paused);
   const asked = client.remote.greet("meanwhile");
-  let octets = MIB;
-  for await (const piece of stream) octets += piece.length;
-  check(octets === 32 * MIB, "all pieces");
+  let bytes = MIB;
+  for await (const piece of stream) bytes += piece.length;
+  check(bytes === 32 * MIB, "all pieces");
   check((await asked) === "Hello, meanwhile!", "an answer behind them");
-  check(most.octets > MIB && most.octets <= 4 * MIB, `${most.octets} octets were unread`);
+  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
 
   const updates = await client.subscribe((id) => `["flood","${id}",400,${32 * KIB}]`);
   await until(() => client.session.paused);
@@ -68,7 +68,7 @@ export async function paused({ UmqClient }, url, options = {}) {
   for await (const { payload } of updates) count += payload.length === 32 * KIB;
   check(count === 400, `${count} updates`);
   check((await updates.ended) === "closed", "the server has closed it");
-  check(most.octets <= 4 * MIB, `${most.octets} octets were unread`);
+  check(most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
 
   // A hook that returns a promise is as slow as the promise.
   let release;
@@ -78,20 +78,20 @@ export async function paused({ UmqClient }, url, options = {}) {
   release();
   check((await hooked.ended) === "closed", "the hook had all of it");
   await client.close();
-  check(most.octets <= 4 * MIB, `${most.octets} octets were unread`);
+  check(most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
 }
 
 /** A socket that cannot be paused: the bound is an error of what is too slow, and of nothing else. */
 export async function bounded({ UmqClient, umq }, url, WebSocket) {
-  const client = await UmqClient.connect(url, { WebSocket, limits: { "unread-octets": 4 * MIB } });
+  const client = await UmqClient.connect(url, { WebSocket, limits: { "unread-bytes": 4 * MIB } });
   const most = watched(client._unread);
   const { stream } = await client.call(`["large",32,${MIB}]`, { streamed: true });
-  await until(() => client._unread.octets === 0 && most.octets > 0);
+  await until(() => client._unread.bytes === 0 && most.bytes > 0);
   check((await stream.next().catch((error) => error)) instanceof umq.LimitExceeded, "the stream is given up");
   const updates = await client.subscribe((id) => `["flood","${id}",400,${32 * KIB}]`);
   check((await updates.ended) === "slow", "the subscription is given up");
   check((await client.remote.greet("you")) === "Hello, you!", "the session goes on");
-  check(most.octets <= 5 * MIB, `${most.octets} octets were unread`); // one more message
+  check(most.bytes <= 5 * MIB, `${most.bytes} bytes were unread`); // one more message
   await client.close();
 }
 
@@ -103,7 +103,7 @@ export async function working({ SabcClient }, url, options = {}) {
   const client = await SabcClient.connect(url, {
     ...options,
     clientId: "me",
-    limits: { "unread-octets": 4 * MIB },
+    limits: { "unread-bytes": 4 * MIB },
     onMessage: async ({ text }) => {
       await released;
       heard.push(parseInt(text));
@@ -116,6 +116,6 @@ export async function working({ SabcClient }, url, options = {}) {
   await asked;
   await until(() => heard.length === 200);
   check(heard.every((number, at) => number === at), "in order");
-  check(most.octets > MIB && most.octets <= 4 * MIB, `${most.octets} octets were unread`);
+  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
   await client.close();
 }

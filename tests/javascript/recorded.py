@@ -146,15 +146,15 @@ SABC_CASES = (
 )
 
 UMQ_BOUNDS = {"payload-characters": 20, "attachments": 3}
-SABC_BOUNDS = {"lines": 4, "lineOctets": 40, "blockOctets": 100}
+SABC_BOUNDS = {"lines": 4, "lineBytes": 40, "blockBytes": 100}
 SPOILED = 2
 
 
 def spoiled(case: bytes, chance: random.Random) -> bytes:
-    """The case with one octet left out, put in, or changed."""
+    """The case with one byte left out, put in, or changed."""
     at = chance.randrange(len(case) + 1)
-    octet = chance.choice(b"\r\n\0:AM1\xfc ")
-    return case[:at] + chance.choice((b"", bytes((octet,)))) + case[at + chance.randrange(2) :]
+    byte = chance.choice(b"\r\n\0:AM1\xfc ")
+    return case[:at] + chance.choice((b"", bytes((byte,)))) + case[at + chance.randrange(2) :]
 
 
 def variants(cases: tuple[bytes, ...]) -> Iterator[bytes]:
@@ -169,7 +169,7 @@ def variants(cases: tuple[bytes, ...]) -> Iterator[bytes]:
 
 
 def wire(message: str | bytes) -> str | dict[str, str]:
-    """A message as JSON: text, or an object with its octets."""
+    """A message as JSON: text, or an object with its bytes."""
     if isinstance(message, str):
         return message
     try:
@@ -200,8 +200,8 @@ def sabc_frames() -> Any:
     """What single sABC messages on WebSocket read as."""
     bounds = Bounds(*SABC_BOUNDS.values())
 
-    def told(octets: bytes) -> Any:
-        found = read_frame(octets, bounds)
+    def told(nbytes: bytes) -> Any:
+        found = read_frame(nbytes, bounds)
         if isinstance(found, Fault):
             return {"fault": found.reason}
         return {
@@ -211,7 +211,7 @@ def sabc_frames() -> Any:
             "final": found.final,
         }
 
-    cases = [[wire(octets), told(octets)] for octets in variants(SABC_CASES)]
+    cases = [[wire(nbytes), told(nbytes)] for nbytes in variants(SABC_CASES)]
     return {"bounds": SABC_BOUNDS, "cases": cases}
 
 

@@ -15,7 +15,7 @@ SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 
 
 def wire(message: bytes) -> Any:
-    """A message as JSON: text, or an object with its octets."""
+    """A message as JSON: text, or an object with its bytes."""
     try:
         return message.decode()
     except UnicodeDecodeError:
@@ -157,7 +157,7 @@ def frame(command: str, *lines: str, body: bytes = b"", end: bytes | None = None
 
 
 def requests() -> Any:
-    """SA-14 … SA-17, SA-21, SA-25: answers in another order, acknowledgements, octets, errors."""
+    """SA-14 … SA-17, SA-21, SA-25: answers in another order, acknowledgements, bytes, errors."""
     talk = Conversation()
     talk.do("connect", "me", "Password@123", {"colour": "réd"})
     talk.serve("accept", SESSION, expires=1496353658.0, headers={"greeting": "hello"})
@@ -187,7 +187,7 @@ def served() -> Any:
     for waiter in "abc":
         talk.serve("request", b"work", waiter, 0.0, headers={"n": waiter})
     talk.serve("send_only", b"news")
-    talk.serve("request", b"\xff octets", "d", 0.0)
+    talk.serve("request", b"\xff bytes", "d", 0.0)
     talk.do("answer", "1", b"done", {"quality": "good"})
     talk.do("answer", "2", b"", {})
     talk.do("refuse", "3", 500, "internal error")
@@ -201,7 +201,7 @@ def served() -> Any:
 
 def parts() -> Any:
     """SA-18 … SA-20: messages in several frames, in both directions, interleaved."""
-    talk = Conversation(part_octets=8).begin()
+    talk = Conversation(part_bytes=8).begin()
     talk.do("request", b"first part, second part", "one", {"on": "the first alone"})
     talk.do("request", b"12345678\0\0\r\n\0234567890", "nul", {})
     talk.do("pieces", ["", "pie", "ces of any", " length, one", "", " by one"], "two")
@@ -246,7 +246,7 @@ def semantic() -> Any:
 
 def cut() -> Any:
     """SA-22: a message is cut at its limit, never within a character; twice as much closes."""
-    talk = Conversation(message_octets=200).begin()
+    talk = Conversation(message_bytes=200).begin()
     talk.arrive(frame("MESSAGE", "msg-id::1", body="ü".encode() * 80))
     talk.arrive(frame("MESSAGE", "msg-id::2", body=b"x" + "ü".encode() * 80))
     talk.arrive(frame("MESSAGE", "msg-id::3", body=b"\xff" * 150))
@@ -315,7 +315,7 @@ def smaller() -> Any:
     talk = Conversation()
     talk.do("connect", "me", None, {})
     talk.arrive(
-        f"CONNECTED\r\nsession-id::{SESSION}\r\nmessage-octets::100\r\n\r\n\0".encode(),
+        f"CONNECTED\r\nsession-id::{SESSION}\r\nmessage-bytes::100\r\n\r\n\0".encode(),
     )
     talk.do("request", b"fits", "one", {})
     return talk.record()
@@ -366,7 +366,7 @@ SABC_SESSIONS: dict[str, Callable[[], Any]] = {
     "a second CONNECTED": faulty(frame("CONNECTED")),
     "CONNECTED without a session": faulty(b"CONNECTED\r\na::b\r\n\r\n\0", begun=False),
     "a message before CONNECTED": faulty(frame("MESSAGE", "msg-id::1"), begun=False),
-    "octets behind an end mark": faulty(frame("MESSAGE", "msg-id::1", body=b"x") + b"y"),
-    "octets behind DISCONNECTING": faulty(frame("DISCONNECTING") + b"MORE THAN A COMMAND"),
+    "bytes behind an end mark": faulty(frame("MESSAGE", "msg-id::1", body=b"x") + b"y"),
+    "bytes behind DISCONNECTING": faulty(frame("DISCONNECTING") + b"MORE THAN A COMMAND"),
     "DISCONNECTING": faulty(frame("DISCONNECTING")),
 }

@@ -64,9 +64,9 @@ def methods() -> MethodRegistry:
         return Reply(text, attachments)
 
     @registry.register
-    def large(count: int, octets: int) -> Any:
-        """Answer with so many attachments, each of so many octets."""
-        return Reply('"large"', [bytes(octets)] * count)
+    def large(count: int, nbytes: int) -> Any:
+        """Answer with so many attachments, each of so many bytes."""
+        return Reply('"large"', [bytes(nbytes)] * count)
 
     @registry.register(with_request=True)
     def flood(request: Any, id: str, count: int, characters: int) -> bool:

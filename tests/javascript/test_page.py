@@ -31,9 +31,9 @@ SABC = """
     onRequest: ({ text }) => `${text} is done`,
   });
   const texts = [(await client.request("Grüße")).text, (await client.request("push")).text];
-  const octets = (await client.request(Uint8Array.of(255, 0, 254))).body;
+  const bytes = (await client.request(Uint8Array.of(255, 0, 254))).body;
   await client.close();
-  return JSON.stringify([...texts, [...octets], client.state]);
+  return JSON.stringify([...texts, [...bytes], client.state]);
 })()
 """
 

@@ -6,7 +6,7 @@ import zlib
 from twisted.internet.task import Clock
 
 from tests.doubles import due
-from tests.tools.octets import flatten
+from tests.tools.byte_streams import flatten
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
@@ -58,25 +58,25 @@ def events_of(*numbers, version=V2):
     return encode_json(numbers, [b"%d" % number for number in numbers], version)
 
 
-def frames_of(octets):
+def frames_of(nbytes):
     """Whole frames: ("W" or "A", version, number), ("J" or "D", version, number, what it holds)
     and ("C", version, the frames within).
     """
     found, at = [], 0
-    while at < len(octets):
-        version, kind, number = struct.unpack_from(">BcI", octets, at)
+    while at < len(nbytes):
+        version, kind, number = struct.unpack_from(">BcI", nbytes, at)
         at += 6
         if kind == b"C":
-            found.append(("C", version, frames_of(zlib.decompress(octets[at : at + number]))))
+            found.append(("C", version, frames_of(zlib.decompress(nbytes[at : at + number]))))
             at += number
         elif kind in b"JD":
             texts, count = [], 1
             if kind == b"D":
-                count = 2 * int.from_bytes(octets[at : at + 4])
+                count = 2 * int.from_bytes(nbytes[at : at + 4])
                 at += 4
             for _ in range(count):
-                length = int.from_bytes(octets[at : at + 4])
-                texts.append(octets[at + 4 : at + 4 + length])
+                length = int.from_bytes(nbytes[at : at + 4])
+                texts.append(nbytes[at + 4 : at + 4 + length])
                 at += 4 + length
             pairs = [text.decode("utf-8", "surrogateescape") for text in texts if kind == b"D"]
             held = dict(zip(pairs[::2], pairs[1::2], strict=True)) if kind == b"D" else texts[0]
@@ -87,10 +87,10 @@ def frames_of(octets):
     return found
 
 
-def windows(octets):
+def windows(nbytes):
     """What a writer wrote: (announced size, sequences, what the events hold) of each window."""
     found = []
-    for name, _, number, *held in frames_of(octets):
+    for name, _, number, *held in frames_of(nbytes):
         if name == "W":
             found.append((number, [], []))
             continue
@@ -119,15 +119,15 @@ class Session:
         self.events = []
         self.waiting = []
 
-    def turns(self, octets):
-        """Read ``octets``; the events of each turn that this takes."""
-        yield self.reader.receive(octets, self.now)
+    def turns(self, nbytes):
+        """Read ``nbytes``; the events of each turn that this takes."""
+        yield self.reader.receive(nbytes, self.now)
         while self.reader.unfinished and self.reader.fault is None:
             yield self.reader.receive(b"", self.now)
 
-    def receive(self, octets):
-        """Read ``octets``; the acks which that gave out, as (version, sequence)."""
-        events = [event for turn in self.turns(octets) for event in turn]
+    def receive(self, nbytes):
+        """Read ``nbytes``; the acks which that gave out, as (version, sequence)."""
+        events = [event for turn in self.turns(nbytes) for event in turn]
         self.events += events
         self.waiting += [event.position for event in events if not isinstance(event, Fault)]
         return self.safe() if self.safe_at_once else self.acks()

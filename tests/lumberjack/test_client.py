@@ -472,7 +472,7 @@ class Shipping(Logged):
         """LJ-09."""
         (host,) = self.hosts("a")
         host.up = False
-        shipper = self.ship([host], {"unsent-events": 3, "unsent-octets": 100})
+        shipper = self.ship([host], {"unsent-events": 3, "unsent-bytes": 100})
         waiting = shipper.sendBatch([b"1", b"2"])
         self.failureResultOf(shipper.sendBatch([b"3", b"4"]), LimitExceeded)
         self.failureResultOf(shipper.send(b"x" * 70), LimitExceeded)
@@ -505,9 +505,9 @@ class Shipping(Logged):
         self.stop()
 
     def test_an_event_which_a_connection_holds_back_can_be_cancelled(self):
-        """LJ-09, LJ-18: it did not fit into the window's octets."""
+        """LJ-09, LJ-18: it did not fit into the window's bytes."""
         (host,) = self.hosts("a")
-        shipper = self.ship([host], {"window-octets": 50})
+        shipper = self.ship([host], {"window-bytes": 50})
         host.transport.clear()
         first, second = shipper.sendBatch([b"x" * 30]), None
         host.ack(1)

@@ -13,8 +13,8 @@ import pytest
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
 from tests.lumberjack.frames import compressed, encode_ack, encode_json, encode_window
 from tests.lumberjack.test_slices import batch, varied
+from tests.tools.byte_streams import deflated
 from tests.tools.measures import turn_warn
-from tests.tools.octets import deflated
 from tests.tools.processes import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
@@ -55,7 +55,7 @@ STREAMS = {
     "a type which does not exist": (b"2X\0\0\0\1", "frame-type", 0),
     "an ack from a writer": (encode_ack(1), "wrong-role", 0),
     "an ack within a compressed frame": (nested(1, encode_ack(1)), "wrong-role", 0),
-    # LJ-17: ten octets or a few more, which claim gigabytes
+    # LJ-17: ten bytes or a few more, which claim gigabytes
     "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
     "a document of 4 GB": (frame(b"J", 1, (1 << 32) - 1), "json-limit", 0),
     "a document just above the limit": (frame(b"J", 1, 16 * MEBI + 1), "json-limit", 0),
@@ -102,10 +102,10 @@ STREAMS = {
         SLICES_MAX,
     ),
 }
-"""Name → what is sent, the reason which is counted, the limits it may reach (in octets)."""
+"""Name → what is sent, the reason which is counted, the limits it may reach (in bytes)."""
 
 
-def attack(port, octets, number=1):
+def attack(port, nbytes, number=1):
     """Send it behind a whole event which fills no window; (our address, all that came back).
 
     ``number`` makes the address: of one, few lines are written to the log (NB-09).
@@ -115,7 +115,7 @@ def attack(port, octets, number=1):
         host, number = line.getsockname()
         said = b""
         try:
-            line.sendall(encode_window(5) + EVENT + octets)
+            line.sendall(encode_window(5) + EVENT + nbytes)
             while got := line.recv(4096):
                 said += got
         except ConnectionError:
@@ -129,7 +129,7 @@ def forget_the_peak(server):
 
 
 def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp_path):
-    """LJ-05, LJ-08, LJ-16, LJ-17; FAULTS: nested zip bomb, 2 GB in ten octets."""
+    """LJ-05, LJ-08, LJ-16, LJ-17; FAULTS: nested zip bomb, 2 GB in ten bytes."""
     server = launch(
         *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"),
         # An event which waits for the rest of its window must not be acknowledged here.

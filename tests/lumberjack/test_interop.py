@@ -50,28 +50,28 @@ def node(launch: Launcher, script: str, *arguments: object) -> Launched:
 # ── Recorded ────────────────────────────────────────────────────────────────────────────────────
 
 
-def events_of(octets: bytes) -> list[tuple[str, int, object]]:
+def events_of(nbytes: bytes) -> list[tuple[str, int, object]]:
     """The data frames of a recording, read without our decoder: (kind, sequence, content)."""
     found: list[tuple[str, int, object]] = []
     at = 0
-    while at < len(octets):
-        kind = octets[at + 1 : at + 2]
-        (number,) = struct.unpack_from(">I", octets, at + 2)
+    while at < len(nbytes):
+        kind = nbytes[at + 1 : at + 2]
+        (number,) = struct.unpack_from(">I", nbytes, at + 2)
         at += 6
         if kind == b"C":
-            found += events_of(zlib.decompress(octets[at : at + number]))
+            found += events_of(zlib.decompress(nbytes[at : at + number]))
             at += number
         elif kind == b"J":
-            (length,) = struct.unpack_from(">I", octets, at)
-            found.append(("json", number, octets[at + 4 : at + 4 + length]))
+            (length,) = struct.unpack_from(">I", nbytes, at)
+            found.append(("json", number, nbytes[at + 4 : at + 4 + length]))
             at += 4 + length
         elif kind == b"D":
-            (pairs,) = struct.unpack_from(">I", octets, at)
+            (pairs,) = struct.unpack_from(">I", nbytes, at)
             at += 4
             texts = []
             for _ in range(2 * pairs):
-                (length,) = struct.unpack_from(">I", octets, at)
-                texts.append(octets[at + 4 : at + 4 + length].decode())
+                (length,) = struct.unpack_from(">I", nbytes, at)
+                texts.append(nbytes[at + 4 : at + 4 + length].decode())
                 at += 4 + length
             found.append(("data", number, dict(zip(texts[::2], texts[1::2], strict=True))))
         else:
@@ -93,7 +93,7 @@ def exchange(port: int, pieces: list[bytes]) -> bytes:
 
 
 def test_every_recorded_shipper_gets_its_events_kept_and_exactly_its_acks(launch: Launcher) -> None:
-    """LJ-03, LJ-04, LJ-08, LJ-11, LJ-13, LJ-19, LJ-20: whole, in pieces and octet by octet."""
+    """LJ-03, LJ-04, LJ-08, LJ-11, LJ-13, LJ-19, LJ-20: whole, in pieces and byte by byte."""
     assert len(NAMES) == 6
     server = serve(launch, "tcp:0:interface=127.0.0.1", "--limit", "keepalive=0")
     port = server.port("lumberjack")

@@ -96,7 +96,7 @@ CONVERSATIONS = {
 
 
 @pytest.mark.parametrize("reads", CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_each_window_gets_its_ack_however_its_octets_are_cut(reads):
+def test_each_window_gets_its_ack_however_its_bytes_are_cut(reads):
     """LJ-20."""
     session = Session()
     for octets, acks in reads:
@@ -115,7 +115,7 @@ def test_each_window_gets_its_ack_however_its_octets_are_cut(reads):
 def test_nothing_behind_a_frame_of_the_wrong_role_is_read__LJ_16(behind):
     reader = Reader()
     (fault,) = reader.receive(encode_ack(1) + behind, 0.0)
-    assert (fault.reason, fault.octets, reader.fault) == ("wrong-role", encode_ack(1), fault)
+    assert (fault.reason, fault.nbytes, reader.fault) == ("wrong-role", encode_ack(1), fault)
     assert (reader.counters.events, reader.outputs()) == (0, b"")
     assert reader.snapshot()["state"] == "FAILED"
 
@@ -146,7 +146,7 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
     outside = encode_window(first) + events_of(1) + encode_window(second) + events_of(2)
     inside = encode_window(1) + events_of(*range(3, 63))
     octets = outside + encode_window(0) + encode_compressed(inside)
-    session = Session(slice_octets=8000)
+    session = Session(slice_bytes=8000)
     events = session.reader.receive(octets, 0.0)
     assert session.reader.unfinished  # the rest of the compressed frame
     for event in events:
@@ -161,11 +161,11 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
 
 @pytest.mark.parametrize("frame", [encode_json([7], [b""]), encode_window(0)])
 @pytest.mark.parametrize("within", [encode_compressed, bytes])
-def test_acks_which_wait_cost_little_more_than_their_octets(frame, within):
-    """LJ-08, LJ-13, LJ-17: a small compressed frame may ask for an ack with every few octets."""
+def test_acks_which_wait_cost_little_more_than_their_bytes(frame, within):
+    """LJ-08, LJ-13, LJ-17: a small compressed frame may ask for an ack with every few bytes."""
     count = 20_000
     octets = within(frame * count)
-    session = Session(safe_at_once=False, slice_octets=100_000)
+    session = Session(safe_at_once=False, slice_bytes=100_000)
     session.receive(encode_window(1) + events_of(1))  # not safe before the end
     tracemalloc.start()
     try:
@@ -227,14 +227,14 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
 
     counts = ("events", "windows", "acks", "keepalives", "received", "safe", "acknowledged")
     assert figures() == {
-        **dict.fromkeys((*counts, "held_octets", "unacknowledged"), 0),
+        **dict.fromkeys((*counts, "held_bytes", "unacknowledged"), 0),
         **{"state": "EMPTY", "window": 1, "paused": False, "finished": False, "whole": True},
     }
     changed = Figures(figures)
     places: list[int] = []
 
-    def receive(octets: bytes, now: float) -> None:
-        places.extend(event.position for event in reader.receive(octets, now))  # type: ignore[union-attr]
+    def receive(nbytes: bytes, now: float) -> None:
+        places.extend(event.position for event in reader.receive(nbytes, now))  # type: ignore[union-attr]
 
     steps: list[tuple[Callable[[], object], dict[str, Any], bytes]] = [
         (lambda: receive(encode_window(3), 1.0), {"window": 3}, b""),
@@ -247,7 +247,7 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
             lambda: receive(encode_json([9], [b"c"]) + b"2W", 3.0),
             {
                 **{"events": 3, "received": 3, "windows": 1, "unacknowledged": 3},
-                **{"state": "EMPTY", "held_octets": 2, "whole": False},
+                **{"state": "EMPTY", "held_bytes": 2, "whole": False},
             },
             b"",
         ),
@@ -263,7 +263,7 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
         (lambda: reader.resumed(26.0), {"paused": False}, b""),
         (
             lambda: receive(encode_window(0)[2:], 27.0),
-            {"acks": 2, "held_octets": 0, "whole": True},
+            {"acks": 2, "held_bytes": 0, "whole": True},
             encode_ack(0),
         ),
         (
@@ -281,8 +281,8 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
         (lambda: reader.drain(99.0), {"state": "DRAINING", "finished": True}, b""),
         (lambda: reader.lost(99.0), {"state": "CLOSED"}, b""),
     ]
-    for number, (step, expected, octets) in enumerate(steps):
-        assert (changed(step()), reader.outputs()) == (expected, octets), f"step {number}"
+    for number, (step, expected, nbytes) in enumerate(steps):
+        assert (changed(step()), reader.outputs()) == (expected, nbytes), f"step {number}"
 
 
 def test_windows_of_one_read_are_counted_each__LJ_07() -> None:
@@ -447,11 +447,11 @@ def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() 
     assert told == [13.0, 16.0]
 
 
-def test_octets_of_a_compressed_frame_that_trickle_in_do_not_put_a_keep_alive_off__NB_10() -> None:
+def test_bytes_of_a_compressed_frame_that_trickle_in_do_not_put_a_keep_alive_off__NB_10() -> None:
     reader = Reader(limits(TIMES))
     told = []
-    for at, octet in enumerate(CUT[:12]):
-        reader.receive(bytes([octet]), float(at))
+    for at, byte in enumerate(CUT[:12]):
+        reader.receive(bytes([byte]), float(at))
         reader.advance(float(at))
         told += [at] if reader.outputs() else []
     assert told == [4, 7, 10]
@@ -507,7 +507,7 @@ def test_a_reader_which_stops_acks_whole_windows_and_no_part_of_another():
 
 def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_not_finished():
     """LJ-08."""
-    reader = Reader(limits({"slice_octets": 500}))
+    reader = Reader(limits({"slice_bytes": 500}))
     windows = (encode_window(1) + events_of(1)) * 50
     events = reader.receive(encode_compressed(windows), 0.0)
     while not events:
@@ -556,7 +556,7 @@ def test_a_captured_shipper_gets_exactly_the_acks_it_got(name):
 
 
 def test_the_captured_slow_reader_is_matched_by_ours():
-    """LJ-14: keep-alives, then the ack, octet for octet, when the sink is as slow."""
+    """LJ-14: keep-alives, then the ack, byte for byte, when the sink is as slow."""
     sent, answered = captured("v2_keepalive_golumber")
     windows = answered.split(encode_ack(5))
     assert windows[-1] == b""
@@ -626,7 +626,7 @@ def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
     session.receive((encode_window(2) + encode_json([1, 2], [b"a", b"bc"])) * 3)
     (event,) = session.events
     assert (event.sequences, event.bodies) == ([1, 2] * 3, [b"a", b"bc"] * 3)
-    assert len(event.bodies.octets) == event.octets - 6 * 10 == 3 * 3
+    assert len(event.bodies.nbytes) == event.nbytes - 6 * 10 == 3 * 3
 
 
 def test_a_short_run_does_not_keep_a_long_read_in_memory():
@@ -634,7 +634,7 @@ def test_a_short_run_does_not_keep_a_long_read_in_memory():
     session = Session()
     session.receive(encode_json([1], [b"short"]) + encode_data([2], [{"k": "v" * 5000}]))
     assert session.events[0].bodies == [b"short"]
-    assert session.events[0].bodies.octets == b"short"
+    assert session.events[0].bodies.nbytes == b"short"
 
 
 def test_long_runs_are_events_of_their_own():

@@ -101,7 +101,7 @@ class Ingest(Case):
 
 class Faults(Case):
     def test_a_fault_closes_with_one_line_a_counter_and_no_ack(self):
-        """LJ-16: peer address, reason, first octets in hex."""
+        """LJ-16: peer address, reason, first bytes in hex."""
         server, transport = self.connect()
         server.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
         self.assertTrue(transport.disconnecting)
@@ -109,7 +109,7 @@ class Faults(Case):
         self.assertEqual(
             self.lines,
             [
-                "192.0.2.7:54321: closed without ack: version octet 0x47, not '1' or '2' "
+                "192.0.2.7:54321: closed without ack: version byte 0x47, not '1' or '2' "
                 "(starts with 47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a)"
             ],
         )
@@ -122,7 +122,7 @@ class Faults(Case):
 class KeepAlives(Case):
     def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
         """LJ-14."""
-        server, transport = self.connect(unsafe_octets=1, drain=100)
+        server, transport = self.connect(unsafe_bytes=1, drain=100)
         server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
         self.factory.drain()
         self.clock.pump([0.5] * 13)
@@ -134,9 +134,9 @@ class KeepAlives(Case):
 
 
 class BackPressure(Case):
-    def test_reading_pauses_above_the_unsafe_octets_of_a_connection(self):
-        """LJ-17: then goes on when the sink has caught up; safe octets no longer count."""
-        server, transport = self.connect(unsafe_octets=10_000)
+    def test_reading_pauses_above_the_unsafe_bytes_of_a_connection(self):
+        """LJ-17: then goes on when the sink has caught up; safe bytes no longer count."""
+        server, transport = self.connect(unsafe_bytes=10_000)
         server.dataReceived(encode_window(1000) + encode_json([1], [b"x" * 6000]))
         self.assertEqual(transport.producerState, "producing")
         server.dataReceived(encode_json([2], [b"x" * 6000]))
@@ -152,8 +152,8 @@ class BackPressure(Case):
         self.lose(server)
 
     def test_batches_weigh_however_little_is_in_them(self):
-        """LJ-17: each is objects in memory, and a peer chooses how many it makes of its octets."""
-        server, transport = self.connect(unsafe_octets=10_000)
+        """LJ-17: each is objects in memory, and a peer chooses how many it makes of its bytes."""
+        server, transport = self.connect(unsafe_bytes=10_000)
         tiny = encode_json([1], [b""]) + encode_data([2], [{}])
         server.dataReceived(encode_window(1000) + tiny * 2)
         self.assertEqual(transport.producerState, "producing")
@@ -166,7 +166,7 @@ class BackPressure(Case):
 
     def test_a_large_compressed_frame_is_decoded_over_several_turns(self):
         """LJ-13: and what waits for the sink holds the decoding back too."""
-        server, transport = self.connect(slice_octets=10_000, unsafe_octets=20_000)
+        server, transport = self.connect(slice_bytes=10_000, unsafe_bytes=20_000)
         body = b"x" * 900
         frame = encode_compressed(encode_window(60) + encode_json(range(1, 61), [body] * 60))
         server.dataReceived(frame)
@@ -188,8 +188,8 @@ class Unfinished(Case):
     """FAULTS: what all connections hold of unfinished frames is bounded in all."""
 
     def test_pairs_without_end_are_cut_off_and_a_good_writer_is_acknowledged__NB_02(self):
-        """NB-02: a thousand pairs of a D frame take ten times the octets that have come."""
-        good, transport = self.connect(process_held_octets=300_000)
+        """NB-02: a thousand pairs of a D frame take ten times the bytes that have come."""
+        good, transport = self.connect(process_held_bytes=300_000)
         pairs = b"".join(struct.pack(">I", 2) + b"%02x" % (n % 256) for n in range(2046))
         begun = b"2D" + struct.pack(">II", 1, 1024) + pairs
         crowd = [self.another() for _ in range(5)]
@@ -207,10 +207,10 @@ class Unfinished(Case):
 class Refused(Case):
     def test_a_batch_which_comes_again_is_told_with_how_often_it_was_refused(self):
         """NB-10: a refused batch comes again for ever; the line names the option and the count."""
-        server, _ = self.connect(json_octets=100)
+        server, _ = self.connect(json_bytes=100)
         frame = encode_json([1], [b"x" * 200])
         server.dataReceived(frame)
-        self.assertIn("a document of 200 octets; json-octets is 100 (", self.lines[-1])
+        self.assertIn("a document of 200 bytes; json-bytes is 100 (", self.lines[-1])
         self.lose(server)
         for times in (2, 3):
             server, _ = self.another()
@@ -219,7 +219,7 @@ class Refused(Case):
             server.connectionLost(Failure(ConnectionDone()))
         server, _ = self.another()
         server.dataReceived(encode_json([2], [b"x" * 200]))  # another one
-        self.assertIn("json-octets is 100 (", self.lines[-1])
+        self.assertIn("json-bytes is 100 (", self.lines[-1])
         server.connectionLost(Failure(ConnectionDone()))
 
 
@@ -238,7 +238,7 @@ class TheEnd(Case):
 
     def test_a_half_close_behind_a_large_compressed_frame_waits_for_all_of_it(self):
         """LJ-19."""
-        server, transport = self.connect(slice_octets=1000)
+        server, transport = self.connect(slice_bytes=1000)
         count = 60
         server.dataReceived(
             encode_compressed(encode_json(range(count), [b"x" * 900] * count) + encode_window(9))
@@ -270,7 +270,7 @@ class TheEnd(Case):
 
     def test_draining_acks_nothing_of_a_compressed_frame_which_was_not_read_to_its_end(self):
         """LJ-08: nobody knows yet whether it ends well; this one ends with a partial frame."""
-        server, transport = self.connect(slice_octets=500)
+        server, transport = self.connect(slice_bytes=500)
         body = b"x" * 200
         windows = b"".join(encode_window(1) + encode_json([n], [body]) for n in range(1, 20))
         server.dataReceived(encode_window(1) + encode_json([77], [body]))
@@ -318,7 +318,7 @@ def test_a_large_event_passes_in_either_way(version, body):
 
 @implementer(IStreamClientEndpoint)
 class Wire:
-    """An endpoint which joins a client to a server of ours; the test moves the octets."""
+    """An endpoint which joins a client to a server of ours; the test moves the bytes."""
 
     def __init__(self, server_factory):
         self.server_factory = server_factory
@@ -344,7 +344,7 @@ class Wire:
         return refused
 
     def move(self, cut=None):
-        """Carry up to ``cut`` octets each way; True if there were any."""
+        """Carry up to ``cut`` bytes each way; True if there were any."""
         moved = False
         for sender, receiver in ((1, 2), (3, 0)):
             if not self.ends:

@@ -26,15 +26,15 @@ MEBI = 1 << 20
 SLICE = 4 * MEBI
 
 
-def varied(octets, source, vocabulary=6000):
+def varied(nbytes, source, vocabulary=6000):
     """A line of words, which compresses about 3 : 1."""
     words = [b"%x" % source.getrandbits(28) for _ in range(vocabulary)]
-    line = b" ".join(source.choices(words, k=octets // 7))
-    return b'{"message":"' + line[: octets - 14] + b'"}'
+    line = b" ".join(source.choices(words, k=nbytes // 7))
+    return b'{"message":"' + line[: nbytes - 14] + b'"}'
 
 
-def alike(octets):
-    return b'{"message":"' + (b"the very same words " * (octets // 20))[: octets - 14] + b'"}'
+def alike(nbytes):
+    return b'{"message":"' + (b"the very same words " * (nbytes // 20))[: nbytes - 14] + b'"}'
 
 
 def batch(bodies):
@@ -54,14 +54,14 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_large_batches_land_whole_with_the_memory_of_the_compressed_octets_and_slices(name):
+def test_large_batches_land_whole_with_the_memory_of_the_compressed_bytes_and_slices(name):
     """NB-10, LJ-17: what filebeat sends at its defaults is acknowledged; nothing else is held."""
     bodies = BATCHES[name]()
     octets, count, total, first = batch(bodies), len(bodies), sum(map(len, bodies)), bodies[0]
     del bodies
     session = Session()
     reader = session.reader
-    landed = landed_octets = held = 0
+    landed = landed_bytes = held = 0
     tracemalloc.start()
     try:
         pieces = [octets[at : at + MEBI] for at in range(0, len(octets), MEBI)]
@@ -70,14 +70,14 @@ def test_large_batches_land_whole_with_the_memory_of_the_compressed_octets_and_s
                 assert not isinstance(event, Fault), event
                 assert landed or event.bodies[0] == first
                 landed += len(event.bodies)
-                landed_octets += sum(map(len, event.bodies))
+                landed_bytes += sum(map(len, event.bodies))
                 reader.made_safe(event.position, 0.0)
             held = max(held, reader.held)
             events = event = None
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (landed, landed_octets) == (count, total)
+    assert (landed, landed_bytes) == (count, total)
     assert session.acks() == [(2, count)]
     assert held <= len(octets) + 2 * SLICE + len(first)
     assert peak <= 1.25 * len(octets) + 6 * SLICE + 2 * len(first)
@@ -114,17 +114,17 @@ def test_a_bomb_is_refused_early_and_nothing_of_it_is_stored():
     (fault,) = session.events
     assert fault.reason == "inflated-limit"
     assert fault.text.endswith("; inflated-ratio is 500")
-    assert f"more than {500 * len(payload)} octets" in fault.text
+    assert f"more than {500 * len(payload)} bytes" in fault.text
 
 
-def test_beyond_64_mib_a_frame_may_inflate_to_500_times_its_octets():
+def test_beyond_64_mib_a_frame_may_inflate_to_500_times_its_bytes():
     """LJ-17: alike lines are 146 : 1 and land; the ratio is an option."""
     octets = batch([alike(400_000)] * 200)
     session = Session()
     assert session.receive(octets) == [(2, 200)]
     strict = Session(inflated_ratio=1)
     strict.receive(octets)
-    assert strict.events[-1].text.endswith("; inflated-octets is 67108864")
+    assert strict.events[-1].text.endswith("; inflated-bytes is 67108864")
 
 
 @pytest.mark.parametrize(
@@ -143,31 +143,31 @@ def test_beyond_64_mib_a_frame_may_inflate_to_500_times_its_octets():
 def test_a_compressed_frame_may_end_as_many_windows_as_the_limit__LJ_17__NB_10(inner, windows):
     """Announced or ended, whichever are more; a short one ends with the next."""
     for limit, faults in ((windows, 0), (windows - 1, 1)):
-        for slice_octets in (1000, SLICE):
-            session = Session(slice_octets=slice_octets, compressed_windows=limit)
+        for slice_bytes in (1000, SLICE):
+            session = Session(slice_bytes=slice_bytes, compressed_windows=limit)
             session.receive(encode_compressed(inner))
             found = [event for event in session.events if isinstance(event, Fault)]
-            assert [fault.octets for fault in found] == [encode_compressed(inner)[:16]] * faults
+            assert [fault.nbytes for fault in found] == [encode_compressed(inner)[:16]] * faults
             assert all(fault.text.endswith(f"compressed-windows is {limit}") for fault in found)
             assert not faults or len(session.events) == 1
 
 
 def test_nested_frames_have_bounds_of_their_own():
-    """LJ-17: a fourth of inflated-octets compressed, and all of it inflated, within one C frame."""
+    """LJ-17: a fourth of inflated-bytes compressed, and all of it inflated, within one C frame."""
     inner = encode_compressed(encode_json([1], [b"a" * 5000]))
     random = encode_compressed(encode_json([1], [Random(7).randbytes(2000)]))
     for frame, value in ((random, 16_800), (inner, 10_200)):
         for count, faults in ((2, 0), (3, 1)):
-            session = Session(inflated_octets=value)
+            session = Session(inflated_bytes=value)
             session.receive(encode_compressed(frame * count))
             found = [event.text for event in session.events if isinstance(event, Fault)]
             assert len(found) == faults
-            assert all(text.endswith(f"; inflated-octets is {value}") for text in found)
+            assert all(text.endswith(f"; inflated-bytes is {value}") for text in found)
 
 
 def test_acks_wait_for_the_good_end_of_a_large_frame():
     """LJ-08, NB-10: also those of windows which are complete and safe in the middle of it."""
-    session = Session(slice_octets=10_000)
+    session = Session(slice_bytes=10_000)
     frames = encode_window(10) + encode_json(range(1, 101), [b"x" * 900] * 100)
     reader = session.reader
     acks = []
@@ -182,10 +182,10 @@ def test_acks_wait_for_the_good_end_of_a_large_frame():
 # ── Keep-alives ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_keep_alives_run_from_the_first_octets_of_a_compressed_frame():
+def test_keep_alives_run_from_the_first_bytes_of_a_compressed_frame():
     """NB-10, LJ-14: while it arrives, and while the disk pauses us in the middle of it."""
     frame = encode_compressed(encode_json(range(1, 101), [b"x" * 900] * 100))
-    session = Session(safe_at_once=False, slice_octets=10_000, keepalive=3)
+    session = Session(safe_at_once=False, slice_bytes=10_000, keepalive=3)
     session.receive(encode_window(100) + frame[:2])
     assert session.wait(7) == [(2, 0), (2, 0)]
     reader = session.reader
@@ -211,7 +211,7 @@ def test_a_version_1_writer_gets_no_keep_alives_while_it_sends_a_compressed_fram
     assert session.wait(10) == []
     session.receive(first[20:])
     session.wait(2)
-    session.receive(frame[:20])  # its octets say version 2, its events said 1
+    session.receive(frame[:20])  # its bytes say version 2, its events said 1
     assert session.wait(10) == []
 
 
@@ -242,8 +242,8 @@ def test_a_compressed_frame_of_which_the_rest_is_to_come_gets_keep_alives__LJ_14
 
 def read_with(pieces, **changes):
     session = Session(
-        **{"compressed-octets": 2000, "inflated-octets": 5000, "inflated-ratio": 1},
-        **{"json-octets": 2000, "data-octets": 2000},
+        **{"compressed-bytes": 2000, "inflated-bytes": 5000, "inflated-ratio": 1},
+        **{"json-bytes": 2000, "data-bytes": 2000},
         **changes,
     )
     return [ack for piece in pieces for ack in session.receive(piece)], session.flat
@@ -259,7 +259,7 @@ def test_reading_twice_gives_what_reading_once_gives(part):
     for seed in range(part * 60, part * 60 + 60):
         stream = lumberjack_stream(Random(seed))
         (acks, once), *others = [
-            read_with([stream], slice_octets=octets) for octets in (SLICE, 3000, 500, 60)
+            read_with([stream], slice_bytes=octets) for octets in (SLICE, 3000, 500, 60)
         ]
         for acks_twice, twice in others:
             if is_fault(once[-1:]):
@@ -274,7 +274,7 @@ def test_every_split_of_a_frame_read_twice_gives_the_same_events():
     nested = encode_compressed(encode_json([4, 5], [b"n" * 300] * 2))
     inner = events_of(1, 2) + encode_window(2) + encode_data([3], [{"k": "v" * 400}]) + nested
     octets = encode_window(3) + encode_compressed(inner) + encode_json([1], [b""]) + nested
-    whole = read_with([octets], slice_octets=200)
+    whole = read_with([octets], slice_bytes=200)
     assert len(whole[1]) == 8
     for pieces in splits(octets):
-        assert read_with(pieces, slice_octets=200) == whole
+        assert read_with(pieces, slice_bytes=200) == whole

@@ -295,7 +295,7 @@ class Failing(Case):
         self.assertEqual([formatEvent(event) for event in events if "peer" in event], [])
         self.assertEqual(self.factory.counters["faults"], 0)
 
-    async def test_tls_on_a_plain_port_is_told_with_its_first_octets(self):
+    async def test_tls_on_a_plain_port_is_told_with_its_first_bytes(self):
         """LJ-16: the usual mistake; the record type and version stand in the log."""
         await self.listen("tcp:0:interface=127.0.0.1")
         await self.refused()

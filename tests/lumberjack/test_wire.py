@@ -1,4 +1,4 @@
-"""What a reader makes of octets: whole, cut anywhere, compressed, broken and too large.
+"""What a reader makes of bytes: whole, cut anywhere, compressed, broken and too large.
 
 Whatever is said here holds of the compiled loops and of those in Python.  ``tests/fuzz`` spoils
 streams of its own and compares both, too.
@@ -26,7 +26,7 @@ from tests.lumberjack.frames import (
     encode_window,
     events_of,
 )
-from tests.tools.octets import deflated
+from tests.tools.byte_streams import deflated
 from twisted_msgproto.lumberjack import Reader
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.testing import splits
@@ -34,16 +34,16 @@ from twisted_msgproto.testing import splits
 pytestmark = pytest.mark.usefixtures("form")
 
 
-def read(octets, **limits):
-    """A session which has read ``octets``."""
+def read(nbytes, **limits):
+    """A session which has read ``nbytes``."""
     session = Session(**limits)
-    session.receive(octets)
+    session.receive(nbytes)
     return session
 
 
-def fault(octets, **limits):
+def fault(nbytes, **limits):
     """The reason of the fault, which is the last event."""
-    kind, reason = read(octets, **limits).flat[-1]
+    kind, reason = read(nbytes, **limits).flat[-1]
     assert kind == "fault"
     return reason
 
@@ -55,7 +55,7 @@ KEYS_CHANGE = [
     *({"a": "8", "bb": "9"}, {"a": "", "": "x"}, {str(n): "" for n in range(65)}),
     *({"k": "long before it\udce9"}, {"\udcff": "v"}, {"": ""}, {"é": "ü" * 9}),
 ]
-"""The keys of the frame before are only a guess; text that is not UTF-8 keeps its octets."""
+"""The keys of the frame before are only a guess; text that is not UTF-8 keeps its bytes."""
 
 PAIR = b"\0\0\0\x01k\0\0\0\x01"
 STREAMS = {
@@ -92,7 +92,7 @@ STREAMS = {
         encode_compressed(b"") + encode_compressed(b"", version=V1) + events_of(1),
         [(1, b"1")],
     ),
-    "LJ-08: octets after the zlib stream": (
+    "LJ-08: bytes after the zlib stream": (
         compressed(zlib.compress(events_of(1)) + b"tail")
         + compressed(zlib.compress(events_of(2)) + bytes(70_000))
         + events_of(3),
@@ -122,8 +122,8 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
     whole = read(octets)
     assert [event[1:] for event in whole.flat] == events
     assert (whole.reader.held, whole.reader.whole) == (0, True)
-    for slice_octets in (1, 150, 3000):
-        assert read(octets, slice_octets=slice_octets).flat == whole.flat
+    for slice_bytes in (1, 150, 3000):
+        assert read(octets, slice_bytes=slice_bytes).flat == whole.flat
     for pieces in splits(octets, everywhere=60):
         session = Session()
         for piece in pieces:
@@ -182,7 +182,7 @@ def test_a_bomb_never_materialises():
     """
     payload = deflated(encode_window(5) * 66_667, 1000)
     assert len(payload) < 620_000
-    changes = {"inflated_octets": 5_000_000, "inflated_ratio": 1, "compressed_windows": 1 << 30}
+    changes = {"inflated_bytes": 5_000_000, "inflated_ratio": 1, "compressed_windows": 1 << 30}
     session, largest, reasons = Session(**changes), 0, []
     for events in session.turns(compressed(payload)):
         largest = max(largest, session.reader.held)
@@ -196,38 +196,38 @@ def test_the_bound_on_inflating_is_summed_over_nesting_and_begins_anew_with_the_
     """LJ-08: each of two nested frames is below the limit, together they are above it."""
     inner = encode_compressed(encode_json([1], [b"a" * 600]))
     both = encode_compressed(encode_json([1], [b"b" * 600]) + inner, 1)
-    assert fault(both, inflated_octets=1200, inflated_ratio=1) == "inflated-limit"
-    assert len(read(both * 3, inflated_octets=2000, inflated_ratio=1).flat) == 6
+    assert fault(both, inflated_bytes=1200, inflated_ratio=1) == "inflated-limit"
+    assert len(read(both * 3, inflated_bytes=2000, inflated_ratio=1).flat) == 6
 
 
 DOCUMENTS = encode_json([1, 2], [b"a" * 500, b"b" * 3000])
 LARGEST = encode_data([1], [{"k" * 10: "v" * 300, "é": "w" * 40}])
 
 LEAST = {
-    "compressed-octets": (len(encode_compressed(DOCUMENTS)) - 6, encode_compressed(DOCUMENTS)),
-    "inflated-octets": (len(DOCUMENTS), encode_compressed(DOCUMENTS)),
-    "json-octets": (3000, encode_compressed(DOCUMENTS)),
-    "json-octets, plain": (3000, DOCUMENTS),
+    "compressed-bytes": (len(encode_compressed(DOCUMENTS)) - 6, encode_compressed(DOCUMENTS)),
+    "inflated-bytes": (len(DOCUMENTS), encode_compressed(DOCUMENTS)),
+    "json-bytes": (3000, encode_compressed(DOCUMENTS)),
+    "json-bytes, plain": (3000, DOCUMENTS),
     "window": (4, encode_window(4) + events_of(1)),
-    "data-octets": (len(LARGEST), LARGEST),
+    "data-bytes": (len(LARGEST), LARGEST),
 }
-"""Limit → the least that reads these octets."""
+"""Limit → the least that reads these bytes."""
 
 
 @pytest.mark.parametrize("name", LEAST)
 def test_what_is_at_a_limit_is_read_and_one_more_is_not__LJ_17(name):
-    """At once, twice, and octet by octet; what is above it is not even held."""
+    """At once, twice, and byte by byte; what is above it is not even held."""
     most, octets = LEAST[name]
     limit = name.partition(",")[0]
     for pieces in ([octets * 2], [octets[at : at + 1] for at in range(len(octets))]):
-        for value, faults in ((most, []), (most - 1, [f"{limit.removesuffix('-octets')}-limit"])):
+        for value, faults in ((most, []), (most - 1, [f"{limit.removesuffix('-bytes')}-limit"])):
             session = Session(**{limit: value, "inflated_ratio": 1})
             for piece in pieces:
                 session.receive(piece)
             found = [event.reason for event in session.events if hasattr(event, "reason")]
             reasons = {"compressed", "inflated"}
             assert len(found) == len(faults)
-            assert limit.removesuffix("-octets") in reasons or found == faults
+            assert limit.removesuffix("-bytes") in reasons or found == faults
 
 
 # ── Faults ──────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +252,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_each_limit_is_checked_on_the_header(name):
-    """LJ-07, LJ-16, LJ-17: before a single octet is held for what it announces."""
+    """LJ-07, LJ-16, LJ-17: before a single byte is held for what it announces."""
     reason = name.removesuffix("-tls").removesuffix("-all")
     for pieces in splits(events_of(1) + HOSTILE[name]):
         session = Session()
@@ -263,12 +263,12 @@ def test_each_limit_is_checked_on_the_header(name):
         assert session.receive(events_of(2)) == []
 
 
-def test_a_fault_shows_the_first_octets_of_what_was_not_understood():
+def test_a_fault_shows_the_first_bytes_of_what_was_not_understood():
     """LJ-16: HTTP or TLS sent to the plain port is the usual cause; also within a C frame."""
     last = read(b"GET / HTTP/1.1\r\nHost: x\r\n").events[-1]
-    assert last.octets == b"GET / HTTP/1.1\r\n"
-    assert last.text == "version octet 0x47, not '1' or '2'"
-    assert read(encode_compressed(events_of(1) + b"2Zabc")).events[-1].octets[:2] == b"2Z"
+    assert last.nbytes == b"GET / HTTP/1.1\r\n"
+    assert last.text == "version byte 0x47, not '1' or '2'"
+    assert read(encode_compressed(events_of(1) + b"2Zabc")).events[-1].nbytes[:2] == b"2Z"
 
 
 def test_a_document_above_its_limit_keeps_the_windows_before_it_and_no_other():
@@ -276,19 +276,19 @@ def test_a_document_above_its_limit_keeps_the_windows_before_it_and_no_other():
     a, above, b = encode_json([1], [b"x"]), encode_json([2], [b"y" * 11]), encode_json([3], [b"z"])
     octets = encode_window(3) + a + encode_window(2) + above + encode_window(5) + b
     for pieces in splits(octets):
-        session = Session(json_octets=10)
+        session = Session(json_bytes=10)
         for piece in pieces:
             session.receive(piece)
         assert session.flat == [("JsonReceived", 1, b"x"), ("fault", "json-limit")]
         assert session.reader.snapshot()["window"] == 2
-        assert above.startswith(session.events[-1].octets)
+        assert above.startswith(session.events[-1].nbytes)
 
 
 # ── Turns ───────────────────────────────────────────────────────────────────────────────────────
 
 MANY = {str(key): "" for key in range(1000)}
 TURNS = {
-    # octets, octets of a slice, the fewest turns
+    # bytes, bytes of a slice, the fewest turns
     "NB-10: documents of nothing": (encode_json(range(5000), [b""] * 5000), 10_000, 40),
     "LJ-13: mappings of nothing": (encode_data([7] * 500, [{}] * 500), 10_000, 5),
     "LJ-13: windows of one": ((encode_window(1) + encode_json([1], [b""])) * 500, 10_000, 45),
@@ -312,17 +312,17 @@ TURNS = {
 
 @pytest.mark.parametrize("name", TURNS)
 def test_a_turn_of_decoding_ends_in_time(name):
-    """What makes work or objects weighs more than its octets where a turn ends."""
-    octets, slice_octets, fewest = TURNS[name]
-    session = Session(slice_octets=slice_octets)
+    """What makes work or objects weighs more than its bytes where a turn ends."""
+    octets, slice_bytes, fewest = TURNS[name]
+    session = Session(slice_bytes=slice_bytes)
     turns = [list(events) for events in session.turns(octets)]
     assert len(turns) >= fewest
     assert not any(hasattr(event, "reason") for events in turns for event in events)
     assert (session.reader.held, session.reader.unfinished) == (0, False)
 
 
-def test_octets_which_arrive_while_a_compressed_frame_is_read_come_after_it():
-    session = Session(slice_octets=500)
+def test_bytes_which_arrive_while_a_compressed_frame_is_read_come_after_it():
+    session = Session(slice_bytes=500)
     events = session.reader.receive(encode_compressed(encode_json(range(9), [b"x" * 200] * 9)), 0.0)
     assert session.reader.unfinished
     session.events += events + session.reader.receive(events_of(77), 0.0)
@@ -330,11 +330,11 @@ def test_octets_which_arrive_while_a_compressed_frame_is_read_come_after_it():
     assert [number for _, number, _ in session.flat] == [*range(9), 77]
 
 
-def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_octets_only():
+def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_bytes_only():
     """LJ-13, LJ-20: nothing more can be decoded then, so reading must go on."""
     octets = encode_json([1, 2, 3], [b"x" * 200, b"y" * 200, b"z" * 200])
-    for slice_octets in range(1, 700, 7):
-        session = Session(slice_octets=slice_octets)
+    for slice_bytes in range(1, 700, 7):
+        session = Session(slice_bytes=slice_bytes)
         for piece in (octets[:430], octets[430:]):
             assert len([None for _ in session.turns(piece)]) < 10
         assert session.reader.snapshot()["received"] == 3
@@ -346,7 +346,7 @@ def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_octets_only():
 def test_a_large_compressed_frame_is_not_copied_while_it_comes__NB_02():
     bodies = [Random(number).randbytes(10_000) for number in range(100)]
     octets = encode_compressed(encode_json(range(100), bodies), level=1)
-    session = Session(slice_octets=20_000)
+    session = Session(slice_bytes=20_000)
     for start in range(0, len(octets) - 100_000, 100_000):
         session.receive(octets[start : min(start + 100_000, len(octets) - 100_000)])
     assert session.events == []
@@ -378,7 +378,7 @@ def without_end(pairs):
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pairs):
-    """NB-02, LJ-17: ten times their octets, which one octet a minute makes wait for hours."""
+    """NB-02, LJ-17: ten times their bytes, which one byte a minute makes wait for hours."""
     reader, octets = Reader(), without_end(pairs)
     tracemalloc.start()
     try:
@@ -411,7 +411,7 @@ needs_compiled = pytest.mark.skipif(
         (b"2J", -sys.maxsize, 2),
     ],
 )
-def test_positions_outside_of_the_octets_are_a_programmer_s_fault(name, octets, position, stop):
+def test_positions_outside_of_the_bytes_are_a_programmer_s_fault(name, octets, position, stop):
     from twisted_msgproto.lumberjack import _scan
 
     more = (1,) * (3 if name == "json_columns" else 6)
@@ -423,8 +423,8 @@ def test_positions_outside_of_the_octets_are_a_programmer_s_fault(name, octets, 
 
 @needs_compiled
 @pytest.mark.parametrize("name", ["json_columns", "data_columns"])
-@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many octets on such a machine")
-def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name):
+@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many bytes on such a machine")
+def test_bytes_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name):
     """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
     from twisted_msgproto.lumberjack import _scan
 

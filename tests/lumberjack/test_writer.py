@@ -79,16 +79,16 @@ def test_a_window_has_at_most_so_many_events():
 @pytest.mark.parametrize(
     ("octets", "sizes"), [(36, [3, 1]), (35, [2, 2]), (11, [1] * 4), (1, [1] * 4)]
 )
-def test_a_window_ends_before_it_has_too_many_octets__LJ_18(octets, sizes):
+def test_a_window_ends_before_it_has_too_many_bytes__LJ_18(octets, sizes):
     """However the events were handed in; one which is larger goes alone."""
     for cuts in ([4], [1, 1, 2], [3, 1], [1] * 4):
-        machine = writer({"window_octets": octets}, pipelining=9)
+        machine = writer({"window_bytes": octets}, pipelining=9)
         documents = [b"1", b"22", b"333", b"4444"]
         for cut in cuts:
             machine.send(documents[:cut])
             del documents[:cut]
         assert [window[0] for window in sent(machine)] == sizes
-        assert (machine.unsent, machine.unsent_octets) == (0, 0)
+        assert (machine.unsent, machine.unsent_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("level", [1, 3, 9])
@@ -100,30 +100,30 @@ def test_a_window_is_one_compressed_frame(level):
     octets = machine.outputs()
     frames = encode_json(range(1, 6), documents(5))
     assert octets == encode_window(5) + encode_compressed(frames, level)
-    assert machine.counters.octets == len(octets)
-    assert machine.counters.octets_uncompressed == 6 + len(frames)
+    assert machine.counters.bytes == len(octets)
+    assert machine.counters.bytes_uncompressed == 6 + len(frames)
 
 
 def test_what_would_be_above_the_readers_limits_when_compressed_is_written_plain():
     """LJ-17, LJ-18: neither the C frame nor what it inflates to may pass a limit."""
     noise = random.Random(1).randbytes(300)
-    machine = writer({"compressed_octets": 300}, compress=3)
+    machine = writer({"compressed_bytes": 300}, compress=3)
     machine.send([noise])
     machine.flush(0.0)
     assert machine.outputs() == encode_window(1) + encode_json([1], [noise])
     size = len(zlib.compress(encode_json([1], [noise]), 3))
-    machine = writer({"compressed_octets": size}, compress=3)
+    machine = writer({"compressed_bytes": size}, compress=3)
     machine.send([noise])
     machine.flush(0.0)
     assert machine.outputs()[6:8] == b"2C"
-    machine = writer({"inflated_octets": 109}, compress=3)
+    machine = writer({"inflated_bytes": 109}, compress=3)
     machine.send([b"x" * 100])
     machine.flush(0.0)
     assert machine.outputs()[6:8] == b"2J"
 
 
 def test_version_1_writes_data_frames_only():
-    """LJ-21, LJ-03: pairs, also empty ones; surrogate escapes are octets again."""
+    """LJ-21, LJ-03: pairs, also empty ones; surrogate escapes are bytes again."""
     mappings = [{"a": "1", "schlüssel": "ü"}, {}, {"raw": "\udcff"}]
     machine = writer(version=1)
     machine.send(mappings)
@@ -139,7 +139,7 @@ def test_version_1_writes_data_frames_only():
 
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("written", [1, 2])
-def test_an_ack_of_either_version_octet_is_read(version, written):
+def test_an_ack_of_either_version_byte_is_read(version, written):
     """LJ-21, LJ-02."""
     machine = writer(version=written)
     machine.send([b"{}" if written == 2 else {}])
@@ -176,7 +176,7 @@ def test_a_parcel_is_acknowledged_with_its_last_event():
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("written", [1, 2])
 def test_ack_0_is_a_keep_alive_whatever_we_write(version, written):
-    """LJ-15, LJ-14: in either version octet, also while nothing is in flight."""
+    """LJ-15, LJ-14: in either version byte, also while nothing is in flight."""
     machine = writer(version=written)
     assert flat(machine.receive(encode_ack(0, version), 0.0)) == [("KeptAlive", 0, [])]
     machine.send([b"{}" if written == 2 else {}])
@@ -203,7 +203,7 @@ def test_an_ack_beyond_what_was_sent_is_a_protocol_error(sequence):
     """LJ-15: nothing of it counts, and everything is given back."""
     machine = in_flight(5)
     (fault,) = machine.receive(encode_ack(sequence), 0.0)
-    assert (fault.reason, fault.octets) == ("ack", encode_ack(sequence))
+    assert (fault.reason, fault.nbytes) == ("ack", encode_ack(sequence))
     assert fault.text == f"an ack of {sequence} of a window of 5"
     assert machine.snapshot()["state"] == "FAILED"
     assert machine.fault is fault
@@ -285,10 +285,10 @@ def test_acks_belong_to_the_oldest_window_in_flight():
 @pytest.mark.parametrize(
     ("name", "most", "events"),
     [
-        ("json-octets", 5, [b"12345", b"1"]),
+        ("json-bytes", 5, [b"12345", b"1"]),
         ("unsent-events", 3, [b"1", b"1", b"1"]),
-        ("unsent-octets", 36, [b"1", b"22", b"333"]),
-        ("data-octets", 23, [{"a": "äö"}]),
+        ("unsent-bytes", 36, [b"1", b"22", b"333"]),
+        ("data-bytes", 23, [{"a": "äö"}]),
     ],
 )
 def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not__LJ_17__LJ_18(name, most, events):
@@ -296,11 +296,11 @@ def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not__LJ_17__LJ_18(name,
     machine = writer({name: most}, version=version)
     machine.send(events)
     assert [window[2] for window in sent(machine)] == [events]
-    assert machine.unsent_octets == 0
+    assert machine.unsent_bytes == 0
     machine = writer({name: most - 1}, version=version)
     with pytest.raises(LimitExceeded):
         machine.send(events)
-    assert (machine.unsent, machine.unsent_octets) == (0, 0)
+    assert (machine.unsent, machine.unsent_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     machine.receive(encode_ack(1), 0.0)
     parcels = unanswered(machine)
     assert [(parcel.token, parcel.acknowledged) for parcel in parcels] == [("b", 2), ("c", 0)]
-    assert (machine.unsent, machine.unsent_octets, machine.in_flight) == (0, 0, 0)
+    assert (machine.unsent, machine.unsent_bytes, machine.in_flight) == (0, 0, 0)
     assert machine.snapshot()["state"] == "CLOSED"
     assert unanswered(machine) == []
     assert machine.outputs() == b""
@@ -374,7 +374,7 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     assert other.unsent == 3
     assert sent(other) == [(3, [1, 2, 3], [b"4", b"5", b"6"])]
     assert flat(other.receive(encode_ack(3), 0.0)) == [("WindowAcknowledged", 3, ["b", "c"])]
-    assert (other.unsent_octets, other.unacknowledged) == (0, 0)
+    assert (other.unsent_bytes, other.unacknowledged) == (0, 0)
 
 
 def test_what_is_formed_and_not_written_yet_is_given_back_too():
@@ -406,7 +406,7 @@ def test_a_parcel_can_be_withdrawn_while_nothing_of_it_is_in_flight():
     assert not machine.withdraw(parcels[0])
     assert machine.withdraw(parcels[1])
     assert not machine.withdraw(parcels[1])
-    assert (machine.unsent, machine.unsent_octets) == (2, 22)
+    assert (machine.unsent, machine.unsent_bytes) == (2, 22)
     machine.receive(encode_ack(2), 0.0)
     sent(machine)
     assert [parcel.token for parcel in unanswered(machine)] == ["c"]
@@ -420,7 +420,7 @@ def test_a_parcel_which_is_partly_in_flight_cannot_be_withdrawn():
     assert not machine.withdraw(parcel)
     machine.receive(encode_ack(2), 0.0)
     assert machine.withdraw(parcel)
-    assert (machine.unsent, machine.unsent_octets) == (0, 0)
+    assert (machine.unsent, machine.unsent_bytes) == (0, 0)
     assert sent(machine) == []
 
 
@@ -543,10 +543,10 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
         own = {name: getattr(writer, name) for name in names}
         return {**asdict(writer.counters), **writer.snapshot(), **own}
 
-    counts = ("events", "windows", "acknowledged", "acks", "keepalives", "octets")
+    counts = ("events", "windows", "acknowledged", "acks", "keepalives", "bytes")
     assert figures() == {
-        **dict.fromkeys((*counts, "octets_uncompressed", "windows_in_flight"), 0),
-        **dict.fromkeys(("in_flight", "unsent", "unsent_octets", "unacknowledged"), 0),
+        **dict.fromkeys((*counts, "bytes_uncompressed", "windows_in_flight"), 0),
+        **dict.fromkeys(("in_flight", "unsent", "unsent_bytes", "unacknowledged"), 0),
         **{"state": "IDLE", "window": 2, "wanted": 2, "deadline": None},
         **{"full": False, "finished": False},
     }
@@ -559,26 +559,26 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
     steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
         (
             lambda: send(b"1", b"22", b"333"),
-            {"unsent": 3, "unsent_octets": 36, "unacknowledged": 3, "wanted": 0},
+            {"unsent": 3, "unsent_bytes": 36, "unacknowledged": 3, "wanted": 0},
             0,
         ),
         (
             lambda: send(b"4444", b"5"),
-            {"unsent": 5, "unsent_octets": 61, "unacknowledged": 5, "full": True},
+            {"unsent": 5, "unsent_bytes": 61, "unacknowledged": 5, "full": True},
             0,
         ),
-        (lambda: send(b"6"), {"unsent": 6, "unsent_octets": 72, "unacknowledged": 6}, 0),
+        (lambda: send(b"6"), {"unsent": 6, "unsent_bytes": 72, "unacknowledged": 6}, 0),
         (
             lambda: writer.withdraw(parcels[2]),
-            {"unsent": 5, "unsent_octets": 61, "unacknowledged": 5},
+            {"unsent": 5, "unsent_bytes": 61, "unacknowledged": 5},
             0,
         ),
         (
             lambda: writer.flush(1.0),
             {
-                **{"events": 4, "windows": 2, "octets": 62, "octets_uncompressed": 62},
+                **{"events": 4, "windows": 2, "bytes": 62, "bytes_uncompressed": 62},
                 **{"state": "BLOCKED", "windows_in_flight": 2, "in_flight": 4, "unsent": 1},
-                **{"unsent_octets": 11, "deadline": 31.0},
+                **{"unsent_bytes": 11, "deadline": 31.0},
             },
             62,
         ),
@@ -602,9 +602,9 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
         (
             lambda: writer.flush(6.0),
             {
-                **{"events": 5, "windows": 3, "octets": 79, "octets_uncompressed": 79},
+                **{"events": 5, "windows": 3, "bytes": 79, "bytes_uncompressed": 79},
                 **{"state": "BLOCKED", "windows_in_flight": 2, "in_flight": 3, "unsent": 0},
-                **{"unsent_octets": 0, "wanted": 0},
+                **{"unsent_bytes": 0, "wanted": 0},
             },
             17,
         ),
@@ -665,10 +665,10 @@ RECORDED = {
 """Recording → window, compression, pipelining of the foreign writer."""
 
 
-def frames(octets):
+def frames(nbytes):
     """Windows and documents as they were sent, compressed or not."""
     return [
-        inner for frame in frames_of(octets) for inner in (frame[2] if frame[0] == "C" else [frame])
+        inner for frame in frames_of(nbytes) for inner in (frame[2] if frame[0] == "C" else [frame])
     ]
 
 
@@ -697,6 +697,6 @@ def test_a_foreign_readers_answers_are_understood(name):
     assert writer.unacknowledged == 0
     assert acknowledged == len(bodies) / window
     assert (kept_alive > 0) == ("keepalive" in name)
-    # The same windows with the same numbers; plain even the same octets.
+    # The same windows with the same numbers; plain even the same bytes.
     assert frames(sent) == frames(recorded)
     assert compress or sent == recorded

@@ -116,7 +116,7 @@ class Case(SynchronousTestCase):
 
 
 class Remote:
-    """A peer of a server: all that it writes and reads is octets."""
+    """A peer of a server: all that it writes and reads is bytes."""
 
     def __init__(self, case: Case, factory: Any, extensions: str = "pub-sub") -> None:
         self.case, self.factory = case, factory
@@ -127,8 +127,8 @@ class Remote:
         self.came: list[Any] = []
         self.sent = self.settled = 0
 
-    def write(self, octets: bytes) -> None:
-        self.server.dataReceived(octets)
+    def write(self, nbytes: bytes) -> None:
+        self.server.dataReceived(nbytes)
 
     def send(self, destination: str, *bodies: bytes, properties: bytes = b"") -> None:
         first, self.sent = self.sent + 1, self.sent + len(bodies)

@@ -146,20 +146,20 @@ def encode_error(text: str) -> bytes:
     return _sized(ERROR, b"", text.encode())
 
 
-class _Octets:
-    """Octets from which a frame is taken; EOFError where it is not whole."""
+class _Bytes:
+    """Bytes from which a frame is taken; EOFError where it is not whole."""
 
-    def __init__(self, octets: bytes) -> None:
-        self.octets, self.at = octets, 0
+    def __init__(self, nbytes: bytes) -> None:
+        self.nbytes, self.at = nbytes, 0
 
     def take(self, count: int) -> bytes:
-        if self.at + count > len(self.octets):
+        if self.at + count > len(self.nbytes):
             raise EOFError
         self.at += count
-        return self.octets[self.at - count : self.at]
+        return self.nbytes[self.at - count : self.at]
 
-    def number(self, octets: int) -> int:
-        return int.from_bytes(self.take(octets), "big")
+    def number(self, nbytes: int) -> int:
+        return int.from_bytes(self.take(nbytes), "big")
 
     def handshake(self) -> Handshake:
         major, minor, flags = self.take(3)
@@ -186,12 +186,12 @@ class _Octets:
         return Part(*row) if flags & CONTINUED else row
 
 
-def decode(octets: bytes, handshakes: int = 0) -> list[Any]:
+def decode(nbytes: bytes, handshakes: int = 0) -> list[Any]:
     """Whole frames: handshakes first; messages as (number, destination, properties, payload)."""
-    source, found = _Octets(octets), list[Any]()
+    source, found = _Bytes(nbytes), list[Any]()
     while True:
         try:
-            if handshakes and octets[source.at : source.at + 1] not in (b"\4", b"\x0c"):
+            if handshakes and nbytes[source.at : source.at + 1] not in (b"\4", b"\x0c"):
                 found.append(source.handshake())
                 handshakes -= 1
             else:
@@ -206,16 +206,16 @@ def capture(direction: str) -> bytes:
     return b"".join(bytes.fromhex(line[4:]) for line in lines if line.startswith(direction))
 
 
-def cuts(octets: bytes, seed: int = 7, times: int = 6) -> Iterator[list[bytes]]:
-    """The stream whole, octet by octet, and cut at random places."""
-    yield [octets]
-    yield [octets[i : i + 1] for i in range(len(octets))]
+def cuts(nbytes: bytes, seed: int = 7, times: int = 6) -> Iterator[list[bytes]]:
+    """The stream whole, byte by byte, and cut at random places."""
+    yield [nbytes]
+    yield [nbytes[i : i + 1] for i in range(len(nbytes))]
     rng = random.Random(seed)
     for _ in range(times):
-        count = rng.randint(1, max(1, min(12, len(octets) - 1)))
-        places = sorted(rng.sample(range(1, max(2, len(octets))), min(count, len(octets) - 1)))
-        edges = [0, *places, len(octets)]
-        yield [octets[a:b] for a, b in pairwise(edges)]
+        count = rng.randint(1, max(1, min(12, len(nbytes) - 1)))
+        places = sorted(rng.sample(range(1, max(2, len(nbytes))), min(count, len(nbytes) - 1)))
+        edges = [0, *places, len(nbytes)]
+        yield [nbytes[a:b] for a, b in pairwise(edges)]
 
 
 # ── Machines ────────────────────────────────────────────────────────────────────────────────────
@@ -230,7 +230,7 @@ def proposal(required: str = "", optional: str = "", **rest: Any) -> Proposal:
 
 
 def pump(client: Session, server: Session, now: float = 0.0) -> tuple[list[Any], list[Any]]:
-    """Carry octets between two sides until both are silent; the events of each."""
+    """Carry bytes between two sides until both are silent; the events of each."""
     client_events, server_events = list[Any](), list[Any]()
     while True:
         up, down = client.outputs(), server.outputs()
@@ -263,8 +263,8 @@ def client_with(extensions: str = "", **changes: object) -> Client:
     return pair(proposal(extensions), None, limits(**changes), limits())[0]
 
 
-def receive(session: Session, octets: bytes, now: float = 0.0) -> list[Any]:
-    return session.receive(octets, now)
+def receive(session: Session, nbytes: bytes, now: float = 0.0) -> list[Any]:
+    return session.receive(nbytes, now)
 
 
 def receive_all(session: Session, chunks: Iterable[bytes]) -> list[Any]:
@@ -275,9 +275,9 @@ def state(session: Session) -> object:
     return session.snapshot()["state"]
 
 
-def broken(session: Session, octets: bytes, code: str = "protocol-error") -> list[Any]:
+def broken(session: Session, nbytes: bytes, code: str = "protocol-error") -> list[Any]:
     """The events of a read which breaks the protocol: an ERROR is written, then silence."""
-    events = receive(session, octets)
+    events = receive(session, nbytes)
     found = fault(events)
     assert found.reason == code, found
     assert session.fault is found

@@ -195,9 +195,9 @@ class Reference:
         self.sent += len(new)
         return b"".join(map(message, new))
 
-    def hear(self, octets: bytes) -> bytes:
+    def hear(self, nbytes: bytes) -> bytes:
         said = b""
-        for frame in decode(octets):
+        for frame in decode(nbytes):
             assert isinstance(frame, ExtensionFrame), frame
             number = int.from_bytes(frame.payload, "big")
             if number not in self.flying:
@@ -396,7 +396,7 @@ def test_an_ack_for_what_is_not_in_flight_is_ignored_and_counted(sequence: int) 
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\0\0\1"])
-def test_an_ack_has_two_octets(payload: bytes) -> None:
+def test_an_ack_has_two_bytes(payload: bytes) -> None:
     """MM-21"""
     client = client_with(BATCH + "4")
     client.send("a", b"")
@@ -539,8 +539,8 @@ def test_a_payload_has_at_most_16_mebibytes() -> None:
     whole = parts(*[(1, mib)] * 16)
     assert len(bodies(receive(server, whole))[0]) == 16 << 20
     events = broken(server, parts(*[(2, mib)] * 16, (2, b"x")), "limit-exceeded")
-    assert "payload-octets=16777216" in fault(list(events)).text
-    small = server_with(payload_octets=5)
+    assert "payload-bytes=16777216" in fault(list(events)).text
+    small = server_with(payload_bytes=5)
     broken(small, parts((1, b"abc"), (1, b"def")), "limit-exceeded")
 
 
@@ -567,7 +567,7 @@ def test_unfinished_parts_are_not_made_safe_with_what_came_before() -> None:
 
 def test_a_payload_above_our_own_limit_is_not_sent() -> None:
     """MM-31: the caller's work is above a limit"""
-    client = client_with(BATCH + "2", payload_octets=10)
+    client = client_with(BATCH + "2", payload_bytes=10)
     with pytest.raises(LimitExceeded):
         client.send("a", bytes(11))
     assert (client.in_flight, client.outputs()) == (0, b"")
@@ -576,7 +576,7 @@ def test_a_payload_above_our_own_limit_is_not_sent() -> None:
 
 def test_what_was_taken_in_may_be_passed_on() -> None:
     """MM-31: a broker's server may have taken larger payloads than it would send itself"""
-    server = server_with(payload_octets=1)
+    server = server_with(payload_bytes=1)
     payload = bytes((1 << 20) + 1)
     assert server.send_run(encode_address("a"), [payload]) == [1]
     assert len(written(server)) == 2

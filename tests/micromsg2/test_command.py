@@ -1,6 +1,6 @@
 """``msgproto send|recv micromsg2`` with servers of others, which know ``ack`` only (HO-16).
 
-The foreign server is made after a recorded session of the reference implementation: its octets are
+The foreign server is made after a recorded session of the reference implementation: its bytes are
 written and read here without this package's codec.
 """
 
@@ -52,13 +52,13 @@ class Foreign(Protocol):
         self.rude = rude
         self.openings = openings
         self.bodies = bodies
-        self.octets = b""
+        self.nbytes = b""
         self.handshakes = 0
         self.acknowledges = False
 
     def dataReceived(self, data: bytes) -> None:
-        self.octets += data
-        while self.octets and self.take():
+        self.nbytes += data
+        while self.nbytes and self.take():
             pass
 
     def take(self) -> bool:
@@ -67,10 +67,10 @@ class Foreign(Protocol):
     def take_handshake(self) -> bool:
         texts, place = [], 2
         for _ in range(3):
-            (size,) = struct.unpack_from(">H", self.octets, place)
-            texts.append(self.octets[place + 2 : place + 2 + size])
+            (size,) = struct.unpack_from(">H", self.nbytes, place)
+            texts.append(self.nbytes[place + 2 : place + 2 + size])
             place += 2 + size
-        self.octets = self.octets[place:]
+        self.nbytes = self.nbytes[place:]
         self.handshakes += 1
         required = {text.partition(b":")[0] for text in texts[1].split(b";") if text}
         if self.handshakes == 1:
@@ -86,14 +86,14 @@ class Foreign(Protocol):
         return True
 
     def take_message(self) -> bool:
-        flags, sequence, size = struct.unpack_from(">BHB", self.octets)
+        flags, sequence, size = struct.unpack_from(">BHB", self.nbytes)
         assert flags == 0
         place = 4 + size
-        (size,) = struct.unpack_from(">H", self.octets, place)
+        (size,) = struct.unpack_from(">H", self.nbytes, place)
         place += 2 + size
-        size = self.octets[place]
-        self.bodies.append(self.octets[place + 1 : place + 1 + size])
-        self.octets = self.octets[place + 1 + size :]
+        size = self.nbytes[place]
+        self.bodies.append(self.nbytes[place + 1 : place + 1 + size])
+        self.nbytes = self.nbytes[place + 1 + size :]
         if self.acknowledges:
             self.transport.write(b"\2\1\2" + struct.pack(">H", sequence))
         return True

@@ -221,7 +221,7 @@ def test_a_payload_of_several_parts_is_judged_as_a_whole() -> None:
 
 def test_json_is_checked_only_up_to_a_size() -> None:
     """HO-15, MM-28, MM-32: what is larger is carried as it is"""
-    server = server_with("json", json_octets=10)
+    server = server_with("json", json_bytes=10)
     assert bodies(receive(server, message(1, b'"12345678"'))) == [b'"12345678"']
     assert bodies(receive(server, message(2, b'"123456789"'))) == [b'"123456789"']
     assert bodies(receive(server, message(3, b"not json, too"))) == [b"not json, too"]
@@ -320,7 +320,7 @@ def test_a_type_is_sent_only_with_its_message() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"a" * 513, b"\xff"])
-def test_a_type_has_at_most_512_octets_of_utf_8(payload: bytes) -> None:
+def test_a_type_has_at_most_512_bytes_of_utf_8(payload: bytes) -> None:
     """MM-29"""
     broken(server_with("dotnet"), encode_extension(1, payload))
     server = server_with("dotnet")
@@ -332,7 +332,7 @@ def test_a_type_has_at_most_512_octets_of_utf_8(payload: bytes) -> None:
 
 TOKENS = 70_000
 LARGE = b"[" + b"[[[[]]]]," * (TOKENS // 9) + b"1]"
-"""JSON of which nearly every octet is a token which has to be looked at by itself."""
+"""JSON of which nearly every byte is a token which has to be looked at by itself."""
 
 BAD = LARGE[:-1]
 
@@ -386,7 +386,7 @@ def test_many_small_bodies_of_one_read_take_several_calls__NB_07() -> None:
 
 
 def test_however_it_is_cut_the_events_say_the_same_in_the_same_order() -> None:
-    """MM-28: also when octets come while a body is inspected"""
+    """MM-28: also when bytes come while a body is inspected"""
     many = 300_000 // 9
     in_parts = b"[" + b"[[[[]]]]," * many + b"1]"
     octets = b"".join(
@@ -559,7 +559,7 @@ class Turns(Case):
 
 
 def test_a_large_body_is_counted_like_a_small_one__MM_22__NB_02() -> None:
-    """MM-28: whether it is accepted or refused; its event has the octets of its properties, too."""
+    """MM-28: whether it is accepted or refused; its event has the bytes of its properties, too."""
     server = server_with("json;" + BATCH + "9")
     properties = b"a:jonas;b:N1;"
     receive(server, message(1, BAD, properties=properties))
@@ -568,4 +568,4 @@ def test_a_large_body_is_counted_like_a_small_one__MM_22__NB_02() -> None:
     receive(server, message(2, LARGE, properties=properties))
     (event,) = rest(server)
     assert server.counters.untyped == 2
-    assert event.octets == len(LARGE) + len(properties)
+    assert event.nbytes == len(LARGE) + len(properties)

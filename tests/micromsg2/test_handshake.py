@@ -48,9 +48,9 @@ def answered(
     return server, reply
 
 
-def refusal(side: Server | Client, octets: bytes) -> str:
+def refusal(side: Server | Client, nbytes: bytes) -> str:
     """What a side says to a handshake which it refuses."""
-    found = fault(side.receive(octets, 0.0))
+    found = fault(side.receive(nbytes, 0.0))
     assert side.fault is found
     assert state(side) == "FAILED"
     (error,) = decode(side.outputs(), 1)
@@ -139,7 +139,7 @@ def test_the_reference_lists_everything_as_required(required: str) -> None:
 
 @pytest.mark.parametrize("direction", ["C>S", "S>C"])
 def test_the_capture_is_replayed_in_both_roles(direction: str) -> None:
-    """MM-04, MM-05, MM-12, MM-22: whole and octet by octet, against each of our sides"""
+    """MM-04, MM-05, MM-12, MM-22: whole and byte by byte, against each of our sides"""
     octets = capture(direction)
     count = 2 if direction == "C>S" else 1
     whole: list[object] | None = None
@@ -363,7 +363,7 @@ def test_an_error_instead_of_a_handshake_ends_it_without_an_answer() -> None:
 
 @pytest.mark.parametrize("octets", [message(1), b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"])
 def test_what_is_no_handshake_is_refused(octets: bytes) -> None:
-    """MM-17, MM-33: a message's first octet is 0, a major version"""
+    """MM-17, MM-33: a message's first byte is 0, a major version"""
     server = Server()
     events = server.receive(octets + bytes(400), 0.0)
     assert fault(events).reason in ("protocol-error", "unsupported-version")
@@ -473,23 +473,23 @@ def test_a_proposal_offers_only_what_is_known_and_makes_sense() -> None:
 
 
 def test_what_cannot_be_written_is_no_proposal() -> None:
-    """HO-14, MM-02: an identity of 255 octets and a list of 65535 can"""
+    """HO-14, MM-02: an identity of 255 bytes and a list of 65535 can"""
     known = STANDARD.plus(Vendor)
 
-    def made(identity: str, key: str, octets: int) -> Proposal:
-        offer = Offer("x-vendor", {key: "b" * (octets - len(f"x-vendor:{key}="))})
+    def made(identity: str, key: str, nbytes: int) -> Proposal:
+        offer = Offer("x-vendor", {key: "b" * (nbytes - len(f"x-vendor:{key}="))})
         return Proposal(identity, required=(offer,), known=known)
 
     _, opening = opened(made("a" * 255, "a", 65535))
     assert len(opening.required[0].properties["a"]) > 65500
-    for identity, key, octets in (
+    for identity, key, nbytes in (
         ("a" * 256, "a", 9),
         ("é", "a", 9),
         ("a", "a", 65536),
         ("a", "Max_Count", 20),
     ):
         with pytest.raises(ValueError):
-            made(identity, key, octets)
+            made(identity, key, nbytes)
     with pytest.raises(ValueError):
         Proposal(required=(Offer("pub-sub", {"a": "\ud800"}),))
 

@@ -72,8 +72,8 @@ class Ingest(Case):
         self.lose(server)
 
     def test_a_connection_with_too_much_which_is_not_safe_is_not_read(self) -> None:
-        """MM-13: a peer above its window, until the octet limit pauses reading"""
-        factory = self.server_factory(limits={"unsafe_octets": 100})
+        """MM-13: a peer above its window, until the byte limit pauses reading"""
+        factory = self.server_factory(limits={"unsafe_bytes": 100})
         server, transport = self.connect(factory, "batch-ack:max-count=2")
         server.dataReceived(messages(1, 5, b"x" * 30))
         self.assertEqual(transport.producerState, "paused")

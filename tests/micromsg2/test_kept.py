@@ -29,23 +29,23 @@ LARGE = "a=T😀" + "x" * 60_000
 LIMIT = 1 << 20
 
 
-def crowded(octets: int = 8192, first: str = "") -> bytes:
-    """Properties of so many octets at most: the more of them there are, the more they weigh."""
+def crowded(nbytes: int = 8192, first: str = "") -> bytes:
+    """Properties of so many bytes at most: the more of them there are, the more they weigh."""
     text = first
     for key in KEYS:
-        if len(text) + 4 > octets:
+        if len(text) + 4 > nbytes:
             break
         text += f"{key}:;"
     return text.encode()
 
 
-def different(count: int, octets: int = 8192) -> list[bytes]:
-    return [crowded(octets, first=f"number:N{number};") for number in range(count)]
+def different(count: int, nbytes: int = 8192) -> list[bytes]:
+    return [crowded(nbytes, first=f"number:N{number};") for number in range(count)]
 
 
 @contextmanager
 def grown() -> Iterator[Callable[[], int]]:
-    """Yield what tells how many octets of memory have come since."""
+    """Yield what tells how many bytes of memory have come since."""
     gc.freeze()  # what other tests have left takes a second of each collection
     tracemalloc.start()
     try:
@@ -123,23 +123,24 @@ class Kept(Peers):
         return factory
 
     def bounded(self, limit: int = LIMIT, *queues: str, **limits: int) -> None:
-        self.serve(*queues, limits={"process_kept_octets": limit, **limits})
+        self.serve(*queues, limits={"process_session_bytes": limit, **limits})
 
     def tearDown(self) -> None:
         super().tearDown()
-        self.assertEqual((self.every.octets, self.every.sessions), (0, 0))
+        self.assertEqual((self.every.nbytes, self.every.sessions), (0, 0))
 
     def test_who_tells_a_vendors_extension_much_is_refused_and_others_are_served(self) -> None:
         """NB-02, MM-10: who says little is never refused for what others keep."""
         self.serve(
-            proposal=proposal(known=STANDARD.plus(Telling)), limits={"process_kept_octets": 400_000}
+            proposal=proposal(known=STANDARD.plus(Telling)),
+            limits={"process_session_bytes": 400_000},
         )
         crowd = [
             self.peer("x-telling:" + ",".join(f"{k}=red" for k in KEYS[:500])) for _ in KEYS[:20]
         ]
         refused = [peer for peer in crowd if not peer.server.established]
         self.assertTrue(10 < len(refused) < 20)
-        self.assertLessEqual(self.every.octets, 400_000)
+        self.assertLessEqual(self.every.nbytes, 400_000)
         self.assertEqual(self.every.sessions, 20 - len(refused))
         self.assertTrue(all(peer.closed for peer in refused))
         good = self.peer("x-telling:level=3;batch-ack").server
@@ -147,7 +148,7 @@ class Kept(Peers):
 
     def test_empty_messages_with_large_properties_make_a_subscriber_too_slow__NB_02(self) -> None:
         """NB-02, MM-32: only payloads were counted; others get theirs, and nobody waits."""
-        self.serve(limits={"subscriber_octets": 100_000})
+        self.serve(limits={"subscriber_bytes": 100_000})
         sender, deaf, good = self.sender(""), self.peer(), self.peer()
         deaf.stop_reading()
         for peer in (deaf, good):
@@ -164,21 +165,23 @@ class Kept(Peers):
         good.subscribe("topic/good")
         for name in ("topic/0", "topic/1", "topic/2", "topic/3", "topic/4", "queue"):
             hog.subscribe(name, LARGE)
-        refused = [f"limit-exceeded: {name}: process-kept-octets" for name in ("topic/4", "queue")]
+        refused = [
+            f"limit-exceeded: {name}: process-session-bytes" for name in ("topic/4", "queue")
+        ]
         self.assertEqual([text.removesuffix(" allows no more") for text in hog.errors], refused)
-        self.assertEqual(self.factory.counters["turned_away:process-kept-octets"], 2)
-        self.assertIn("a subscription was refused: process-kept-octets", "".join(self.lines))
+        self.assertEqual(self.factory.counters["turned_away:process-session-bytes"], 2)
+        self.assertIn("a subscription was refused: process-session-bytes", "".join(self.lines))
         self.assertEqual(self.factory.broker.snapshot()["broker_queues"], 0)
         good.subscribe("topic/0", "a=Tx")
-        self.assertTrue(LIMIT * 0.8 < self.every.octets <= LIMIT)
+        self.assertTrue(LIMIT * 0.8 < self.every.nbytes <= LIMIT)
         # A filter in the place of another is counted once; a smaller one always is granted.
         hog.subscribe("topic/0", LARGE)
         self.every.limit = 1
-        before = self.every.octets
+        before = self.every.nbytes
         hog.subscribe("topic/0", "a=Tx")
-        self.assertLess(self.every.octets, before - 60_000)
+        self.assertLess(self.every.nbytes, before - 60_000)
         hog.unsubscribe("topic/1")
-        self.assertLess(self.every.octets, before - 120_000)
+        self.assertLess(self.every.nbytes, before - 120_000)
         self.assertEqual(len(hog.errors), 2)
         hog.send("topic/0", b"news", properties=b"a:Tx;")
         self.assertEqual(good.bodies, [b"news"])
@@ -209,8 +212,8 @@ class Kept(Peers):
                 errors += "".join(consumer.errors)
                 self.gone(consumer)
                 consumers[at] = self.window(windows[at])
-            self.assertLessEqual(self.every.octets, 2 * 20_000 + 3 * (8 << 10))
-        self.assertIn("process-kept-octets", errors)
+            self.assertLessEqual(self.every.nbytes, 2 * 20_000 + 3 * (8 << 10))
+        self.assertIn("process-session-bytes", errors)
         self.assertGreater(self.factory.broker.snapshot()["topics_slow_consumers"], 0)
 
     def test_what_waits_for_subscribers_has_one_bound__NB_02(self) -> None:
@@ -230,7 +233,7 @@ class Kept(Peers):
         for _ in range(10):
             for number in range(20):
                 sender.send(f"topic/{number}", b"x" * 20_000)
-                self.assertLessEqual(self.every.octets, 2 * LIMIT)
+                self.assertLessEqual(self.every.nbytes, 2 * LIMIT)
         sender.send("topic/late", b"y")
         ended = sum(peer.closed for peer in deaf)
         self.assertEqual(self.factory.broker.snapshot()["topics_slow_consumers"], ended)
@@ -251,24 +254,24 @@ class Kept(Peers):
         sender.send("topic/a", *[b"x" * 10_000] * 50)
         self.turns()
         self.assertEqual(self.factory.broker.snapshot()["topics_slow_consumers"], 0)
-        self.assertTrue(LIMIT / 2 < self.every.octets < LIMIT)
+        self.assertTrue(LIMIT / 2 < self.every.nbytes < LIMIT)
         crowd[0].read_on()
-        self.assertGreater(self.every.octets, LIMIT / 2)
+        self.assertGreater(self.every.nbytes, LIMIT / 2)
         for peer in crowd[1:]:
             self.gone(peer)
-        self.assertLess(self.every.octets, 1000)
+        self.assertLess(self.every.nbytes, 1000)
 
     def test_what_waits_for_the_disk_counts_with_its_properties__NB_02(self) -> None:
         """NB-02: 64 MiB of messages of nothing but properties took gigabytes."""
         self.sink = HeldSink()
-        self.serve(limits={"unsafe_octets": 1 << 20})
+        self.serve(limits={"unsafe_bytes": 1 << 20})
         hog, good = self.sender(""), self.sender("")
         for text in different(4):
             hog.send("a", b"", properties=text)
         good.send("a", b"fine")
         self.assertEqual((hog.is_read, good.is_read), (False, True))
         self.assertGreater(self.factory.budget.waiting, 1 << 20)
-        self.assertLess(self.factory.traffic.octets, 64 << 10)  # figures tell what came
+        self.assertLess(self.factory.traffic.nbytes, 64 << 10)  # figures tell what came
         self.sink.release()
         self.assertEqual((hog.is_read, self.factory.budget.waiting), (True, 0))
 

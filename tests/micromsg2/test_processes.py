@@ -1,4 +1,4 @@
-"""Real processes and sockets: commands, the reference's octets, hostile crowds, kills."""
+"""Real processes and sockets: commands, the reference's bytes, hostile crowds, kills."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WINDOW = 50
 
 
 class Peer:
-    """A plain socket which speaks MicroMsg2 with octets of its own."""
+    """A plain socket which speaks MicroMsg2 with bytes of its own."""
 
     def __init__(self, port: int, extensions: str | None = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
@@ -53,8 +53,8 @@ class Peer:
             raise EOFError
         return octets
 
-    def send(self, octets: bytes) -> None:
-        self.socket.sendall(octets)
+    def send(self, nbytes: bytes) -> None:
+        self.socket.sendall(nbytes)
 
     def frames(self, count: int) -> list[object]:
         """Wait until so many frames have come (all which came are returned)."""
@@ -201,10 +201,10 @@ def test_bad_clients_are_told_and_the_next_is_served(
     server.end()
 
 
-def test_the_reference_clients_octets_are_served_over_a_socket(
+def test_the_reference_clients_bytes_are_served_over_a_socket(
     serve: Callable[..., tuple[Launched, int]], launch: Launcher
 ) -> None:
-    """MM-04, MM-05, MM-17, MM-22: octet by octet, which the reference server itself cannot read"""
+    """MM-04, MM-05, MM-17, MM-22: byte by byte, which the reference server itself cannot read"""
     _, port = serve("--queue", "queue")
     lines = [line for line in CAPTURE.read_text().splitlines() if line.startswith("C>S")]
     octets = [bytes.fromhex(line[4:]) for line in lines]
@@ -295,15 +295,15 @@ GROWTH_MAX = 40 * MEBI
 
 
 def bounded(launch: Launcher) -> tuple[Launched, int]:
-    limit = f"--limit=process-kept-octets={KEPT}"
+    limit = f"--limit=process-session-bytes={KEPT}"
     words = ("--log-format=text", "micromsg2", "-e", LISTEN, limit, turn_warn())
     server = launch(*words, module="twisted")
     return server, server.port("micromsg2")
 
 
-def connected(port: int, octets: bytes) -> socket.socket:
+def connected(port: int, nbytes: bytes) -> socket.socket:
     line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
-    line.sendall(octets)
+    line.sendall(nbytes)
     return line
 
 
@@ -346,7 +346,7 @@ def test_what_a_crowd_keeps_in_silence_has_one_bound__NB_02(launch: Launcher) ->
         next(good)
     grown = resident(server) - before
     assert grown <= KEPT + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
-    assert "a subscription was refused: process-kept-octets is" in server.output
+    assert "a subscription was refused: process-session-bytes is" in server.output
     for line in crowd:
         line.close()
     good.close()

@@ -176,7 +176,7 @@ class Full(Peers):
 
     def test_acks_are_withheld_until_there_is_room(self) -> None:
         """MM-19, MM-32: what came is kept"""
-        for limits in ({"queue_messages": 3}, {"queue_octets": 3 * 350}):
+        for limits in ({"queue_messages": 3}, {"queue_bytes": 3 * 350}):
             self.serve("q", limits=limits)
             sender = self.sender("batch-ack:max-count=1")
             for body in numbered(5):
@@ -196,7 +196,7 @@ class Full(Peers):
 
     def test_senders_are_not_read_when_too_much_is_withheld(self) -> None:
         """MM-32: a sender without acks stops by this alone; others are read"""
-        self.serve("q", limits={"queue_messages": 1, "withheld_octets": 10})
+        self.serve("q", limits={"queue_messages": 1, "withheld_bytes": 10})
         sender, other = self.sender(""), self.sender("")
         sender.send("q", b"12345", b"123456")
         self.assertEqual((sender.is_read, other.is_read), (False, True))
@@ -204,7 +204,7 @@ class Full(Peers):
         self.assertTrue(sender.is_read)
 
     def test_a_senders_own_fields_are_no_annotation__BK_02(self) -> None:
-        """BK-02: a field named dotnet-type above 512 octets emptied the queue, a short one lied"""
+        """BK-02: a field named dotnet-type above 512 bytes emptied the queue, a short one lied"""
         self.serve("q")
         sender = self.sender("")
         for kind in (b"T" + b"x" * 600, b"TForged", b"T"):
@@ -232,12 +232,12 @@ class Full(Peers):
 
     def both(self, count: int, queue: str = "q", **limits: Any) -> Remote:
         """Who consumes what it sends."""
-        self.serve("q", "other", limits={"queue_octets": 4 << 10, **limits})
+        self.serve("q", "other", limits={"queue_bytes": 4 << 10, **limits})
         return self.counted(count, queue=queue)
 
     def test_who_consumes_the_queue_it_fills_is_still_read__BK_03(self) -> None:
         """BK-03: its own acks make room, so they are read"""
-        both = self.both(36, withheld_octets=16 << 10)
+        both = self.both(36, withheld_bytes=16 << 10)
         for _ in range(36):
             both.send("q", b"x" * 1000)
             self.assertTrue(both.is_read)
@@ -249,7 +249,7 @@ class Full(Peers):
 
     def test_who_settles_nothing_is_told_and_closed_in_time__BK_03(self) -> None:
         """BK-03: what it may still send has a deadline, and the end has a word"""
-        both = self.both(70, withheld_octets=16 << 10, withheld_seconds=20)
+        both = self.both(70, withheld_bytes=16 << 10, withheld_seconds=20)
         for _ in range(70):
             both.send("q", b"x" * 330)
         self.assertTrue(both.is_read)
@@ -263,14 +263,14 @@ class Full(Peers):
 
     def test_who_is_lost_leaves_no_deadline__BK_03(self) -> None:
         """BK-03: see ``tearDown``"""
-        both = self.both(70, withheld_octets=16 << 10, withheld_seconds=2000)
+        both = self.both(70, withheld_bytes=16 << 10, withheld_seconds=2000)
         for _ in range(70):
             both.send("q", b"x" * 330)
         self.gone(both)
 
     def test_who_fills_its_queue_without_end_is_closed_at_once__BK_03(self) -> None:
         """BK-03: four times the limit is the bound"""
-        both = self.both(500, withheld_octets=16 << 10)
+        both = self.both(500, withheld_bytes=16 << 10)
         while not both.closed and both.sent < 500:
             both.send("q", b"x" * 1000)
         self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
@@ -278,7 +278,7 @@ class Full(Peers):
 
     def test_who_is_not_read_and_gets_something_to_acknowledge_is_read__BK_03(self) -> None:
         """BK-03: whatever came first"""
-        both = self.both(20, "other", withheld_octets=8 << 10, withheld_seconds=0)
+        both = self.both(20, "other", withheld_bytes=8 << 10, withheld_seconds=0)
         for _ in range(12):
             both.send("q", b"x" * 1000)
         self.assertFalse(both.is_read)
@@ -286,8 +286,8 @@ class Full(Peers):
         self.assertEqual((both.bodies, both.is_read), ([b"other"], True))
 
     def test_small_messages_weigh_what_they_cost__BK_04(self) -> None:
-        """BK-04: octets were bounded and messages were not: 1.5 M of eight octets were 310 MiB"""
-        self.serve("q", limits={"queue_octets": 64 << 10, "withheld_octets": 64 << 10})
+        """BK-04: bytes were bounded and messages were not: 1.5 M of eight bytes were 310 MiB"""
+        self.serve("q", limits={"queue_bytes": 64 << 10, "withheld_bytes": 64 << 10})
         sender = self.sender("")
         while sender.is_read and sender.sent < 20_000:
             sender.send("q", *[b"12345678"] * 100)

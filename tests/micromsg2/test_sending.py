@@ -161,7 +161,7 @@ class Sending(Case):
 
     def test_without_acks_a_server_which_does_not_read_fills_nothing(self) -> None:
         """MM-32: what waits for the transport is bounded, and an orderly end waits for it"""
-        client, transport = self.client(limits={"unsent_octets": 10})
+        client, transport = self.client(limits={"unsent_bytes": 10})
         transport.producer.pauseProducing()
         sent = client.send("q", b"1" * 10)
         self.failureResultOf(client.send("q", b"2"), LimitExceeded)
@@ -195,7 +195,7 @@ class Sending(Case):
         self.lose(client)
 
     def test_json_is_encoded_when_it_was_agreed(self) -> None:
-        """MM-28: octets pass as they are"""
+        """MM-28: bytes pass as they are"""
         client, transport = self.client(extensions="json")
         client.send("q", {"a": 1})
         client.send("q", b"[]")

@@ -109,7 +109,7 @@ def test_a_message_has_its_columns() -> None:
         (9, "topic/a", {"k": "1", "who": "me too"}, b"hello", b"k:N1;who:Tme%20too;")
     ]
     assert event.properties[0]["k"].content == 1
-    assert (event.octets, server.counters.received) == (len(octets), 1)
+    assert (event.nbytes, server.counters.received) == (len(octets), 1)
 
 
 # ── commands (MM-15) ────────────────────────────────────────────────────────────────────────────
@@ -285,11 +285,11 @@ def test_a_session_that_was_broken_off_waits_for_no_rest_of_a_frame__NB_02() -> 
     assert server.whole
 
 
-def test_a_command_may_have_as_many_octets_as_its_limit_allows__MM_32() -> None:
+def test_a_command_may_have_as_many_bytes_as_its_limit_allows__MM_32() -> None:
     octets = len(encode_command("fly", {"to": "x" * 50})) - 5  # without flags and length
-    client_with(command_octets=octets).send_command("fly", {"to": "x" * 50})
+    client_with(command_bytes=octets).send_command("fly", {"to": "x" * 50})
     with pytest.raises(LimitExceeded):
-        client_with(command_octets=octets - 1).send_command("fly", {"to": "x" * 50})
+        client_with(command_bytes=octets - 1).send_command("fly", {"to": "x" * 50})
 
 
 def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19() -> None:
@@ -318,8 +318,8 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
         names = ("in_flight", "room", "deadline", "held", "finished", "whole", "state")
         return {**asdict(session.counters), **{name: getattr(session, name) for name in names}}
 
-    def read(octets: bytes, now: float) -> None:
-        events = receive(session, octets, now)
+    def read(nbytes: bytes, now: float) -> None:
+        events = receive(session, nbytes, now)
         places.extend(batch.position for batch in batches(events))
 
     changed = Figures(figures)
@@ -362,21 +362,21 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
     told: list[tuple[int, dict[str, Any], int]] = []
     for number, (step, _, _) in enumerate(steps):
         told.append((number, changed(step()), len(session.outputs())))
-    assert told == [(n, expected, octets) for n, (_, expected, octets) in enumerate(steps)]
+    assert told == [(n, expected, nbytes) for n, (_, expected, nbytes) in enumerate(steps)]
 
 
 PROPERTIES = b"a:S1;"
 SIZED = {
-    "properties-octets": (len(PROPERTIES), message(1, b"x", properties=PROPERTIES)),
-    "frame-payload-octets": (300, message(1, b"x" * 300)),
-    "command-octets": (13, encode_command("subscribe", {"a": "b"})),
+    "properties-bytes": (len(PROPERTIES), message(1, b"x", properties=PROPERTIES)),
+    "frame-payload-bytes": (300, message(1, b"x" * 300)),
+    "command-bytes": (13, encode_command("subscribe", {"a": "b"})),
 }
 """Limit → the least with which this frame is read."""
 
 
 @pytest.mark.parametrize("name", SIZED)
 @pytest.mark.parametrize("before", [b"", message(1, b"y", "other")])
-def test_a_frame_at_its_limit_is_read_as_it_is_and_one_octet_more_is_a_fault__MM_32(
+def test_a_frame_at_its_limit_is_read_as_it_is_and_one_byte_more_is_a_fault__MM_32(
     name: str, before: bytes
 ) -> None:
     most, octets = SIZED[name]

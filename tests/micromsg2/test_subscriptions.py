@@ -321,7 +321,7 @@ class Renewal(Renewing):
 
 
 class Postponed(Renewing):
-    limits: ClassVar = {"unsafe-octets": 10_000}
+    limits: ClassVar = {"unsafe-bytes": 10_000}
 
     def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self) -> None:
         """A message of 16 MiB came with each of them, before reading was paused."""
@@ -367,7 +367,7 @@ class Many(Subscribed):
         self.lose(client)
 
     def test_a_read_of_tiny_frames_is_followed_in_turns__NB_07(self) -> None:
-        """87,000 ERRORs of three octets kept the reactor for 1.6 s, on either side."""
+        """87,000 ERRORs of three bytes kept the reactor for 1.6 s, on either side."""
         client, transport, _ = self.subscribed()
         heard: list[str] = []
         client.errorReceived = lambda code, text: heard.append(text)

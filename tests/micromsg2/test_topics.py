@@ -20,7 +20,7 @@ from tests.micromsg2.streams import (
 pytestmark = pytest.mark.usefixtures("short_turns")
 
 LETTER = 331
-"""What a message of an octet weighs that waits for a subscriber of topic/a."""
+"""What a message of a byte weighs that waits for a subscriber of topic/a."""
 
 MESSAGES, CONDITIONS, SUBSCRIBERS = 1000, 32, 20
 STORM = ";".join(f"p{number}=N1" for number in range(CONDITIONS))
@@ -84,7 +84,7 @@ class Topics(Peers):
 
     def test_who_is_too_slow_is_told_and_closed_and_nobody_waits_for_it(self) -> None:
         """MM-32: the others get theirs"""
-        for limits in ({"subscriber_messages": 3}, {"subscriber_octets": 3 * LETTER}):
+        for limits in ({"subscriber_messages": 3}, {"subscriber_bytes": 3 * LETTER}):
             self.serve(limits=limits)
             sender, slow, good = self.sender(""), self.window(1), self.peer()
             slow.subscribe("topic/a")

@@ -39,9 +39,9 @@ def read(chunks: Sequence[bytes], session: Session | None = None) -> list[object
     return flatten(event for chunk in chunks for event in session.receive(chunk, 0.0))
 
 
-def rows(octets: bytes) -> list[tuple[object, ...]]:
-    """Messages: (number, destination, octets of the properties, payload)."""
-    (event,) = server_with().receive(octets, 0.0)
+def rows(nbytes: bytes) -> list[tuple[object, ...]]:
+    """Messages: (number, destination, bytes of the properties, payload)."""
+    (event,) = server_with().receive(nbytes, 0.0)
     texts = [text for *_, text in flatten([event])]
     columns = (event.sequences, event.destinations, texts, event.bodies)
     return list(zip(*columns, strict=True))
@@ -62,7 +62,7 @@ HULK = b"\1\0\0\4hulk\0\x0bjson;dotnet\0\0"
 
 
 def test_the_sources_handshake_is_read_in_any_pieces() -> None:
-    """MM-02, MM-03, MM-17: octet by octet too"""
+    """MM-02, MM-03, MM-17: byte by byte too"""
     for chunks in cuts(HULK):
         server, (_answer,) = greeted(*chunks)
         server.receive(HULK, 0.0)
@@ -72,13 +72,13 @@ def test_the_sources_handshake_is_read_in_any_pieces() -> None:
 @pytest.mark.parametrize(
     ("octets", "words"),
     [
-        # a length of 10 for 11 octets takes ``json;dotne``, and the next octet is a length
-        (b"\1\0\0\4hulk\0\x0ajson;dotnet\0\0", "29696 octets of extensions"),
+        # a length of 10 for 11 bytes takes ``json;dotne``, and the next byte is a length
+        (b"\1\0\0\4hulk\0\x0ajson;dotnet\0\0", "29696 bytes of extensions"),
         (b"\1\0\0\2\xc3\xa4\0\0\0\0", "ASCII"),
         (b"\1\0\0\0\0\x09json;json\0\0", "json"),
         (handshake(";".join(f"x-{number}" for number in range(100))), "more than 64 extensions"),
-        (b"\1\0\0\0\x10\x01", "4097 octets of extensions"),
-        (b"\1\0\0\0\0\0\x10\x01", "4097 octets of extensions"),
+        (b"\1\0\0\0\x10\x01", "4097 bytes of extensions"),
+        (b"\1\0\0\0\0\0\x10\x01", "4097 bytes of extensions"),
         (b"\0\0\0\0\0\0\0\0", "0"),
     ],
 )
@@ -91,10 +91,10 @@ def test_a_handshake_which_cannot_be_is_refused(octets: bytes, words: str) -> No
         assert server.finished
 
 
-def test_any_other_octet_where_a_handshake_is_expected_is_a_major_version() -> None:
+def test_any_other_byte_where_a_handshake_is_expected_is_a_major_version() -> None:
     """MM-17: HTTP and TLS too"""
-    for octet in set(range(1, 256)) - {4, 12}:
-        _, (answer,) = greeted(bytes((octet,)) + HULK[1:])
+    for byte in set(range(1, 256)) - {4, 12}:
+        _, (answer,) = greeted(bytes((byte,)) + HULK[1:])
         assert answer.major == 1
 
 
@@ -113,7 +113,7 @@ def test_a_message_is_written_as_the_table_says() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 300, 65536])
-def test_a_payload_above_255_octets_has_a_large_length(size: int) -> None:
+def test_a_payload_above_255_bytes_has_a_large_length(size: int) -> None:
     """MM-11, MM-12: LARGE_PAYLOAD"""
     client = client_with()
     client.send("commands", b"y" * size)
@@ -192,7 +192,7 @@ def test_a_payload_above_one_mebibyte_is_split(octets: int, parts: int) -> None:
 
 
 def test_flags_are_one_type_and_known_bits() -> None:
-    """MM-11: every octet there is"""
+    """MM-11: every byte there is"""
     for flags in range(256):
         found = read([bytes((flags,)) + b"\0\1" + bytes(40)])
         bad = flags & 0xE0 or bin(flags & 7).count("1") > 1 or (flags & 16 and flags & 7)
@@ -208,13 +208,13 @@ LONG = struct.pack(">I", 0xFFFFFFFF)
 @pytest.mark.parametrize(
     ("octets", "limit"),
     [
-        (b"\0\0\1\0\x20\x01", "properties-octets"),
-        (b"\x08\0\1\0\0\0\0\x10\0\1", "frame-payload-octets"),
-        (b"\x18\0\1\0\0\0\0\x10\0\1", "frame-payload-octets"),
-        (b"\x08\0\1\0\0\0" + LONG, "frame-payload-octets"),
-        (b"\x09\0\1\0\1", "command-octets"),
-        (b"\x0a\1\0\1\0\1", "command-octets"),
-        (b"\x0c\0\1\0\1", "command-octets"),
+        (b"\0\0\1\0\x20\x01", "properties-bytes"),
+        (b"\x08\0\1\0\0\0\0\x10\0\1", "frame-payload-bytes"),
+        (b"\x18\0\1\0\0\0\0\x10\0\1", "frame-payload-bytes"),
+        (b"\x08\0\1\0\0\0" + LONG, "frame-payload-bytes"),
+        (b"\x09\0\1\0\1", "command-bytes"),
+        (b"\x0a\1\0\1\0\1", "command-bytes"),
+        (b"\x0c\0\1\0\1", "command-bytes"),
     ],
 )
 def test_every_length_is_checked_on_the_header(octets: bytes, limit: str) -> None:
@@ -244,13 +244,13 @@ def test_what_is_just_within_a_limit_is_read(octets: bytes) -> None:
 def test_what_came_before_a_fault_is_given_out_and_nothing_after_it__MM_17() -> None:
     server = server_with()
     _first, fault = server.receive(message(1) + b"\xff" * 100, 0.0)
-    assert fault.octets == b"\xff" * 32
+    assert fault.nbytes == b"\xff" * 32
     assert server.receive(message(3), 0.0) == []
     assert server.held == 0
 
 
 def test_a_large_frame_is_not_looked_at_again_for_each_piece() -> None:
-    """MM-32: octet by octet, the buffer is one buffer and grows by one octet"""
+    """MM-32: byte by byte, the buffer is one buffer and grows by one byte"""
     server = server_with()
     octets = message(1, bytes(50_000))
     for index in range(len(octets) - 1):
@@ -264,9 +264,9 @@ class Broken(Exception):
     """The peer's text broke the protocol."""
 
 
-def read_properties(octets: bytes) -> Any:
+def read_properties(nbytes: bytes) -> Any:
     """What a server makes of the properties of a message."""
-    (event,) = server_with().receive(message(1, properties=octets), 0.0)
+    (event,) = server_with().receive(message(1, properties=nbytes), 0.0)
     if isinstance(event, Fault):
         assert event.reason == "protocol-error"
         raise Broken
@@ -283,18 +283,18 @@ def write_properties(properties: Mapping[str, Any]) -> bytes:
     return octets
 
 
-def read_extensions(octets: bytes) -> list[tuple[str, dict[str, str]]]:
+def read_extensions(nbytes: bytes) -> list[tuple[str, dict[str, str]]]:
     """What a server that knows nothing finds missing in a client's list; of known ones, more."""
-    server, length = Server(), len(octets).to_bytes(2, "big")
+    server, length = Server(), len(nbytes).to_bytes(2, "big")
     for _ in range(2):
-        server.receive(b"\1\0\0\0" + length + octets + b"\0\0", 0.0)
+        server.receive(b"\1\0\0\0" + length + nbytes + b"\0\0", 0.0)
     if not server.established:
         raise Broken
     return [(one.name, dict(one.properties)) for one in server.extensions]
 
 
-def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
-    (event,) = server_with("pub-sub").receive(bytes((1, len(octets))) + octets, 0.0)
+def read_command(nbytes: bytes) -> tuple[str, dict[str, str]]:
+    (event,) = server_with("pub-sub").receive(bytes((1, len(nbytes))) + nbytes, 0.0)
     if isinstance(event, Fault):
         raise Broken
     return event.name, dict(event.parameters)

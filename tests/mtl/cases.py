@@ -169,11 +169,11 @@ READY = b"\x05READY" + PROPERTY
 HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
 
 
-def frame(octets: int) -> bytes:
-    """A frame of so many octets after which another one comes."""
-    if octets < 256:
-        return b"\x01" + bytes([octets]) + bytes(octets)
-    return b"\x03" + struct.pack(">Q", octets) + bytes(octets)
+def frame(nbytes: int) -> bytes:
+    """A frame of so many bytes after which another one comes."""
+    if nbytes < 256:
+        return b"\x01" + bytes([nbytes]) + bytes(nbytes)
+    return b"\x03" + struct.pack(">Q", nbytes) + bytes(nbytes)
 
 
 def always() -> bool:
@@ -193,13 +193,13 @@ def join(host: str, port: int) -> socket.socket:
     return connection
 
 
-def until_cut_off(host: str, port: int, octets: int, going: Callable[[], bool] = always) -> int:
+def until_cut_off(host: str, port: int, nbytes: int, going: Callable[[], bool] = always) -> int:
     """Send a message of such frames that never ends until the server closes the connection.
 
     Return what was sent, also when it is ``going`` no more.  What is in the kernel of either side
     when the server closes may never be taken, so this looks for the end and not for a reset.
     """
-    some = memoryview(frame(octets) * max(1, 65_536 // (octets + 2)))
+    some = memoryview(frame(nbytes) * max(1, 65_536 // (nbytes + 2)))
     sent = 0
     with join(host, port) as connection, suppress(ConnectionError):
         connection.setblocking(False)
@@ -217,12 +217,12 @@ class Endless:
 
     Attributes:
         cut: how often one was cut off.
-        sent: octets of them all.
+        sent: bytes of them all.
     """
 
-    def __init__(self, join: Callable[[], socket.socket], count: int, octets: int) -> None:
+    def __init__(self, join: Callable[[], socket.socket], count: int, nbytes: int) -> None:
         self._join = join
-        self._some = memoryview(frame(octets) * max(1, 65_536 // (octets + 2)))
+        self._some = memoryview(frame(nbytes) * max(1, 65_536 // (nbytes + 2)))
         self._peers: dict[int, tuple[socket.socket, int]] = {}
         self._poll = select.epoll()
         self._over = threading.Event()

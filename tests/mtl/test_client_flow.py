@@ -242,14 +242,14 @@ def test_what_cannot_be_sent_is_the_callers_fault() -> None:
     for flowing in (writer(), Flowing(True, False)):
         with pytest.raises(ValueError, match="only a reader"):
             flowing.flow.confirm(1, False, 0.0)
-    with pytest.raises(ValueError, match="255 octets"):
+    with pytest.raises(ValueError, match="255 bytes"):
         writer().flow.send([("x" * 256, EMPTY, b"")], 0.0)
 
 
 @pytest.mark.parametrize("confirm", [True, False])
 def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
     """HO-23: neither a body nor the properties; what else is sent with it is not, either."""
-    flowing = writer(confirm, content_octets=100)
+    flowing = writer(confirm, content_bytes=100)
     good = ("a", EMPTY, bytes(100))
     for bad in (("a", EMPTY, bytes(101)), ("a", fields.encode_table({"k": "v" * 100}), b"")):
         with pytest.raises(LimitExceeded):

@@ -446,7 +446,7 @@ def closed(line: socket.socket) -> bool:
 
 
 def test_the_system_says_how_long_a_connection_is_silent() -> None:
-    """NB-08: from the last octets that came."""
+    """NB-08: from the last bytes that came."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far = listener.accept()[0]

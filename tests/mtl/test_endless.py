@@ -42,7 +42,7 @@ from twisted_msgproto.mtl import MtlClient, zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
 
 SMALL = 10_000
-LIMITS: dict[str, object] = {"content-octets": SMALL, "json-octets": 1000, "liveness": 20}
+LIMITS: dict[str, object] = {"content-bytes": SMALL, "json-bytes": 1000, "liveness": 20}
 """With these a connection is suspected from 86 KB on, so that honest ones pass that often."""
 
 
@@ -114,7 +114,7 @@ class Honest(MtlCase):
         looked = counting_looks(self)
         sink = HeldSink(at_once=False)
         recorded = Recorded()
-        limits = {**LIMITS, "unsafe-octets": SMALL}
+        limits = {**LIMITS, "unsafe-bytes": SMALL}
         factory = self.server(sink, limits=limits, sockets=recorded)
         patient: dict[str, object] = {"window": 1000, "liveness": 100, "heartbeat": 50}
         client = await self.ready(factory, "ingest", limits=patient)
@@ -141,16 +141,16 @@ class Honest(MtlCase):
             watching = recorded.routers[1].unfinished
             await until(lambda: watching.descriptors)
             (descriptor,) = watching.descriptors
-            await until(lambda: unfinished.octets_of(descriptor).received > 2000)  # type: ignore[union-attr]
-            begin = unfinished.octets_of(descriptor)
+            await until(lambda: unfinished.bytes_of(descriptor).received > 2000)  # type: ignore[union-attr]
+            begin = unfinished.bytes_of(descriptor)
             assert begin is not None
             far = begin.received + 4200
-            await until(lambda: unfinished.octets_of(descriptor).received > far)  # type: ignore[union-attr]
+            await until(lambda: unfinished.bytes_of(descriptor).received > far)  # type: ignore[union-attr]
             # Those of the last moment are not acknowledged yet.
-            most = unfinished.octets_of(descriptor).received - begin.received  # type: ignore[union-attr]
+            most = unfinished.bytes_of(descriptor).received - begin.received  # type: ignore[union-attr]
 
             def heartbeats() -> int:
-                now = unfinished.octets_of(descriptor)
+                now = unfinished.bytes_of(descriptor)
                 assert now is not None
                 told = now.acknowledged - begin.acknowledged
                 return told + 2 * (now.segments - begin.segments)
@@ -192,29 +192,29 @@ class Hostile(MtlCase):
                     await writer.send("a", b"x")
                 self.assertGreater(await endless, 64_000)
             # In tiny frames more than all may have comes sooner than anybody looks.
-            met = [f"limit:{name}" for name in (limit, "process-held-octets")]
+            met = [f"limit:{name}" for name in (limit, "process-held-bytes")]
             await until(lambda: factory.counters["faults"] >= 3)
             self.assertEqual(factory.counters["fault:endless-message"], 3)
             self.assertEqual(sum(factory.counters[name] for name in met), 3)
         said = [formatEvent(event) for event in logged]
         lines = [line for line in said if "127.0.0.1: cut off: " in line]
         self.assertEqual(len(lines), 3)
-        ends = f"({limit} is {LIMITS[limit]})", f"(process-held-octets is {256 << 20})"
+        ends = f"({limit} is {LIMITS[limit]})", f"(process-held-bytes is {256 << 20})"
         self.assertTrue(all(line.endswith(ends) for line in lines), lines)
         await until(lambda: factory.snapshot()["connections"] == 2)
         await writer.send("a", b"y")
 
     @run
     async def test_on_the_control_socket__NB_02(self) -> None:
-        await self.cut_off(0, "json-octets")
+        await self.cut_off(0, "json-bytes")
 
     @run
     async def test_on_the_data_socket__NB_02(self) -> None:
-        await self.cut_off(1, "content-octets")
+        await self.cut_off(1, "content-bytes")
 
     @run
     async def test_on_one_socket_for_both__NB_02(self) -> None:
-        await self.cut_off(0, "content-octets", data=None)
+        await self.cut_off(0, "content-bytes", data=None)
 
 
 @needs_linux
@@ -223,17 +223,17 @@ def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
     launch: Launcher, tmp_path: Path
 ) -> None:
     """NB-02: a good neighbour is never cut off, its messages are acknowledged and stored."""
-    five = Five(launch, options=["--limit", f"content-octets={1 << 20}"])
+    five = Five(launch, options=["--limit", f"content-bytes={1 << 20}"])
     over = threading.Event()
     cut: list[int] = []
 
-    def hostile(octets: int) -> None:
+    def hostile(nbytes: int) -> None:
         while not over.is_set():
-            sent = until_cut_off("127.0.0.1", five.ports["mtl"], octets, lambda: not over.is_set())
+            sent = until_cut_off("127.0.0.1", five.ports["mtl"], nbytes, lambda: not over.is_set())
             cut.append(sent)
 
     threads = [
-        threading.Thread(target=hostile, args=[octets]) for octets in (1, 1, 1, 65_536, 65_536)
+        threading.Thread(target=hostile, args=[nbytes]) for nbytes in (1, 1, 1, 65_536, 65_536)
     ]
     with contextlib.closing(GoodClients(tmp_path)) as clients:
         for name in ("lumberjack", "mtl"):
@@ -267,8 +267,8 @@ def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
 def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
     launch: Launcher, tmp_path: Path, count: int, octets: int, flows: bool
 ) -> None:
-    """NB-02: beside good neighbours; where a message may have 21 times its octets in memory."""
-    five = Five(launch, options=["--limit", f"process-held-octets={HELD}"])
+    """NB-02: beside good neighbours; where a message may have 21 times its bytes in memory."""
+    five = Five(launch, options=["--limit", f"process-held-bytes={HELD}"])
     port = five.ports["mtl"]
     with contextlib.closing(GoodClients(tmp_path)) as clients, contextlib.ExitStack() as stack:
         for name in ("lumberjack", "mtl"):
@@ -283,7 +283,7 @@ def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
         assert [clients.connections(name) for name in ("lumberjack", "mtl")] == connections
         assert five.lost(clients.told()) == set()
         assert most_resident(five.server) <= 2 * HELD + (256 << 20)
-    assert "process-held-octets is" in five.server.output
+    assert "process-held-bytes is" in five.server.output
     assert "Traceback" not in five.server.output
 
 
@@ -326,10 +326,10 @@ def test_what_a_message_becomes_on_the_wire__NB_02(curve: bool) -> None:
             assert dealer.recv_multipart() == [b"ping"]
             dealer.send(b"pong")
             assert router.recv_multipart() == [identity, b"pong"]
-            told: Any = unfinished.octets_of(descriptor)
+            told: Any = unfinished.bytes_of(descriptor)
             return int(told.acknowledged)
 
-        more = unfinished.FRAME_OCTETS + (unfinished.CURVE_OCTETS if curve else 0)
+        more = unfinished.FRAME_BYTES + (unfinished.CURVE_BYTES if curve else 0)
         before = settled()
         expected, frames_sent = 4 + more, 1
         for frames in frames_of([0, 1, 221, 222, 223, 254, 255, 256, 8192, 70_000, 3 * MIB]):
@@ -353,7 +353,7 @@ def test_deaf_readers_cannot_fill_a_gateway_and_others_are_served__NB_02(
     launch: Launcher, tmp_path: Path
 ) -> None:
     """NB-02, MT-24: one writer, and readers that take nothing: without a bound a GiB is held."""
-    limits = [f"process-held-octets={UNREAD_HELD}", f"content-octets={2 * MIB}", "liveness=600"]
+    limits = [f"process-held-bytes={UNREAD_HELD}", f"content-bytes={2 * MIB}", "liveness=600"]
     five = Five(launch, options=[word for limit in limits for word in ("--limit", limit)])
     address = f"tcp://127.0.0.1:{five.ports['mtl']}"
 
@@ -388,7 +388,7 @@ def test_deaf_readers_cannot_fill_a_gateway_and_others_are_served__NB_02(
     rise = most_resident(five.server) - before
     print("rise", rise / MIB)
     assert rise < UNREAD_RISE_MOST
-    assert "octets that it has not read" in five.server.output
+    assert "bytes that it has not read" in five.server.output
     assert "Traceback" not in five.server.output
 
 
@@ -399,7 +399,7 @@ UNREAD_RISE_MOST = 256 * MIB
 READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"ROUTER"
 HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
 
-SENT_OCTETS_MAX = 1 << 30
+SENT_BYTES_MAX = 1 << 30
 """A client that takes all this has no bound."""
 
 
@@ -407,7 +407,7 @@ class EndlessServer:
     """Sends every client one message that never ends.
 
     Attributes:
-        sent: octets to the client that took most of them.
+        sent: bytes to the client that took most of them.
         ended: clients that have ended the connection.
     """
 
@@ -433,7 +433,7 @@ class EndlessServer:
                 heard = b""
                 while b"DEALER" not in heard and (more := connection.recv(1000)):
                     heard += more
-                while sent < SENT_OCTETS_MAX:
+                while sent < SENT_BYTES_MAX:
                     connection.sendall(octets)
                     sent += len(octets)
                     self.sent = max(self.sent, sent)
@@ -454,21 +454,21 @@ class Servers(MtlCase):
         """Libzmq kept all of it: a gigabyte until the client lost its patience, and again."""
         server = EndlessServer()
         self.addCleanup(server.close)
-        limits = {"content-octets": 100_000, "request-timeout": 50.0, "request-tries": 1}
+        limits = {"content-bytes": 100_000, "request-timeout": 50.0, "request-tries": 1}
         client = MtlClient(server.endpoint, limits=limits)
         opened = client.open("host")
         await until(lambda: server.ended)
         self.assertEqual(client.link.wire.trouble, "it sends a message that does not end")
         client.abort()
         self.failureResultOf(opened, ConnectionClosed)
-        self.assertLess(server.sent, SENT_OCTETS_MAX)
+        self.assertLess(server.sent, SENT_BYTES_MAX)
 
 
 CONTENT = 8 * MIB
 PEER = 64 * MIB
 UNSAFE = 16 * MIB
 UNREAD = 16 * MIB
-"""What waits for a peer outside libzmq (``Bounds.unread_octets``)."""
+"""What waits for a peer outside libzmq (``Bounds.unread_bytes``)."""
 
 UNDER_WAY = 6 * CONTENT
 """Contents which libzmq reads or writes just now, and those which a turn has in its hands."""
@@ -482,14 +482,14 @@ BODIES = 64
 def server(tmp_path: Path) -> Iterator[Launched]:
     with launching(tmp_path) as launch:
         yield launch(
-            *(f"content-octets={CONTENT + 1024}", f"peer-octets={PEER}"),
-            *(f"unsafe-octets={UNSAFE}", "liveness=600", "session-idle=600"),
+            *(f"content-bytes={CONTENT + 1024}", f"peer-bytes={PEER}"),
+            *(f"unsafe-bytes={UNSAFE}", "liveness=600", "session-idle=600"),
             module="tests.mtl.held",
         )
 
 
 def resident_most(server: Launched) -> int:
-    """The most octets which the process ever had in memory."""
+    """The most bytes which the process ever had in memory."""
     status = Path(f"/proc/{server.pid}/status").read_text()
     return 1024 * int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1])
 
@@ -497,7 +497,7 @@ def resident_most(server: Launched) -> int:
 def test_a_writer_of_large_contents_cannot_fill_a_server_which_does_not_read(
     server: Launched,
 ) -> None:
-    """MT-24, MT-29: libzmq holds at most ``peer-octets``; nothing is lost, others are served."""
+    """MT-24, MT-29: libzmq holds at most ``peer-bytes``; nothing is lost, others are served."""
     address = server.address("mtl")
     with Plain(address, prepare=lambda socket: socket.set(zmq.SNDHWM, 1)) as hostile:
         writer = hostile.ready("ingest").flow("Writer", ["a"])

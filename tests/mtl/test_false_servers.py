@@ -474,9 +474,9 @@ class Reading(FalseCase):
         self.wait(60)  # the server is silent, and read again: now that means something
         self.assertGreater(self.server.leases, leases)
 
-    def test_large_contents_that_nobody_takes_are_bounded_by_their_octets__NB_02(self) -> None:
+    def test_large_contents_that_nobody_takes_are_bounded_by_their_bytes__NB_02(self) -> None:
         """1,000 contents of 8 MiB are 8 GB."""
-        reader, got = self.reader(limits={"backlog-octets": 100_000}), list[bytes]()
+        reader, got = self.reader(limits={"backlog-bytes": 100_000}), list[bytes]()
         for number in range(1, 11):
             self.server.send(content(number, b"%d" % number * 30_000))
             self.pump()

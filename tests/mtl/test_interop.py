@@ -192,8 +192,8 @@ const [address, count] = [process.argv[3], parseInt(process.argv[4])];
 const host = address.slice(0, address.lastIndexOf(":"));
 
 function short(text) {
-  const octets = Buffer.from(text);
-  return Buffer.concat([Buffer.from([octets.length]), octets]);
+  const bytes = Buffer.from(text);
+  return Buffer.concat([Buffer.from([bytes.length]), bytes]);
 }
 function header(type, sequence, ...fields) {
   const head = Buffer.alloc(9);

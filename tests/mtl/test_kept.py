@@ -29,7 +29,7 @@ from tests.mtl.broker import (
 )
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.mtl import MtlClient, MtlServerFactory, machine
-from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net import ByteBudget
 
 
 def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19__MT_21() -> None:
@@ -38,7 +38,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     def figures() -> dict[str, Any]:
         shown = broker.server.snapshot()
         queue: Any = shown.pop("profiles")
-        weights = ("broker_octets", "broker_memory")
+        weights = ("broker_bytes", "broker_memory")
         prefixed = {f"queue {n}": value for n, value in queue["queue"].items() if n not in weights}
         return {**broker.server.counters, **shown, **prefixed}
 
@@ -74,7 +74,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     steps: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = [
         (
             say(*contents(1, 2)),
-            {"contents": 2, "octets": 38, "queue broker_queues": 1},
+            {"contents": 2, "bytes": 38, "queue broker_queues": 1},
             [],
         ),
         (
@@ -107,7 +107,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             {"queue rejected": 1, "queue broker_rejected": 1, "queue broker_in_flight": 0},
             [],
         ),
-        (say(*contents(5)), {"contents": 3, "octets": 57}, []),
+        (say(*contents(5)), {"contents": 3, "bytes": 57}, []),
         (
             safe(),
             {
@@ -126,7 +126,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             {"dropped": 1, "dropped:frames": 1},
             [],
         ),
-        (say(*contents(6)), {"contents": 4, "octets": 76}, []),
+        (say(*contents(6)), {"contents": 4, "bytes": 76}, []),
         (
             safe(False),
             {"confirms": 3, "slices_not_safe": 1, "flows_broken": 1, "writers": 0},
@@ -152,15 +152,15 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     assert told == [(n, expected, said) for n, (_, expected, said) in enumerate(steps)]
 
 
-BOUND = "process-kept-octets"
+BOUND = "process-session-bytes"
 LIMIT = 1_000_000
 NAMES = [f"{number:03}" + "n" * 247 for number in range(250)]
 MANY = {"resources": NAMES, "confirm": FULL}
-NAMES_OCTETS = sum(map(len, NAMES))
+NAMES_BYTES = sum(map(len, NAMES))
 
 
-def bounded(limit: float = LIMIT, **options: object) -> tuple[Broker, OctetBudget]:
-    budget = OctetBudget()
+def bounded(limit: float = LIMIT, **options: object) -> tuple[Broker, ByteBudget]:
+    budget = ByteBudget()
     budget.kept.bound(limit)
     return Broker(every=budget.kept, **options), budget  # type: ignore[arg-type]
 
@@ -169,7 +169,7 @@ def fill(broker: Broker) -> bytes:
     """A session that has as many leases of many names as it may; at least one."""
     hog = broker.session()
     broker.lease(hog, "Reader", NAMES)
-    for _ in range(LIMIT // NAMES_OCTETS + 2):
+    for _ in range(LIMIT // NAMES_BYTES + 2):
         code, body = broker.ask(hog, "Reader", MANY)
         if code == 403:
             assert body["reason"] == f"too many leases: {BOUND}"
@@ -183,7 +183,7 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
     broker, budget = bounded()
     hog = fill(broker)
     assert broker.events[-1] == machine.KeptTooMuch("lease")
-    assert LIMIT // 2 < budget.kept.octets <= LIMIT
+    assert LIMIT // 2 < budget.kept.nbytes <= LIMIT
     reader = broker.reader()
     writer = broker.flow("Writer")
     broker.command(writer, *contents(1))
@@ -199,16 +199,16 @@ def test_a_lease_in_use_counts_until_its_flow_ends__NB_02() -> None:
     broker, budget = bounded()
     one, other = broker.session(), broker.session()
     flows = [broker.connect(broker.lease(peer, "Reader", NAMES)) for peer in (one, other)]
-    each, rest = divmod(budget.kept.octets, 2)
-    assert each > NAMES_OCTETS and not rest
+    each, rest = divmod(budget.kept.nbytes, 2)
+    assert each > NAMES_BYTES and not rest
     broker.leave(flows[0])
-    assert budget.kept.octets == each
+    assert budget.kept.nbytes == each
     broker.lease(other, "Writer", NAMES)
     broker.leave(other)
-    assert budget.kept.octets == 2 * each
+    assert budget.kept.nbytes == 2 * each
     broker.leave(flows[1])
     assert broker.ask(one, "Profile", {"profile": "test"})[0] == 200
-    assert (budget.kept.octets, budget.kept.sessions) == (0, 0)
+    assert (budget.kept.nbytes, budget.kept.sessions) == (0, 0)
 
 
 def test_what_a_reader_has_summoned_counts__NB_02() -> None:
@@ -217,11 +217,11 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     good = broker.reader("b")
     more = broker.connect(broker.lease(broker.session(), "Reader", ()))
     summons = [Summon(10 + number, name) for number, name in enumerate(NAMES[:100])]
-    before = budget.kept.octets
+    before = budget.kept.nbytes
     assert broker.command(more, *summons[:9]) == [
         Response(each.sequence, 200) for each in summons[:9]
     ]
-    assert budget.kept.octets > before + 9 * len(NAMES[0])
+    assert budget.kept.nbytes > before + 9 * len(NAMES[0])
     fill(broker)
     budget.kept.bound(1)
     answers = broker.command(more, *summons[9:])
@@ -231,9 +231,9 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
         Response(3, 200),
         Response(4, 200),
     ]
-    full = budget.kept.octets
+    full = budget.kept.nbytes
     broker.command(more, *(Dismiss(200 + n, one.resource) for n, one in enumerate(summons[:9])))
-    assert full - budget.kept.octets > 9 * len(NAMES[0])
+    assert full - budget.kept.nbytes > 9 * len(NAMES[0])
 
 
 @pytest.mark.parametrize("crowded", [False, True])
@@ -241,19 +241,19 @@ def test_names_of_a_writer_count_and_have_a_bound__NB_02(crowded: bool) -> None:
     """NB-02, MT-18, MT-29: its contents are accepted all the same."""
     broker, budget = bounded(LIMIT if crowded else 100 * LIMIT)
     writer = broker.connect(broker.lease(broker.session("ingest"), "Writer", ()))
-    before = budget.kept.octets
+    before = budget.kept.nbytes
     broker.command(writer, *contents(1, resource=NAMES[0]))
-    each = budget.kept.octets - before
+    each = budget.kept.nbytes - before
     assert each > len(NAMES[0])
     if crowded:
         fill(broker)
         budget.kept.bound(1)
-        before = budget.kept.octets
+        before = budget.kept.nbytes
     for number in range(2, 3000):
         name = f"{number:05}" + NAMES[0][5:]
         assert broker.command(writer, Content(number, name)) == []
         assert broker.events[-1].resources == [name]  # type: ignore[union-attr]
-    assert budget.kept.octets - before <= (8 << 10 if crowded else 1024 * each)
+    assert budget.kept.nbytes - before <= (8 << 10 if crowded else 1024 * each)
 
 
 STEPS = st.lists(
@@ -294,9 +294,9 @@ def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[st
             case "summon" | "dismiss" | "write" if flows:
                 kind = {"summon": Summon, "dismiss": Dismiss, "write": Content}[step]
                 broker.command(flows[which % len(flows)], kind(next(numbers), name))
-        assert budget.kept.octets >= 0
+        assert budget.kept.nbytes >= 0
     broker.collect(broker.server.lost(broker.now))
-    assert (budget.kept.octets, budget.kept.sessions) == (0, 0)
+    assert (budget.kept.nbytes, budget.kept.sessions) == (0, 0)
 
 
 def test_an_envelope_has_frames_as_long_as_identities__NB_02() -> None:
@@ -314,7 +314,7 @@ def test_an_envelope_has_frames_as_long_as_identities__NB_02() -> None:
 
 def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
     """NB-02: and the operator is told who was refused for it."""
-    clock, budget = Clock(), OctetBudget()
+    clock, budget = Clock(), ByteBudget()
     network = Network(clock)
     factory = MtlServerFactory(
         clock=clock, budget=budget, limits={BOUND: 1}, sockets=network.sockets()

@@ -112,8 +112,8 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(writer) == [Confirm(7, True)]
 
 
-def test_queues_are_bounded_in_number_and_octets__MT_29() -> None:
-    broker = Broker(limits={"queues": 2, "queue-octets": 1000})
+def test_queues_are_bounded_in_number_and_bytes__MT_29() -> None:
+    broker = Broker(limits={"queues": 2, "queue-bytes": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))
     broker.safe(broker.events[-1])

@@ -45,7 +45,7 @@ def test_contents_of_one_read_are_one_event_with_columns__MT_18__MT_23() -> None
         [two, *data.encode(Content(1, "b", table, b"y"))],
         [one, *data.encode(Content(6, "a", body=b"zz"))],
     )
-    assert [(e.sequences, e.resources, e.texts, e.bodies, e.octets) for e in told] == [  # type: ignore[union-attr]
+    assert [(e.sequences, e.resources, e.texts, e.bodies, e.nbytes) for e in told] == [  # type: ignore[union-attr]
         ([5, 6], ["a", "a"], [None, None], [b"x", b"zz"], 3 + 2 * (4 + 14)),
         ([1], ["b"], [{"k": "v", "n": "1"}], [b"y"], 1 + len(table) + 14),
     ]
@@ -206,7 +206,7 @@ def with_sequence(sequence: int) -> dict[str, list[bytes]]:
         "cut after the sequence": [header[:9], body],
         "cut in the name": [header[:10], body],
         "cut in the table": [header[:-2], body],
-        "trailing octets": [header + b"x", body],
+        "trailing bytes": [header + b"x", body],
         "name no UTF-8": frames(sequence, b"\1\xff"),
         "control character": frames(sequence, b"\1\n"),
         "bad table": frames(sequence, table=b"\0\0\0\1x"),
@@ -326,7 +326,7 @@ MESSAGES = st.one_of(
         st.sampled_from(list(with_sequence(0))),
     ),
     st.lists(st.binary(max_size=20), max_size=4),
-    st.binary(max_size=16).map(lambda octets: [b"\5" + octets, b""]),
+    st.binary(max_size=16).map(lambda nbytes: [b"\5" + nbytes, b""]),
 )
 
 
@@ -335,7 +335,7 @@ MESSAGES = st.one_of(
 def test_what_is_settled_by_a_confirm_first_is_stored(
     messages: list[list[bytes]], safe: list[bool]
 ) -> None:
-    """HO-22: for arbitrary octets, and a sink which stores some of it"""
+    """HO-22: for arbitrary bytes, and a sink which stores some of it"""
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest")
     stored: set[int] = set()

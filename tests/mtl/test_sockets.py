@@ -363,7 +363,7 @@ class Peers(MtlCase):
         """MT-24, MT-27: what arrives meanwhile costs no time of the processor."""
         sink = HeldSink(at_once=False)
         recorded = Recorded()
-        limits: dict[str, object] = {"unsafe-octets": 1000, "heartbeat": 100, "liveness": 1000}
+        limits: dict[str, object] = {"unsafe-bytes": 1000, "heartbeat": 100, "liveness": 1000}
         factory = self.server(sink, limits=limits, sockets=recorded)
         client = await self.ready(factory, "ingest")
         writer = await client.writer(["a"])
@@ -453,7 +453,7 @@ class Held(MtlCase):
     @run
     async def test_more_contents_than_libzmq_holds_for_a_reader_reach_it(self) -> None:
         """MT-25, MT-27: what waits for it beside is sent as soon as it has room."""
-        factory = self.server(limits={"peer-octets": 16 << 20, "unread-seconds": 1000})
+        factory = self.server(limits={"peer-bytes": 16 << 20, "unread-seconds": 1000})
         client = await self.ready(factory, "test")
         got: list[bytes] = []
         reader = await client.reader(["resource"], "none", lambda content: got.append(content.body))
@@ -472,7 +472,7 @@ class BackPressure(MtlCase):
         """MT-27, MT-29: neither is anybody taken for dead meanwhile."""
         sink = HeldSink(at_once=False)
         recorded = Recorded()
-        factory = self.server(sink, limits={"unsafe-octets": 20_000}, sockets=recorded)
+        factory = self.server(sink, limits={"unsafe-bytes": 20_000}, sockets=recorded)
         client = await self.ready(factory, "ingest", limits={"window": 5000})
         writer = await client.writer(["a"])
         done = writer.sendMany("a", [b"%04d" % n + bytes(96) for n in range(4000)])
@@ -488,10 +488,10 @@ class BackPressure(MtlCase):
         self.assertEqual(sink.bodies, [b"%04d" % n + bytes(96) for n in range(4000)])
 
     @run
-    async def test_a_turn_reads_no_more_than_some_octets(self) -> None:
+    async def test_a_turn_reads_no_more_than_some_bytes(self) -> None:
         """MT-24, MT-29: large contents come in small batches."""
         sink = HeldSink()
-        factory = self.server(sink, limits={"peer-octets": 160 << 20})
+        factory = self.server(sink, limits={"peer-bytes": 160 << 20})
         client = await self.ready(factory, "ingest")
         writer = await client.writer(["a"])
         await writer.sendMany("a", [bytes(1 << 20)] * 30)

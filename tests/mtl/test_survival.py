@@ -106,7 +106,7 @@ class Survival(MtlCase):
 
     @run
     async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
-        """MT-27, MT-29: what waits for it is bounded in octets and in time."""
+        """MT-27, MT-29: what waits for it is bounded in bytes and in time."""
         recorded = Recorded()
         limits: dict[str, object] = {"unread-seconds": 1.0, "liveness": 1000}
         factory = self.server(limits=limits, sockets=recorded)
@@ -145,7 +145,7 @@ class Limited(MtlCase):
     @run
     async def test_a_body_above_the_servers_limit_is_not_sent_for_ever(self) -> None:
         """HO-23: libzmq ends the connection each time, and says nothing."""
-        factory = self.server(HeldSink(), limits={"content-octets": 1000})
+        factory = self.server(HeldSink(), limits={"content-bytes": 1000})
         client = await self.ready(factory, "ingest", limits={"renewals": 3})
         flow = await client.writer(["a"])
         await flow.send("a", bytes(1000))

@@ -1,4 +1,4 @@
-"""What is known of messages that have not ended and of octets that nobody read, under a clock."""
+"""What is known of messages that have not ended and of bytes that nobody read, under a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
-from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net import ByteBudget
 
 FRAME = 100_000
 LARGEST = 2 * FRAME + 65_536
@@ -31,7 +31,7 @@ class World:
         self.clock = clock or Clock()
         self.told: list[tuple[str, int]] = []
         self.reads = 0
-        self.octets: dict[int, unfinished.Octets | None] = {}
+        self.nbytes: dict[int, unfinished.Bytes | None] = {}
         self.waiting: dict[int, int | None] = {}
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
@@ -41,7 +41,7 @@ class World:
             zeromq.Bounds(FRAME, MESSAGES),
             lambda host, octets: self.told.append((host, octets)),
             self._read_soon,
-            self._octets,
+            self._bytes,
             self.waiting.get,
             made_room=lambda host, octets: self.made_room.append((host, octets)),
             trusted=lambda name: name in self.flows,
@@ -54,9 +54,9 @@ class World:
     def _read_soon(self) -> None:
         self.reads += 1
 
-    def _octets(self, descriptor: int) -> unfinished.Octets | None:
+    def _bytes(self, descriptor: int) -> unfinished.Bytes | None:
         self.looked.append(descriptor)
-        return self.octets.get(descriptor, unfinished.Octets(0, 0, 0))
+        return self.nbytes.get(descriptor, unfinished.Bytes(0, 0, 0))
 
     def join(self) -> int:
         """A further connection: its descriptor."""
@@ -66,9 +66,9 @@ class World:
         self.unfinished.happened([accepted(descriptor, self.endpoint)])
         return descriptor
 
-    def came(self, descriptor: int, octets: int, answered: int = 0, segments: int = 0) -> None:
+    def came(self, descriptor: int, nbytes: int, answered: int = 0, segments: int = 0) -> None:
         """So much has come until now, and so much of ours was acknowledged."""
-        self.octets[descriptor] = unfinished.Octets(octets, answered, segments)
+        self.nbytes[descriptor] = unfinished.Bytes(nbytes, answered, segments)
 
     def look(self, times: int = 1) -> None:
         self.clock.pump([unfinished.LOOK_SECONDS] * times)
@@ -134,7 +134,7 @@ def test_a_whole_message_makes_a_connection_innocent(world: World) -> None:
 
 
 def test_a_slow_sender_of_a_large_content_is_left_alone(world: World) -> None:
-    """NB-02: an octet a look, up to the largest message."""
+    """NB-02: a byte a look, up to the largest message."""
     descriptor = world.join()
     for octets in range(0, LARGEST + 1, 100):
         world.came(descriptor, octets)
@@ -163,7 +163,7 @@ def test_what_libzmq_has_not_taken_from_the_kernel_does_not_count(world: World) 
 
 
 def test_heartbeats_of_months_cut_nobody_off(world: World) -> None:
-    """NB-02: one of ZMTP's is 9 octets and answered with 7, 42 and 40 with CURVE."""
+    """NB-02: one of ZMTP's is 9 bytes and answered with 7, 42 and 40 with CURVE."""
     plain, curve = world.join(), world.join()
     for number in range(1, 2001):
         for descriptor, ping in ((plain, 9), (curve, 42)):
@@ -176,7 +176,7 @@ def test_heartbeats_of_months_cut_nobody_off(world: World) -> None:
 
 
 def test_what_is_not_answered_or_too_much_is_no_heartbeat(world: World) -> None:
-    """NB-02: nobody hides an endless message behind octets that we send him."""
+    """NB-02: nobody hides an endless message behind bytes that we send him."""
     silent, quick = world.join(), world.join()
     seconds = 10 * LARGEST / unfinished.HEARTBEAT_RATE
     world.came(silent, 5 * LARGEST)
@@ -263,7 +263,7 @@ def test_a_descriptor_that_somebody_else_has_by_now_is_not_shut(world: World) ->
 def test_what_the_system_does_not_tell_cuts_nobody_off(world: World, tmp_path: Path) -> None:
     """NB-02: connections of ipc, other systems, and descriptors that are gone or another's."""
     descriptor = world.join()
-    world.octets[descriptor] = None
+    world.nbytes[descriptor] = None
     world.look()
     world.unfinished.read_to_end()
     world.look()
@@ -309,7 +309,7 @@ LIMIT = 1_000_000
 @pytest.fixture
 def worlds() -> Iterator[tuple[World, World]]:
     """Two ROUTERs of one process."""
-    clock, budget = Clock(), OctetBudget()
+    clock, budget = Clock(), ByteBudget()
     budget.held.bound(2 * LIMIT)
     every = unfinished.EveryUnfinished.of(budget, clock)
     assert unfinished.EveryUnfinished.of(budget, clock) is every
@@ -355,7 +355,7 @@ def test_of_all_unfinished_messages_the_largest_is_cut_off__NB_02(
 
 
 def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) -> None:
-    """Nothing that it sends is large, so its octets weigh what the smallest frames of so many take;
+    """Nothing that it sends is large, so its bytes weigh what the smallest frames of so many take;
     small pieces that come alone take a buffer each.
     """
     world, _ = worlds
@@ -367,10 +367,10 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
         world.unfinished.read_to_end()
         world.look()
     assert not world.made_room
-    world.octets[hostile] = unfinished.Octets(1000, 0, 0, 5)
+    world.nbytes[hostile] = unfinished.Bytes(1000, 0, 0, 5)
     world.look()
     assert world.made_room == [
-        ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_OCTETS)
+        ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_BYTES)
     ]
     assert list(world.unfinished.descriptors) == good
 
@@ -413,33 +413,33 @@ def test_the_system_says_what_came__NB_02() -> None:
         near = socket.create_connection(listener.getsockname())
         far = listener.accept()[0]
         with near, far:
-            before = unfinished.octets_of(far.fileno())
+            before = unfinished.bytes_of(far.fileno())
             assert before is not None
             near.sendall(bytes(1000))
             assert far.recv(1, socket.MSG_PEEK) == b"\0"
             far.sendall(bytes(70))
             assert near.recv(1, socket.MSG_PEEK) == b"\0"
             assert unfinished.waiting_in(far.fileno()) == 1000
-            after = unfinished.octets_of(far.fileno())
+            after = unfinished.bytes_of(far.fileno())
             assert after is not None
             assert after.received - before.received == 1000
             assert after.segments - before.segments == 1
             # It is acknowledged when the other end says something, at the latest.
             near.sendall(b"x")
             assert len(far.recv(1001, socket.MSG_WAITALL)) == 1001
-            last = unfinished.octets_of(far.fileno())
+            last = unfinished.bytes_of(far.fileno())
             assert last is not None
             assert last.acknowledged - before.acknowledged == 70
             assert unfinished.waiting_in(far.fileno()) == 0
             assert far.fileno() >= 0
     with socket.socket(socket.AF_UNIX) as other:
-        assert unfinished.octets_of(other.fileno()) is None
-    assert unfinished.octets_of(99_999) is None
+        assert unfinished.bytes_of(other.fileno()) is None
+    assert unfinished.bytes_of(99_999) is None
     assert unfinished.waiting_in(99_999) is None
 
 
 MIB = 1 << 20
-STEP, CHECK_SECONDS = unfinished.STEP_OCTETS, unfinished.CHECK_SECONDS
+STEP, CHECK_SECONDS = unfinished.STEP_BYTES, unfinished.CHECK_SECONDS
 LATE_SECONDS = 5
 
 
@@ -448,22 +448,22 @@ class Given:
 
     def __init__(self, limit: float = 64 * MIB) -> None:
         self.clock = Clock()
-        self.budget = OctetBudget()
+        self.budget = ByteBudget()
         self.ledger = self.budget.held
         self.ledger.bound(limit)
         self.backlogs: dict[bytes, unfinished.Backlog] = {}
         self.acknowledged: dict[int, int] = {}
         self.cut: list[bytes] = []
         self.every = unfinished.SendBacklogs(
-            self.clock, self.budget, self.backlogs, self._cut, self._octets
+            self.clock, self.budget, self.backlogs, self._cut, self._bytes
         )
         self._number = 100
 
-    def _octets(self, descriptor: int) -> unfinished.Octets | None:
+    def _bytes(self, descriptor: int) -> unfinished.Bytes | None:
         acknowledged = self.acknowledged.get(descriptor)
-        return None if acknowledged is None else unfinished.Octets(0, acknowledged, 0)
+        return None if acknowledged is None else unfinished.Bytes(0, acknowledged, 0)
 
-    def _cut(self, peer: unfinished.SendBacklog, octets: int) -> None:
+    def _cut(self, peer: unfinished.SendBacklog, nbytes: int) -> None:
         self.cut.append(peer.name)
         self.every.forget(peer)
 
@@ -473,16 +473,16 @@ class Given:
             self.acknowledged[self._number] = 5000  # the hand-shake
         return unfinished.SendBacklog(self.every, name, self._number)
 
-    def give(self, peer: unfinished.SendBacklog, octets: int, piece: int = MIB) -> bool:
+    def give(self, peer: unfinished.SendBacklog, nbytes: int, piece: int = MIB) -> bool:
         """Give libzmq so much for this peer, in pieces, as a ROUTER does; False: it was full."""
-        for _ in range(0, octets, piece):
+        for _ in range(0, nbytes, piece):
             if peer.passed >= peer.check_at and not peer.has_room():
                 return False
             peer.passed += piece
         return peer.has_room()
 
-    def read(self, peer: unfinished.SendBacklog, octets: int) -> None:
-        self.acknowledged[peer.descriptor] += octets
+    def read(self, peer: unfinished.SendBacklog, nbytes: int) -> None:
+        self.acknowledged[peer.descriptor] += nbytes
 
     def wait(self, seconds: float) -> None:
         for _ in range(round(seconds / CHECK_SECONDS)):
@@ -525,7 +525,7 @@ def test_who_reads_nothing_loses_its_place_first__NB_02() -> None:
 
 
 def test_a_trickle_is_no_progress__NB_02() -> None:
-    """NB-02: who reads some octets each second is as late as who reads none."""
+    """NB-02: who reads some bytes each second is as late as who reads none."""
     given = Given(20 * MIB)
     good, sly = given.join(b"good"), given.join(b"sly")
     for _ in range(60):
@@ -544,7 +544,7 @@ def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given
     assert not given.give(first, 100 * MIB)
     assert first.passed == 32 * MIB
     assert not given.give(second, 100 * MIB)
-    assert second.passed == unfinished.PASSED_OCTETS
+    assert second.passed == unfinished.PASSED_BYTES
     given.read(second, MIB)
     assert given.give(second, MIB // 2, MIB // 2)
     assert not given.give(second, MIB)
@@ -554,10 +554,10 @@ def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given
 
 
 def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
-    """NB-02: with what its messages weigh beside their octets."""
+    """NB-02: with what its messages weigh beside their bytes."""
     peer = given.join(b"a")
     backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
-    small = STEP // unfinished.MESSAGE_OCTETS
+    small = STEP // unfinished.MESSAGE_BYTES
     for number in range(1, 3 * small + 1):
         backlog.messages.append([b"a", b"", b""])
         given.every.waits(peer, backlog)
@@ -595,7 +595,7 @@ def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) 
     assert given.give(peer, 100 * MIB)
     assert given.ledger.held == 0
     backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
-    backlog.octets = MIB
+    backlog.nbytes = MIB
     given.every.waits(peer, backlog)
     assert given.ledger.held == MIB
     given.every.shutdown()

@@ -20,7 +20,7 @@ from twisted_msgproto.mtl.wire import data, fields
 EVERYTHING = {
     "text": "grüße",
     "empty": "",
-    "octets": b"\x00\xff",
+    "bytes": b"\x00\xff",
     "yes": True,
     "no": False,
     "small": 1,
@@ -103,7 +103,7 @@ def test_an_independent_library_reads_our_tables__MT_23() -> None:
 
 def test_we_read_the_tables_of_an_independent_library__MT_23() -> None:
     numbers = {str(n): n for n in (0, 200, -200, 40_000, -40_000, 3_000_000_000, 2**40, -(2**40))}
-    theirs = {**EVERYTHING, **numbers, "octets": bytearray(b"\x00\xff")}
+    theirs = {**EVERYTHING, **numbers, "bytes": bytearray(b"\x00\xff")}
     assert fields.decode_table(pamqp.encode.field_table(theirs)) == {**EVERYTHING, **numbers}
 
 
@@ -186,7 +186,7 @@ def test_a_field_that_is_added_may_be_as_deep_as_others__MT_23() -> None:
 def test_types_without_a_letter_and_long_names_are_the_callers_fault__MT_23() -> None:
     with pytest.raises(TypeError, match="no field holds a object"):
         fields.encode_table({"x": object()})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="255 octets"):
+    with pytest.raises(ValueError, match="255 bytes"):
         fields.encode_table({"ä" * 128: 1})
 
 
@@ -206,7 +206,7 @@ def test_values_which_are_no_text_become_json_text() -> None:
     assert texts["yes"] == "true"
     assert texts["nothing"] == "null"
     assert texts["time"] == '"2026-01-02T03:04:05Z"'
-    assert base64.b64decode(json.loads(texts["octets"])) == b"\0\xff"
+    assert base64.b64decode(json.loads(texts["bytes"])) == b"\0\xff"
     assert json.loads(texts["list"]) == EVERYTHING["list"]
     assert json.loads(texts["decimal"]) == -3.14
 
@@ -236,7 +236,7 @@ def test_headers_are_as_the_text_says(command: data.DataCommand, header: str, bo
 
 
 @pytest.mark.parametrize(("command", "header", "body"), SPEC)
-def test_every_cut_and_every_trailing_octet_is_ill_formed(
+def test_every_cut_and_every_trailing_byte_is_ill_formed(
     command: data.DataCommand, header: str, body: bytes
 ) -> None:
     """MT-13"""
@@ -284,6 +284,6 @@ def test_what_no_header_can_hold_is_the_callers_fault__MT_22() -> None:
         data.Summon(-1, "r"), data.Summon(2**64, "r"), data.Summon(1, "ä" * 128),
         data.Summon(1, "a\nb"), data.Lease(1, "\x80"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"64 bits|255 octets|control character"):
+        with pytest.raises(ValueError, match=r"64 bits|255 bytes|control character"):
             data.encode(command)
     assert data.decode(*data.encode(data.Summon(1, "ä" * 127 + "b"))).resource == "ä" * 127 + "b"  # type: ignore[union-attr]

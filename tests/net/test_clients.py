@@ -295,19 +295,19 @@ class ComebackTests(SynchronousTestCase):
         session.asked[0][1].callback("yes")
         self.assertEqual(self.successResultOf(good), "yes")
 
-    def test_what_waits_is_bounded_in_number_and_octets(self) -> None:
-        client = self.client(limits={"waiting-verbs": 2, "waiting-octets": 100})
-        first = client.ask("1", octets=60)
-        self.failureResultOf(client.ask("2", octets=41), LimitExceeded)
-        second = client.ask("3", octets=40)
+    def test_what_waits_is_bounded_in_number_and_bytes(self) -> None:
+        client = self.client(limits={"waiting-verbs": 2, "waiting-bytes": 100})
+        first = client.ask("1", nbytes=60)
+        self.failureResultOf(client.ask("2", nbytes=41), LimitExceeded)
+        second = client.ask("3", nbytes=40)
         self.failureResultOf(client.ask("4"), LimitExceeded)
         second.cancel()
         self.failureResultOf(second, CancelledError)
-        third = client.ask("5", octets=40)
+        third = client.ask("5", nbytes=40)
         session = client.stand()
         self.assertEqual(session.texts, ["1", "5"])
         # In a session nothing waits here.
-        more = [client.ask("6", octets=1000) for _ in range(3)]
+        more = [client.ask("6", nbytes=1000) for _ in range(3)]
         session.lose()
         for one in (first, third, *more):
             self.failureResultOf(one, ConnectionClosed)

@@ -45,7 +45,7 @@ class OverUnix(http.client.HTTPConnection):
 
 def message(place: int, body: bytes = b"x", **fields: str) -> MessageShown:
     return MessageShown(
-        place=place, received_at=1_700_000_000_000_000, tries=1, octets=len(body),
+        place=place, received_at=1_700_000_000_000_000, tries=1, bytes=len(body),
         fields=fields, body=body,
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ class Control(TestCase):
             ],
         )
 
-    async def test_an_answer_is_bounded_in_messages_and_octets(self) -> None:
+    async def test_an_answer_is_bounded_in_messages_and_bytes(self) -> None:
         self.serve()
         shelf: Any = self.shelf
         for stored, shown in (
@@ -316,14 +316,14 @@ class Served:
         self.clock: Any = Clock()
         self.site = BoundedSite(root, reactor=self.clock)
 
-    def connect(self, octets: bytes = b"") -> Wire | None:
+    def connect(self, nbytes: bytes = b"") -> Wire | None:
         channel = self.site.buildProtocol(ADDRESS)
         if channel is None:
             return None
         wire = Wire()
         wire.channel = channel
         channel.makeConnection(wire)
-        channel.dataReceived(octets)
+        channel.dataReceived(nbytes)
         return wire
 
     def ask(self, wire: Wire | None) -> bool:
@@ -359,12 +359,12 @@ def test_open_streams_are_not_closed_for_others_and_then_nobody_is_let_in() -> N
     assert served.ask(served.connect())
 
 
-def test_a_header_that_comes_octet_by_octet_ends_in_time() -> None:
+def test_a_header_that_comes_byte_by_byte_ends_in_time() -> None:
     served = Served()
     wire = served.connect()
     assert wire is not None
-    for octet in range(int(REQUEST_SECONDS) - 1):
-        wire.channel.dataReceived(ASKED[octet : octet + 1])
+    for byte in range(int(REQUEST_SECONDS) - 1):
+        wire.channel.dataReceived(ASKED[byte : byte + 1])
         served.clock.advance(1.0)
     assert not wire.disconnecting
     served.clock.advance(1.0)

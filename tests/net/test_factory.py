@@ -37,7 +37,7 @@ from twisted_msgproto.umq import UmqServerFactory
 
 class Factory(MsgprotoServerFactory):
     protocolName = "test"
-    LIMITS = (Limit("size", 5, "octets", "for the test"),)
+    LIMITS = (Limit("size", 5, "bytes", "for the test"),)
     protocol = Protocol
 
 
@@ -240,7 +240,7 @@ class Balancer:
         serverFromString(reactor, "haproxy:tcp:5044").listen(self.factory)
         self._wrapping = reactor.tcpServers[0][1]
 
-    def connection(self, host: str, octets: bytes = b"", family: str = "TCP4") -> Any:
+    def connection(self, host: str, nbytes: bytes = b"", family: str = "TCP4") -> Any:
         """A connection for the client at ``host``, and what it sends."""
         wrapper = self._wrapping.buildProtocol(PROXY)
         transport: Any = StringTransportWithDisconnection(peerAddress=PROXY)
@@ -248,8 +248,8 @@ class Balancer:
         wrapper.makeConnection(transport)
         wrapper.dataReceived(f"PROXY {family} {host} {host} 1 2\r\n".encode())
         link = wrapper.wrappedProtocol
-        if octets:
-            wrapper.dataReceived(octets)
+        if nbytes:
+            wrapper.dataReceived(nbytes)
         return link, transport
 
     @property
@@ -321,7 +321,7 @@ class Served:
         return self.outer.newest.wrappedFactory
 
     def receives(self, *reads: bytes) -> Any:
-        """The transport of a connection that reads these octets."""
+        """The transport of a connection that reads these bytes."""
         connection = self.outer.buildProtocol(PROXY)
         transport: Any = StringTransportWithDisconnection(peerAddress=PROXY)
         transport.protocol = connection
@@ -371,7 +371,7 @@ def test_a_connection_that_begins_otherwise_is_a_fault_and_no_traceback__NB_09(
 
 
 def binary(extra: int) -> bytes:
-    """The beginning of a binary header for 192.0.2.9, with ``extra`` octets of extensions."""
+    """The beginning of a binary header for 192.0.2.9, with ``extra`` bytes of extensions."""
     addresses = bytes([192, 0, 2, 9, 192, 0, 2, 1, 0, 1, 0, 2])
     return SIGNATURE + b"\x21\x11" + (len(addresses) + extra).to_bytes(2, "big") + addresses
 

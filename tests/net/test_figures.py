@@ -19,7 +19,7 @@ from tests.contract.world import World
 from tests.docs import grafana
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
-from twisted_msgproto.net import Counters, Delivery, OctetBudget, ReadControl
+from twisted_msgproto.net import ByteBudget, Counters, Delivery, ReadControl
 from twisted_msgproto.net.counters import Places, Traffic, quantile
 from twisted_msgproto.net.site.flow import FlowHistory, since
 from twisted_msgproto.net.site.metrics import exposition
@@ -129,7 +129,7 @@ SAMPLE_SECONDS, SAMPLES_MAX = 5.0, 180
 
 
 def batch(count: int) -> MessageBatch:
-    return MessageBatch("lumberjack", "json", 0, count=count, octets=10 * count, body=[b""] * count)
+    return MessageBatch("lumberjack", "json", 0, count=count, nbytes=10 * count, body=[b""] * count)
 
 
 class Transport:
@@ -141,7 +141,7 @@ class Transport:
 def delivering(traffic: Traffic) -> Delivery:
     control = ReadControl(Transport())
     return Delivery(
-        control, OctetBudget(), 1 << 20, lambda place: None, lambda place, why: None, traffic
+        control, ByteBudget(), 1 << 20, lambda place: None, lambda place, why: None, traffic
     )
 
 
@@ -150,7 +150,7 @@ def test_a_latency_ends_when_the_batch_is_safe_and_counts_once_for_each_message(
     traffic = Traffic(clock.seconds)
     waiting: Deferred[None] = Deferred()
     delivering(traffic).deliver(lambda one: waiting, batch(7), 1)
-    assert (traffic.messages, traffic.octets, sum(traffic.latencies)) == (7, 70, 0)
+    assert (traffic.messages, traffic.nbytes, sum(traffic.latencies)) == (7, 70, 0)
     clock.advance(0.02)
     waiting.callback(None)
     assert sum(traffic.latencies) == 7
@@ -202,7 +202,7 @@ class Kept:
 
     def tick(self, messages: int = 0) -> None:
         self.traffic.messages += messages
-        self.traffic.octets += 100 * messages
+        self.traffic.nbytes += 100 * messages
         self.traffic.acknowledged(messages, self.clock.seconds() - 0.01)
         self.clock.advance(SAMPLE_SECONDS)
 
@@ -213,7 +213,7 @@ def test_rates_are_those_of_each_sample_and_a_sample_without_messages_has_no_lat
     kept.tick()
     columns = kept.history.figures()["protocols"]["umq"]
     assert columns["messages_per_second"] == [10.0, 0.0]
-    assert columns["octets_per_second"] == [1000.0, 0.0]
+    assert columns["bytes_per_second"] == [1000.0, 0.0]
     assert columns["ack_p50_seconds"][0] == pytest.approx(0.01, rel=0.25)
     assert columns["ack_p99_seconds"][1] is None
 
@@ -263,7 +263,7 @@ OFFENDERS_MAX, SILENT_SECONDS = 1000, 30.0
 
 
 def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_one() -> None:
-    offenders = OctetBudget().offenders
+    offenders = ByteBudget().offenders
     for host in ("192.0.2.7", "192.0.2.7", "2001:db8::1", "2001:db8::2", "127.0.0.1", ""):
         offenders.note("umq", host, "version", 5.0)
     offenders.note("mtl", "192.0.2.7", "version", 9.0)
@@ -278,7 +278,7 @@ def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_o
 
 
 def test_many_addresses_displace_the_silent_ones_and_what_is_forgotten_is_counted() -> None:
-    offenders = OctetBudget().offenders
+    offenders = ByteBudget().offenders
     for number in range(OFFENDERS_MAX + 10):
         offenders.note("umq", f"10.0.{number >> 8}.{number & 255}", "version", 0.0)
         offenders.note("umq", "192.0.2.7", "version", 0.0)
@@ -363,8 +363,8 @@ def figures() -> dict[str, Any]:
     bridge |= dict.fromkeys(("rows", "rows_per_second", "batches", "failed_batches"), 1)
     bridge |= dict.fromkeys(("gateways", "lag_rows", "oldest_age_seconds"), 1)
     queue = dict.fromkeys(
-        ("begin_offset", "end_offset", "stored_octets", "left_octets", "disk_free_octets",
-         "segments", "waiting_messages", "waiting_octets", "stalled", "damaged_messages", "losses",
+        ("begin_offset", "end_offset", "stored_bytes", "left_bytes", "disk_free_bytes",
+         "segments", "waiting_messages", "waiting_bytes", "stalled", "damaged_messages", "losses",
          "messages", "failed_messages", "groups", "append_us", "stalls", "disk_errors",
          "trimmed_segments"), 1,
     )  # fmt: skip
@@ -372,14 +372,14 @@ def figures() -> dict[str, Any]:
     queue["bridges"] = [shown_bridge(bridge, time.time())]  # type: ignore[assignment]
     protocol = {
         "connections": 1, "states": {"OPEN": 1}, "faults": {"version": 1}, "counters": {"calls": 1},
-        "limits_met": {"connections": 1}, "reasons": {}, "messages": 1, "octets": 1,
+        "limits_met": {"connections": 1}, "reasons": {}, "messages": 1, "bytes": 1,
         "latency": {"buckets": {"0.1": 1}, "count": 1, "sum_seconds": 0.05},
     }  # fmt: skip
-    space = {"queues": 1, "waiting_messages": 1, "in_flight_messages": 1, "octets": 1}
+    space = {"queues": 1, "waiting_messages": 1, "in_flight_messages": 1, "bytes": 1}
     memory = dict.fromkeys(
         (
-            *("waiting_octets", "waiting_limit_octets", "held_octets", "held_limit_octets"),
-            *("kept_octets", "kept_limit_octets"),
+            *("waiting_bytes", "waiting_limit_bytes", "held_bytes", "held_limit_bytes"),
+            *("kept_bytes", "kept_limit_bytes"),
         ),
         1,
     )

@@ -18,7 +18,7 @@ from twisted_msgproto.core.errors import Fault, NotStored, ProtocolViolation, Qu
 from twisted_msgproto.net.counters import Places
 from twisted_msgproto.net.wires.output import Output
 
-FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN = 16 << 10, 64 << 10, 1 << 10
+FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
 TURN_SECONDS = 0.008
 
 
@@ -53,8 +53,8 @@ class Links(LinkCase):
         self.lose()
 
     def test_slow_input_is_read_in_smaller_pieces_and_quick_input_in_larger_ones(self) -> None:
-        """NB-07: a turn is bounded by the time that the octets take, whatever they are."""
-        server, transport = self.link(readOctets=256 << 10)
+        """NB-07: a turn is bounded by the time that the bytes take, whatever they are."""
+        server, transport = self.link(readBytes=256 << 10)
         took = 1e-6
 
         class Timed(LineMachine):
@@ -71,7 +71,7 @@ class Links(LinkCase):
             server.dataReceived(bytes(transport.bufferSize))
             return int(transport.bufferSize)
 
-        self.assertEqual(transport.bufferSize, FIRST_READ_OCTETS)
+        self.assertEqual(transport.bufferSize, FIRST_READ_BYTES)
         took = 1e-9
         while read() != sizes[-1]:
             pass
@@ -89,19 +89,19 @@ class Links(LinkCase):
             pass
         self.assertEqual(sizes[-1], 256 << 10)
         took = 1.0
-        self.assertEqual((read(), read()), (READ_OCTETS_MIN, READ_OCTETS_MIN))
+        self.assertEqual((read(), read()), (READ_BYTES_MIN, READ_BYTES_MIN))
         took = 1e-9  # a peer that is as slow as can be is still read, and faster again
         read()
-        self.assertGreater(read(), READ_OCTETS_MIN)
+        self.assertGreater(read(), READ_BYTES_MIN)
         self.lose()
 
     def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
         """NB-02: a thousand of them would bring a gigabyte in one turn."""
-        server, transport = self.link(readOctets=256 << 10)
+        server, transport = self.link(readBytes=256 << 10)
         for _ in range(6):
             server.dataReceived(bytes(transport.bufferSize))
-            self.assertLessEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
-        self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
+            self.assertLessEqual(transport.bufferSize, PARTIAL_READ_BYTES)
+        self.assertEqual(transport.bufferSize, PARTIAL_READ_BYTES)
         server.dataReceived(b"\n")
         for _ in range(4):
             server.dataReceived((b"x" * 999 + b"\n") * (transport.bufferSize // 1000 + 1))
@@ -109,7 +109,7 @@ class Links(LinkCase):
         while server.machine.unfinished:
             self.clock.advance(0)
         server.dataReceived(bytes(transport.bufferSize))
-        self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
+        self.assertEqual(transport.bufferSize, PARTIAL_READ_BYTES)
         self.lose()
 
     def test_what_fails_in_a_later_turn_ends_the_connection_too(self) -> None:
@@ -226,7 +226,7 @@ class Links(LinkCase):
         self.assertEqual(transport.producerState, "paused")
         self.clock.advance(30)
         self.assertIsInstance(server.ending, TimedOut)
-        self.assertEqual(str(server.ending), "the peer took no octets for 30 s")
+        self.assertEqual(str(server.ending), "the peer took no bytes for 30 s")
         self.assertTrue(transport.aborted)
         self.assertEqual(self.factory.counters["fault:unread"], 1)
         self.assertIn("does not read", self.logged[0])
@@ -239,10 +239,10 @@ class Links(LinkCase):
         server.cutOff(6000, 4096.0)
         self.assertTrue(transport.aborted)
         self.assertEqual(len(self.logged), 1)
-        self.assertRegex(self.logged[0], "cut off: 5000 octets .* process-held-octets is 4096")
-        self.assertEqual(self.factory.counters["fault:process-held-octets"], 1)
+        self.assertRegex(self.logged[0], "cut off: 5000 bytes .* process-held-bytes is 4096")
+        self.assertEqual(self.factory.counters["fault:process-held-bytes"], 1)
         self.lose()
-        self.assertRegex(str(server.ending), "^cut off: 5000 octets")
+        self.assertRegex(str(server.ending), "^cut off: 5000 bytes")
 
     def test_a_connection_lost_for_a_breach_of_the_protocol_says_that_breach(self) -> None:
         server, _ = self.link()
@@ -337,7 +337,7 @@ class Edges(LinkCase):
             )
         self.lose()
 
-    def test_what_a_peer_did_is_told_with_its_octets_and_what_they_look_like__NB_09(self) -> None:
+    def test_what_a_peer_did_is_told_with_its_bytes_and_what_they_look_like__NB_09(self) -> None:
         for fault, text in (
             (Fault("a", "it is 'odd'", b"\x00\xff"), "it is 'odd' (starts with 00 ff)"),
             (Fault("a", "it\x1b"), "it\\x1b (starts with nothing)"),
@@ -357,23 +357,23 @@ class Edges(LinkCase):
         self.assertEqual(
             server.snapshot(),
             {"session": server.session, "peer": server.peer, "client_id": None,
-             "unsafe_octets": 0, "not_read_because": None, "state": "open"},
+             "unsafe_bytes": 0, "not_read_because": None, "state": "open"},
         )  # fmt: skip
         server.dataReceived(b"abc\n")
         server.outputChanged(True)
         server.holdBack(True)
         shown = server.snapshot()
-        self.assertGreater(shown["unsafe_octets"], 3)
-        self.assertEqual(shown["not_read_because"], "process-held-octets, unread-output")
+        self.assertGreater(shown["unsafe_bytes"], 3)
+        self.assertEqual(shown["not_read_because"], "process-held-bytes, unread-output")
         self.lose()
 
     def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
         server, _ = self.link()
-        self.assertEqual((server.messageCount, self.factory.counters["octets"]), (0, 0))
+        self.assertEqual((server.messageCount, self.factory.counters["bytes"]), (0, 0))
         for data, messages, octets in ((b"ab\nc\n", 2, 3), (b"", 2, 3), (b"defg\n", 3, 7)):
             server.dataReceived(data)
             counters = self.factory.counters
-            figures = (server.messageCount, counters["events"], counters["octets"])
+            figures = (server.messageCount, counters["events"], counters["bytes"])
             self.assertEqual(figures, (messages, messages, octets))
         self.lose()
 

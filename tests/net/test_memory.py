@@ -16,12 +16,12 @@ from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from twisted_msgproto.core.kept import Keeping, Kept, table_octets
-from twisted_msgproto.net import OctetBudget, ReadControl, gateway
+from twisted_msgproto.core.kept import Keeping, Kept, table_bytes
+from twisted_msgproto.net import ByteBudget, ReadControl, gateway
 
 LATE_SECONDS, LOOK_SECONDS = 5.0, 1.0
-MIN_RATE = 16 << 10  # octets a second that a peer must bring at least
-READ_OCTETS = 256 << 10
+MIN_RATE = 16 << 10  # bytes a second that a peer must bring at least
+READ_BYTES = 256 << 10
 
 
 LIMIT = 4_000_000
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, limit: float = LIMIT) -> None:
         self.clock = Clock()
-        self.ledger = OctetBudget().held
+        self.ledger = ByteBudget().held
         self.ledger.clock = self.clock
         self.ledger.limit = limit
         self.peers: list[Peer] = []
@@ -44,7 +44,7 @@ class World:
 
     @property
     def held(self) -> int:
-        return sum(peer.octets for peer in self.peers)
+        return sum(peer.nbytes for peer in self.peers)
 
 
 class Peer:
@@ -53,7 +53,7 @@ class Peer:
     def __init__(self, world: World, address: str) -> None:
         self.world = world
         self.address = address
-        self.octets = 0
+        self.nbytes = 0
         self.held_back = False
         self.disk_full = False
         self.cut = 0
@@ -66,17 +66,17 @@ class Peer:
         assert held_back is not self.held_back
         self.held_back = held_back
 
-    def cutOff(self, octets: int, limit: float) -> None:
-        assert (octets, limit) == (self.octets, self.world.ledger.limit)
+    def cutOff(self, nbytes: int, limit: float) -> None:
+        assert (nbytes, limit) == (self.nbytes, self.world.ledger.limit)
         self.cut += 1
-        self.octets = 0
+        self.nbytes = 0
 
-    def hold(self, octets: int, **options: Any) -> None:
-        self.octets = octets
-        self.world.ledger.hold(self, octets, self.world.clock.seconds(), **options)
+    def hold(self, nbytes: int, **options: Any) -> None:
+        self.nbytes = nbytes
+        self.world.ledger.hold(self, nbytes, self.world.clock.seconds(), **options)
 
-    def grow(self, octets: int) -> None:
-        self.hold(self.octets + octets)
+    def grow(self, nbytes: int) -> None:
+        self.hold(self.nbytes + nbytes)
 
 
 def test_above_most_of_it_the_eldest_goes_on_and_the_others_wait() -> None:
@@ -100,7 +100,7 @@ def test_above_most_of_it_the_eldest_goes_on_and_the_others_wait() -> None:
 
 
 def test_what_a_peer_did_not_send_is_no_progress__NB_02() -> None:
-    """NB-02: a hundred octets that make us hold thousands of objects are a hundred octets."""
+    """NB-02: a hundred bytes that make us hold thousands of objects are a hundred bytes."""
     world = World()
     heavy, sender = world.peer(), world.peer()
     heavy.hold(1_000_000, objects=999_900)
@@ -122,7 +122,7 @@ def test_an_honest_sender_survives_any_number_who_stand_still__NB_03() -> None:
     for _ in range(47):
         honest.grow(64 << 10)
         world.clock.advance(0.05)
-    assert honest.octets == 47 << 16
+    assert honest.nbytes == 47 << 16
     assert not honest.cut
     assert not honest.held_back
 
@@ -233,7 +233,7 @@ def test_addresses_take_turns_when_there_is_room_again() -> None:
     one = world.peer("one")
     one.hold(1)
     assert all(peer.held_back for peer in [*many, one])
-    eldest.hold(SOFT - READ_OCTETS - 10)  # finished one message: room for two, and it goes on
+    eldest.hold(SOFT - READ_BYTES - 10)  # finished one message: room for two, and it goes on
     assert [peer.held_back for peer in [*many, one]] == [False, True, True, True, True, False]
 
 
@@ -245,8 +245,8 @@ def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
     reader.hold(1_000_000, outward=True)
     for _ in range(10):
         world.clock.advance(LATE_SECONDS / 2)
-        deaf.hold(deaf.octets + 10_000, outward=True)
-        reader.hold(reader.octets - 10_000, outward=True)
+        deaf.hold(deaf.nbytes + 10_000, outward=True)
+        reader.hold(reader.nbytes - 10_000, outward=True)
     other = world.peer()
     other.hold(1_500_000)
     assert (deaf.cut, reader.cut, other.cut) == (1, 0, 0)
@@ -286,7 +286,7 @@ def test_whatever_peers_do_the_limit_holds_and_who_moves_gets_through(seed: int)
             peers[number] = world.peer(str(number % 3))
             continue
         if peer.reading:
-            if peer.octets > 400_000:
+            if peer.nbytes > 400_000:
                 peer.hold(0)
                 finished[number] += 1
             elif number >= 4:
@@ -294,7 +294,7 @@ def test_whatever_peers_do_the_limit_holds_and_who_moves_gets_through(seed: int)
             elif chance.random() < 0.1:
                 peer.grow(chance.choice((1, 100_000)))
         world.clock.advance(chance.choice((0, 0, 0.1, 0.5)))
-        assert world.ledger.held == sum(p.octets for p in peers if not p.cut) <= LIMIT
+        assert world.ledger.held == sum(p.nbytes for p in peers if not p.cut) <= LIMIT
     assert all(finished[number] for number in range(4, 8)), finished
     for peer in peers:
         if not peer.cut:
@@ -360,7 +360,7 @@ def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():
 
 
 def test_the_smallest_limits_of_all_servers_hold():
-    budget, clock = OctetBudget(), Clock()
+    budget, clock = ByteBudget(), Clock()
     budget.bound(1000, 100, 50, clock)
     budget.bound(2000, 200, 40, clock)
     budget.bound(3000, 300, 60, clock)
@@ -390,7 +390,7 @@ def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
     """The limit is 100, shared by all of whom something waits; at half of it all are read again."""
     transport = StringTransport()
     control = ReadControl(transport)
-    budget = OctetBudget(100, "why")
+    budget = ByteBudget(100, "why")
     budget.waiting, budget.senders = others, senders
     budget.add(own, control, own)
     assert control.reasons == (frozenset({"why"}) if paused else frozenset())
@@ -403,8 +403,8 @@ def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
 # ── what sessions keep for their peers has one bound for all of ─────────────────────────────────
 
 
-SMALL_OCTETS = 8 << 10  # a session may keep this whatever others keep
-KEPT_LIMIT = 100 * SMALL_OCTETS
+SMALL_BYTES = 8 << 10  # a session may keep this whatever others keep
+KEPT_LIMIT = 100 * SMALL_BYTES
 MUCH = 256 << 20
 
 
@@ -415,15 +415,15 @@ def test_below_the_limit_one_session_may_keep_everything__NB_02():
     assert one.fits(KEPT_LIMIT)
     one.add(KEPT_LIMIT)
     assert not one.fits(1)
-    assert other.fits(SMALL_OCTETS)
+    assert other.fits(SMALL_BYTES)
 
 
 def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
     """NB-02."""
     texts = {"a": "", "b": "\N{GRINNING FACE}"}
     taken = sum(sys.getsizeof(text) for text in ("a", "", "b", "\N{GRINNING FACE}"))
-    assert table_octets(texts) == taken + 2 * 80
-    assert table_octets({}) == 0
+    assert table_bytes(texts) == taken + 2 * 80
+    assert table_bytes({}) == 0
 
 
 def test_among_many_sessions_each_may_keep_a_little__NB_02():
@@ -433,9 +433,9 @@ def test_among_many_sessions_each_may_keep_a_little__NB_02():
     for one in crowd:
         one.add(KEPT_LIMIT // 1000)
     crowd[0].add(1000)
-    assert every.octets >= KEPT_LIMIT
-    assert crowd[1].fits(SMALL_OCTETS - KEPT_LIMIT // 1000)
-    assert not crowd[1].fits(SMALL_OCTETS - KEPT_LIMIT // 1000 + 1)
+    assert every.nbytes >= KEPT_LIMIT
+    assert crowd[1].fits(SMALL_BYTES - KEPT_LIMIT // 1000)
+    assert not crowd[1].fits(SMALL_BYTES - KEPT_LIMIT // 1000 + 1)
 
 
 STEPS = st.lists(
@@ -469,10 +469,10 @@ def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB
             session.clear()
             sessions[number] = Keeping(every)
             pieces.clear()
-        assert [one.octets for one in sessions] == [sum(some) for some in kept]
-        assert every.octets == sum(map(sum, kept))
-        assert every.sessions == sum(one.octets > 0 for one in sessions)
-        assert every.octets <= 2 * KEPT_LIMIT + SMALL_OCTETS * len(sessions)
+        assert [one.nbytes for one in sessions] == [sum(some) for some in kept]
+        assert every.nbytes == sum(map(sum, kept))
+        assert every.sessions == sum(one.nbytes > 0 for one in sessions)
+        assert every.nbytes <= 2 * KEPT_LIMIT + SMALL_BYTES * len(sessions)
 
 
 def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_the_limit__NB_02():
@@ -483,12 +483,12 @@ def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_th
         keeping = Keeping(every)
         sessions.append(keeping)
         for step in (1 << 26, 1 << 20, 1 << 16, 1 << 12):
-            while keeping.octets + step <= 1 << 26 and keeping.fits(step):
+            while keeping.nbytes + step <= 1 << 26 and keeping.fits(step):
                 keeping.add(step)
-    assert every.octets <= 2 * MUCH + SMALL_OCTETS * 10_000
+    assert every.nbytes <= 2 * MUCH + SMALL_BYTES * 10_000
     # Who comes then may keep what is little, and those that are few a share of it all.
     good = Keeping(every)
-    assert good.fits(SMALL_OCTETS)
+    assert good.fits(SMALL_BYTES)
     for keeping in sessions[5:]:
         keeping.clear()
     assert good.fits(MUCH // 20)
@@ -518,7 +518,7 @@ def test_what_comes_after_the_end_counts_nowhere__NB_02():
     keeping.remove(500)
     keeping.add(2000)
     keeping.clear()
-    assert (every.octets, every.sessions) == (0, 0)
+    assert (every.nbytes, every.sessions) == (0, 0)
 
 
 # ── a gateway keeps the memory which it has used ────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The way of octets to a peer, and what waits for its answers (HO-03)."""
+"""The way of bytes to a peer, and what waits for its answers (HO-03)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import directlyProvides
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
-from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net import ByteBudget
 from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
 from twisted_msgproto.net.prompt import prompt_write
 from twisted_msgproto.net.wires.output import Output
 
 LATE_SECONDS = 5.0
-SLICE_OCTETS = 64 << 10  # so much is with the transport at most
+SLICE_BYTES = 64 << 10  # so much is with the transport at most
 
 
 class Transport:
@@ -50,10 +50,10 @@ class Transport:
     def loseConnection(self) -> None:
         self.closing = True
 
-    def write(self, octets: bytes) -> None:
-        assert type(octets) is bytes
-        self.writes.append(len(octets))
-        self.buffer += octets
+    def write(self, nbytes: bytes) -> None:
+        assert type(nbytes) is bytes
+        self.writes.append(len(nbytes))
+        self.buffer += nbytes
         self.largest = max(self.largest, len(self.buffer))
         if len(self.buffer) > self.bufferSize and self.producer and not self.full:
             self.full = True
@@ -98,7 +98,7 @@ class Way:
         self.drained += 1
 
 
-@given(st.lists(st.integers(0, 3 * SLICE_OCTETS), max_size=6), st.data())
+@given(st.lists(st.integers(0, 3 * SLICE_BYTES), max_size=6), st.data())
 def test_whatever_is_written_arrives_whole_and_in_order_however_the_peer_reads(sizes, data):
     way = Way()
     written = b""
@@ -106,11 +106,11 @@ def test_whatever_is_written_arrives_whole_and_in_order_however_the_peer_reads(s
         octets = bytes([number]) * size
         written += octets
         way.output.write(octets)
-        way.transport.take(data.draw(st.integers(0, SLICE_OCTETS)))
+        way.transport.take(data.draw(st.integers(0, SLICE_BYTES)))
     while way.transport.buffer:
         way.transport.take()
     assert way.transport.arrived == written
-    assert way.output.octets == 0
+    assert way.output.nbytes == 0
     assert way.clock.getDelayedCalls() == []
 
 
@@ -126,26 +126,26 @@ def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
     way.output.readAtMost(1 << 20)
     while way.transport.buffer:
         way.transport.take()
-    assert way.transport.largest <= SLICE_OCTETS * 2
+    assert way.transport.largest <= SLICE_BYTES * 2
     assert way.transport.bufferSize == 1 << 20
 
 
 def test_who_takes_a_slice_now_and_then_is_served_for_as_long_as_it_takes():
     """HO-04: progress, not emptiness."""
     way = Way(seconds=30)
-    way.output.write(bytes(40 * SLICE_OCTETS))
+    way.output.write(bytes(40 * SLICE_BYTES))
     while way.transport.buffer:
         way.clock.advance(29)
         way.transport.take()
     assert way.stalled == 0
-    assert len(way.transport.arrived) == 40 * SLICE_OCTETS
+    assert len(way.transport.arrived) == 40 * SLICE_BYTES
     assert way.clock.getDelayedCalls() == []
 
 
 def test_who_stops_is_cut_off_after_the_time_and_not_after_twice_of_it():
     """HO-04: the time runs from the last slice."""
     way = Way(seconds=30)
-    way.output.write(bytes(4 * SLICE_OCTETS))
+    way.output.write(bytes(4 * SLICE_BYTES))
     way.clock.advance(20)
     way.transport.take()
     way.clock.advance(29)
@@ -155,16 +155,16 @@ def test_who_stops_is_cut_off_after_the_time_and_not_after_twice_of_it():
 
 
 def test_who_writes_goes_on_when_half_of_the_bound_waits__UM_21():
-    way = Way(most=4 * SLICE_OCTETS)
-    way.output.write(bytes(6 * SLICE_OCTETS))
+    way = Way(most=4 * SLICE_BYTES)
+    way.output.write(bytes(6 * SLICE_BYTES))
     for waiting, changes in ((5, [True]), (4, [True]), (3, [True]), (2, [True, False])):
-        assert (way.output.octets // SLICE_OCTETS, way.changes) == (waiting, changes)
+        assert (way.output.nbytes // SLICE_BYTES, way.changes) == (waiting, changes)
         way.transport.take()
 
 
 def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():
     way = Way()
-    way.output.write(bytes(SLICE_OCTETS))
+    way.output.write(bytes(SLICE_BYTES))
     assert way.changes == [True]
     way.transport.take()
     assert way.changes == [True, False]
@@ -172,7 +172,7 @@ def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():
 
 def test_an_end_lets_out_what_waits():
     way = Way()
-    way.output.write(bytes(3 * SLICE_OCTETS))
+    way.output.write(bytes(3 * SLICE_BYTES))
     way.output.close()
     assert not way.transport.closing
     way.transport.take()
@@ -181,7 +181,7 @@ def test_an_end_lets_out_what_waits():
     assert way.transport.closing  # its last slice is with the transport
     way.transport.take()
     assert way.transport.producer is None
-    assert way.transport.writes == [SLICE_OCTETS] * 3
+    assert way.transport.writes == [SLICE_BYTES] * 3
     way.output.stop()
     assert way.clock.getDelayedCalls() == []
 
@@ -199,7 +199,7 @@ def test_the_last_slice_of_an_end_has_its_time_too():
 
 def test_who_takes_nothing_has_its_whole_time_from_the_end_on__HO_04():
     way = Way(seconds=30)
-    way.output.write(bytes(SLICE_OCTETS))
+    way.output.write(bytes(SLICE_BYTES))
     way.clock.advance(20)
     way.output.close()
     way.clock.advance(29)
@@ -211,7 +211,7 @@ def test_who_takes_nothing_has_its_whole_time_from_the_end_on__HO_04():
 def test_one_for_whom_too_much_waits_is_said_to_stall_once__NB_02():
     way = Way()
     way.output.most_waiting = 10
-    way.output.write(bytes(SLICE_OCTETS))
+    way.output.write(bytes(SLICE_BYTES))
     way.output.write(bytes(10))
     assert way.stalled == 0
     way.output.write(bytes(1))
@@ -221,14 +221,14 @@ def test_one_for_whom_too_much_waits_is_said_to_stall_once__NB_02():
 
 
 def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
-    ledger = OctetBudget().held
+    ledger = ByteBudget().held
     way = Way(ledger=ledger)
-    way.output.write(bytes(3 * SLICE_OCTETS))
-    assert ledger.held == 2 * SLICE_OCTETS  # a slice is with the transport
+    way.output.write(bytes(3 * SLICE_BYTES))
+    assert ledger.held == 2 * SLICE_BYTES  # a slice is with the transport
     way.output.write(bytes(5))
-    assert ledger.held == 2 * SLICE_OCTETS + 5
+    assert ledger.held == 2 * SLICE_BYTES + 5
     way.transport.take()
-    assert ledger.held == SLICE_OCTETS + 5
+    assert ledger.held == SLICE_BYTES + 5
     way.output.stop()
     assert ledger.held == 0
 
@@ -236,16 +236,16 @@ def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
 def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
     """A peer that takes a slice now and then is not late, however long all of it takes."""
     for takes in (False, True):
-        ledger = OctetBudget().held
-        ledger.bound(5 * SLICE_OCTETS)
+        ledger = ByteBudget().held
+        ledger.bound(5 * SLICE_BYTES)
         way = Way(ledger=ledger)
-        way.output.write(bytes(4 * SLICE_OCTETS))  # three of them wait
+        way.output.write(bytes(4 * SLICE_BYTES))  # three of them wait
         way.clock.advance(LATE_SECONDS - 1)
         if takes:
             way.transport.take()
         way.clock.advance(2)
         other = Way(ledger=ledger)
-        ledger.hold(other.output, 2 * SLICE_OCTETS, way.clock.seconds(), outward=True)
+        ledger.hold(other.output, 2 * SLICE_BYTES, way.clock.seconds(), outward=True)
         assert (way.stalled, other.stalled) == (not takes, 0)
 
 
@@ -283,7 +283,7 @@ class Loopback(TestCase):
         transport = await made
         return transport, peer
 
-    async def test_octets_have_left_when_the_call_returns(self) -> None:
+    async def test_bytes_have_left_when_the_call_returns(self) -> None:
         transport, peer = await self.connected()
         prompt_write(transport)(b"ack")
         # No turn of the reactor lies between.

@@ -135,9 +135,9 @@ def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     assert gateway.end() == -signal.SIGTERM
 
 
-def spoiled(here: Path, name: str, octets: bytes | None) -> None:
+def spoiled(here: Path, name: str, nbytes: bytes | None) -> None:
     """Change one file, or remove it."""
-    (here / name).unlink() if octets is None else (here / name).write_bytes(octets)
+    (here / name).unlink() if nbytes is None else (here / name).write_bytes(nbytes)
 
 
 BROKEN = {

@@ -228,7 +228,7 @@ def test_properties_from_micromsg2_to_mtl(sent: Any, got: Any) -> None:
     [
         ({"text": "x", "whole": -7, "part": 2.5}, {"text": "x", "whole": -7, "part": 2.5}),
         ({"yes": True, "none": None}, {"yes": "true", "none": "null"}),
-        ({"octets": b"\0\xff"}, {"octets": "AP8="}),
+        ({"bytes": b"\0\xff"}, {"bytes": "AP8="}),
         ({"list": [1, "a"], "table": {"b": 1}}, {"list": '[1, "a"]', "table": '{"b": 1}'}),
         ({"Content_Type": "x", "größe": 1}, {"content-type": "x", "gr--e": 1}),
         ({"when": MOMENT}, {"when": MOMENT}),

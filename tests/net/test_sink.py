@@ -16,7 +16,7 @@ from twisted_msgproto.queue import QueueReader
 
 
 def batch(*bodies):
-    return MessageBatch("test", "json", 1, count=len(bodies), body=list(bodies), octets=1)
+    return MessageBatch("test", "json", 1, count=len(bodies), body=list(bodies), nbytes=1)
 
 
 class Durable(TestCase):
@@ -52,7 +52,7 @@ class Durable(TestCase):
 
     async def test_a_batch_which_cannot_be_written_fails_alone(self):
         sink = self.open()
-        bad = MessageBatch("test", "json", 1, count=1, body=[3], octets=1)
+        bad = MessageBatch("test", "json", 1, count=1, body=[3], nbytes=1)
         good = sink.put(batch(b"before"))
         failing = sink.put(bad)
         after = sink.put(batch(b"after"))

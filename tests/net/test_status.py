@@ -48,26 +48,26 @@ class Peer(Protocol):
     """Collects what it is sent."""
 
     def __init__(self) -> None:
-        self.octets = b""
+        self.nbytes = b""
         self.wanted: list[tuple[bytes, Deferred[None]]] = []
         self.gone: Deferred[None] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
-        self.octets += data
+        self.nbytes += data
         self._look()
 
     def connectionLost(self, reason: Any = None) -> None:
         self.gone.callback(None)
 
-    def until(self, octets: bytes) -> Deferred[None]:
+    def until(self, nbytes: bytes) -> Deferred[None]:
         found: Deferred[None] = Deferred()
-        self.wanted.append((octets, found))
+        self.wanted.append((nbytes, found))
         self._look()
         return found
 
     def _look(self) -> None:
         for octets, found in self.wanted:
-            if octets in self.octets and not found.called:
+            if octets in self.nbytes and not found.called:
                 found.callback(None)
 
 
@@ -161,7 +161,7 @@ class Figures(Served):
         await deferToThread(QueueReader(self.directory).commit, "spark", 1)
         queue = (await self.figures())["queue"]
         self.assertEqual(queue["end_offset"], 3)
-        self.assertEqual(queue["left_octets"], queue["max_octets"] - queue["stored_octets"])
+        self.assertEqual(queue["left_bytes"], queue["max_bytes"] - queue["stored_bytes"])
         [consumer] = queue["consumers"]
         self.assertEqual((consumer["name"], consumer["behind_messages"]), ("spark", 2))
         self.assertEqual(queue["damaged"], [])
@@ -190,9 +190,9 @@ class Figures(Served):
         }
         self.assertEqual(found["127.0.0.1", "version"], 1)
         met = figures["protocols"]["lumberjack"]["limits_met"]
-        self.assertEqual(met, {"json-octets": 1})
-        limit = figures["limits"]["lumberjack"]["json-octets"]
-        self.assertEqual(limit["unit"], "octets")
+        self.assertEqual(met, {"json-bytes": 1})
+        limit = figures["limits"]["lumberjack"]["json-bytes"]
+        self.assertEqual(limit["unit"], "bytes")
 
     async def test_sessions_are_searched_by_protocol_state_and_text(self) -> None:
         await self.serve()
@@ -295,7 +295,7 @@ class Page(Served):
         for peer in peers:
             peer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
             await peer.until(b"data: {")
-            self.assertNotIn(b'"sessions":', peer.octets)
+            self.assertNotIn(b'"sessions":', peer.nbytes)
         self.assertEqual((await self.get("/events"))[0], 503)
         # Nor do 32 pages that never read keep others out for good.
         self.patch(stream, "STALLED_SECONDS", 0.0)
@@ -318,14 +318,14 @@ def read_until_closed(connection: socket.socket) -> bytes:
     return came
 
 
-def write_until_closed(connection: socket.socket, octets: bytes, most: int) -> None:
-    """Send the same again and again; the gateway has to close before it is ``most`` octets."""
-    for _ in range(most // len(octets)):
+def write_until_closed(connection: socket.socket, nbytes: bytes, most: int) -> None:
+    """Send the same again and again; the gateway has to close before it is ``most`` bytes."""
+    for _ in range(most // len(nbytes)):
         try:
-            connection.sendall(octets)
+            connection.sendall(nbytes)
         except ConnectionError:
             return
-    raise AssertionError(f"the gateway has read {most} octets")
+    raise AssertionError(f"the gateway has read {most} bytes")
 
 
 class Attacks:
@@ -334,9 +334,9 @@ class Attacks:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    def connect(self, octets: bytes = b"") -> socket.socket:
+    def connect(self, nbytes: bytes = b"") -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        connection.sendall(octets)
+        connection.sendall(nbytes)
         return connection
 
     def many_connections(self) -> None:
@@ -349,7 +349,7 @@ class Attacks:
 
     def slow_header(self) -> None:
         with self.connect(b"GET /status.json HTTP/1.1\r\nx: ") as connection:
-            connection.settimeout(0.02)  # an octet each time when nothing came
+            connection.settimeout(0.02)  # a byte each time when nothing came
             while True:
                 try:
                     connection.sendall(b"y")
@@ -392,7 +392,7 @@ class Hostile(Served):
             self.site.timeOut = 1.0 if name in ("slow_header", "endless_body") else REQUEST_SECONDS
             attack = deferToThread(getattr(attacks, name))
             while not attack.called:
-                shipper.octets = b""
+                shipper.nbytes = b""
                 shipper.transport.write(WINDOW + EVENT)  # type: ignore[union-attr]
                 await shipper.until(ACK)
                 sent += 1
@@ -513,7 +513,7 @@ class Rules(SynchronousTestCase):
 
             def snapshot(self) -> dict[str, object]:
                 looked.append(self)
-                return {"client_id": "<script>" * 1000, "held_octets": 1}
+                return {"client_id": "<script>" * 1000, "held_bytes": 1}
 
         looked: list[Session] = []
 
@@ -528,7 +528,7 @@ class Rules(SynchronousTestCase):
             factory.counters.join(session, lambda: {"seen": 1})
         for number in range(1000):
             factory.counters[f"fault:z{number}"] = 1
-        factory.counters["fault:json-octets"] = 2
+        factory.counters["fault:json-bytes"] = 2
         factory.counters["limit:unread-seconds"] = 1
         factory.counters["displaced"] = 3
         factory.counters["turned_away:connections"] = 4
@@ -547,7 +547,7 @@ class Rules(SynchronousTestCase):
         self.assertEqual(figures["protocols"]["lumberjack"]["states"], {"ESTABLISHED": 10_000})
         faults = figures["protocols"]["lumberjack"]["faults"]
         self.assertEqual((len(faults), sum(faults.values())), (101, 1002), "reasons are bounded")
-        met = {"json-octets": 2, "unread-seconds": 1, "connections": 7}
+        met = {"json-bytes": 2, "unread-seconds": 1, "connections": 7}
         self.assertEqual(figures["protocols"]["lumberjack"]["limits_met"], met)
         self.assertEqual(len(figures["sessions"]), SESSIONS_SHOWN_MAX)
         self.assertLess(len(json.dumps(figures)), 200_000)

@@ -90,11 +90,11 @@ def test_the_live_page_shows_what_comes_and_runs_nothing_of_a_peer__FC_03(
             figures["protocols"][HOSTILE] = figures["protocols"]["lumberjack"]
             figures["queue"]["bridges"] = [shown_bridge(BRIDGE, 0.0)]
             figures["broker"]["queues"] = [
-                {"space": HOSTILE, "name": HOSTILE, "waiting": 1, "in_flight": 0, "octets": 1,
+                {"space": HOSTILE, "name": HOSTILE, "waiting": 1, "in_flight": 0, "bytes": 1,
                  "consumers": 0, "oldest": None, "tries": 0}
             ]  # fmt: skip
             figures["broker"]["spaces"] = {HOSTILE: {
-                "queues": 1, "waiting_messages": 1, "in_flight_messages": 0, "octets": 1}
+                "queues": 1, "waiting_messages": 1, "in_flight_messages": 0, "bytes": 1}
             }  # fmt: skip
             figures["queue"]["unheld"] = [{"directory": HOSTILE, "behind_messages": 7}]
             assert await page.value(INJECT % json.dumps(figures)) == 0

@@ -38,7 +38,7 @@ from twisted_msgproto.sabc import SabcServer, SabcServerFactory
 from twisted_msgproto.testing import SafeSink
 
 reactor: Any = installed
-RECORD_OCTETS = 16 << 10
+RECORD_BYTES = 16 << 10
 
 
 class Writer(Protocol):
@@ -176,7 +176,7 @@ class Gathered(TestCase):
         await self.lost
 
     async def test_what_is_written_in_the_handshake_keeps_its_order__NB_11(self) -> None:
-        sizes = (1, RECORD_OCTETS - 1, RECORD_OCTETS, 1, RECORD_OCTETS + 1, 5)
+        sizes = (1, RECORD_BYTES - 1, RECORD_BYTES, 1, RECORD_BYTES + 1, 5)
 
         class Early(Protocol):
             def connectionMade(self) -> None:
@@ -262,7 +262,7 @@ RECORD_SECONDS = TURN_SECONDS / RECORDS
 """Each record is said to take so long; so two pieces and one record more fit into a turn."""
 
 A_TURN = 3 * RECORDS
-"""At most this many records of one octet are processed in a turn then."""
+"""At most this many records of one byte are processed in a turn then."""
 
 EVENT = b'{"message":"%s"}' % (b"x" * 3000)
 
@@ -292,7 +292,7 @@ class Neighbour(Protocol):
 
 
 class TinyRecords(TestCase):
-    """One octet in each record of TLS: 2,800 of them come with one read."""
+    """One byte in each record of TLS: 2,800 of them come with one read."""
 
     timeout = 60
 
@@ -339,7 +339,7 @@ class TinyRecords(TestCase):
         return number
 
     def encrypted(self, port: int) -> tuple[socket.socket, Callable[[bytes], bytes]]:
-        """A connection, and what encrypts octets for it: each in a record of its own."""
+        """A connection, and what encrypts bytes for it: each in a record of its own."""
         context = standard_ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
         incoming, outgoing = standard_ssl.MemoryBIO(), standard_ssl.MemoryBIO()
@@ -354,9 +354,9 @@ class TinyRecords(TestCase):
                 line.sendall(outgoing.read())
                 incoming.write(line.recv(1 << 16))
 
-        def records(octets: bytes) -> bytes:
-            for octet in octets:
-                engine.write(bytes([octet]))
+        def records(nbytes: bytes) -> bytes:
+            for byte in nbytes:
+                engine.write(bytes([byte]))
             return outgoing.read()
 
         def decrypted(count: int) -> bytes:

@@ -25,7 +25,7 @@ from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.tls import tls_with
 
-RECORD_OCTETS = 16 << 10
+RECORD_BYTES = 16 << 10
 
 
 class Reader(Protocol):
@@ -72,7 +72,7 @@ def ends(tmp_path: Any, request: pytest.FixtureRequest) -> Iterator[Ends]:
     return Ends(tls_with(options, Factory.forProtocol(Reader)), request.param)
 
 
-@pytest.mark.parametrize("size", [1, 16, RECORD_OCTETS - 100])
+@pytest.mark.parametrize("size", [1, 16, RECORD_BYTES - 100])
 def test_one_record_needs_one_call_to_be_decrypted__NB_11(ends: Ends, size: int) -> None:
     piece = bytes([7]) * size
     ends.server.dataReceived(ends.records(piece))
@@ -128,7 +128,7 @@ def test_what_is_written_now_stands_behind_what_was_gathered__NB_11(ends: Ends) 
 
 
 def test_more_than_a_record_is_written_now_as_well__NB_11(ends: Ends) -> None:
-    octets = bytes(range(256)) * (5 * RECORD_OCTETS // 256)
+    octets = bytes(range(256)) * (5 * RECORD_BYTES // 256)
     ends.server.writeNow(octets)
     assert ends.read() == octets
 
@@ -175,7 +175,7 @@ class Allocated(ctypes.Structure):
 
 
 def allocated() -> int:
-    """The octets that C has allocated in this process."""
+    """The bytes that C has allocated in this process."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Allocated
@@ -213,7 +213,7 @@ class Served:
         self.tls.spent = self.clock.seconds
 
     def connection(self) -> tuple[Any, Any]:
-        """A connection, and what encrypts octets for it."""
+        """A connection, and what encrypts bytes for it."""
         served: Any = self.tls.buildProtocol(PEER)
         transport = Line()
         return served, TlsClient(served, transport).records
@@ -265,7 +265,7 @@ class Another:
     def holdBack(self, held_back: bool) -> None:
         """It has nothing to say to that."""
 
-    def cutOff(self, octets: int, limit: float) -> None:
+    def cutOff(self, nbytes: int, limit: float) -> None:
         self.cut = True
 
 
@@ -275,7 +275,7 @@ EVENT = b"x" * 999 + b"\n"
 def paused(directory: Path) -> tuple[Served, Any, Any]:
     """A server of lines, a link that was paused within a read of 60 lines, and its TLS."""
     sink = Sink(held=True)
-    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock(), limits={"unsafe-octets": 1})
+    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock(), limits={"unsafe-bytes": 1})
     served = Served(directory, factory)
     return served, one_more(served), sink
 

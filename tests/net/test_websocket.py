@@ -26,7 +26,7 @@ from tests.net.test_websocket_cases import (
 from twisted_msgproto.net import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
-    OctetWire,
+    ByteWire,
     WebSocketServerFactory,
     factories,
 )
@@ -36,7 +36,7 @@ TURN_SECONDS = 0.008
 LONG_HEAD = "the HTTP head is too long"
 
 
-"""A length of these stands in one octet or in three."""
+"""A length of these stands in one byte or in three."""
 
 
 class Notes:
@@ -181,9 +181,9 @@ def client_frame(payload, binary=False):
     return sent(BINARY if binary else TEXT, payload)
 
 
-def frames(octets):
+def frames(nbytes):
     """What a server sent: ``(opcode, payload)`` of each frame."""
-    return list(received(octets))
+    return list(received(nbytes))
 
 
 def after_head(transport):
@@ -300,7 +300,7 @@ class Reading(TestCase):
     def test_the_first_messages_are_small_until_the_session_stands(self):
         for stands, code in ((False, b"\x03\xf1"), (True, b"")):
             connection, transport, _ = server(alone=True)
-            connection.factory.first_octets = 100
+            connection.factory.first_bytes = 100
             connection, transport = server_with(connection.factory)
             if stands:
                 connection.session.wire.established()
@@ -309,9 +309,9 @@ class Reading(TestCase):
             self.assertEqual(len(connection.session.messages()), stands)
             lose(connection)
 
-    def test_octets_may_come_as_text_and_leave_as_text_where_they_are_utf_8(self):
+    def test_bytes_may_come_as_text_and_leave_as_text_where_they_are_utf_8(self):
         """SA-25"""
-        connection, transport, _ = server(wire=OctetWire)
+        connection, transport, _ = server(wire=ByteWire)
         connection.dataReceived(client_frame(b"\xc3\xa9") + client_frame(b"\xff", True))
         self.assertEqual(connection.session.messages(), [b"\xc3\xa9", b"\xff"])
         connection.session.wire.write([b"a", b"\xc3\xa9", b"\xff"])
@@ -409,7 +409,7 @@ class Reading(TestCase):
             b"\x81\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0",
             b"\x01\xe4\0\0\0\0" + b"x" * 100 + b"\x80\x81\0\0\0\0x",
         ):
-            connection, transport, _ = server(websocket_message_octets=100)
+            connection, transport, _ = server(websocket_message_bytes=100)
             connection.dataReceived(octets)
             (opcode, payload), *_ = frames(after_head(transport))
             self.assertEqual((opcode, payload[:2]), (8, (1009).to_bytes(2, "big")))
@@ -437,20 +437,20 @@ class Reading(TestCase):
         for alone in (False, True):
             for octets in (client_frame(b"x" * 101), fragments):
                 self.patch(factories, "FRAMES_MAX", 10)
-                connection, transport, _ = server(alone=alone, websocket_message_octets=100)
+                connection, transport, _ = server(alone=alone, websocket_message_bytes=100)
                 connection.dataReceived(octets)
                 self.assertEqual(connection.session.seen.count("oversized"), not alone)
                 self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
                 self.assertTrue(connection.oversize)
                 lose(connection)
 
-    def test_octets_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
+    def test_bytes_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
         pong = b"\x8a\x80\0\0\0\0"
         payload = b"1234" + pong + b"5678"
         whole = b"\x82\x8e" + bytes(4) + payload
         for pieces in (
             (whole[:10], pong, whole[16:]),  # in the middle of a payload
-            (b"\x82", pong, bytes(9)),  # a length and a mask, behind the first octet
+            (b"\x82", pong, bytes(9)),  # a length and a mask, behind the first byte
         ):
             connection, _, _ = server()
             for piece in pieces:
@@ -460,7 +460,7 @@ class Reading(TestCase):
             lose(connection)
 
     def test_fragments_without_end_are_1009(self):
-        """UM-20: empty fragments are below every limit of octets."""
+        """UM-20: empty fragments are below every limit of bytes."""
         self.patch(factories, "FRAMES_MAX", 100)
         connection, transport, _ = server()
         connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
@@ -480,10 +480,10 @@ class Reading(TestCase):
         self.assertEqual(len(connection.data), kept)
         lose(connection)
 
-    def test_a_head_may_have_as_many_octets_as_its_limit_and_what_follows_does_not_count(self):
+    def test_a_head_may_have_as_many_bytes_as_its_limit_and_what_follows_does_not_count(self):
         head = UPGRADE % (b"X: " + b"y" * 200 + b"\r\n")
         message = client_frame(b"x" * 100)
-        self.patch(factories, "UPGRADE_OCTETS", len(head))
+        self.patch(factories, "UPGRADE_BYTES", len(head))
         for at in range(-5, 1):
             connection, transport, _ = server(upgrade=False)
             connection.dataReceived(head[: len(head) + at])
@@ -547,7 +547,7 @@ class Writing(TestCase):
 
     def test_a_peer_which_does_not_read_meets_the_limit_and_is_dropped(self):
         """UM-21: the producer hears of it at the limit, the peer is aborted after 30 s."""
-        connection, transport, clock = server(unread_octets=1000)
+        connection, transport, clock = server(unread_bytes=1000)
         connection.output.pauseProducing()
         transport.clear()
         connection.session.wire.write(["x" * 900])
@@ -561,7 +561,7 @@ class Writing(TestCase):
         self.assertTrue(transport.disconnected)
         self.assertEqual(connection.session.seen[2:], ["unread"])
         lose(connection)
-        self.assertEqual(connection.output.octets, 0)
+        self.assertEqual(connection.output.nbytes, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
@@ -571,7 +571,7 @@ class Writing(TestCase):
         transport.clear()
         for number in range(1000):
             connection.dataReceived(b"\x89\x84\0\0\0\0%04d" % number)
-        self.assertEqual(connection.output.octets, 0)
+        self.assertEqual(connection.output.nbytes, 0)
         connection.output.resumeProducing()
         self.assertEqual(frames(transport.value()), [(10, b"0999")])
 

@@ -2,7 +2,7 @@
 
 The cases follow the sections of the public conformance cases, which ``python -m tests.conformance``
 runs in full over real sockets.  Each has one right answer; bare autobahn gives it, and so do ours.
-sABC's frames are octets, which leave as text where they are UTF-8 (``SA-25``), so the kind of an
+sABC's frames are bytes, which leave as text where they are UTF-8 (``SA-25``), so the kind of an
 echoed message is not compared there.
 """
 
@@ -33,7 +33,7 @@ Frame = tuple[int, bytes]
 class Case(NamedTuple):
     """What goes in, the messages and pongs that come back, and the code of the Close, if any."""
 
-    octets: bytes
+    nbytes: bytes
     answers: tuple[Frame, ...] = ()
     close: int | None = None
 
@@ -58,7 +58,7 @@ def sent(
 
 
 def fragments(opcode: int, payload: bytes, size: int) -> bytes:
-    """One message in frames of ``size`` octets."""
+    """One message in frames of ``size`` bytes."""
     pieces = [payload[start : start + size] for start in range(0, len(payload), size)]
     return b"".join(
         sent(CONTINUED if number else opcode, piece, fin=number == len(pieces) - 1)
@@ -71,7 +71,7 @@ def closing(code: int, reason: bytes = b"") -> bytes:
 
 
 GOOD = "κόσμε \U0001f600 \ufeff \ufffe \U0010ffff \0".encode()
-"""Text with characters of one to four octets, and some that are odd and allowed (section 6)."""
+"""Text with characters of one to four bytes, and some that are odd and allowed (section 6)."""
 
 BAD = {
     "a lone continuation": b"a\x80b",
@@ -79,8 +79,8 @@ BAD = {
     "overlong": b"a\xc0\xaf",
     "a surrogate": b"a\xed\xa0\x80b",
     "above U+10FFFF": b"a\xf4\x90\x80\x80",
-    "an octet that never occurs": b"a\xfe",
-    "five octets": b"a\xf8\x88\x80\x80\x80",
+    "a byte that never occurs": b"a\xfe",
+    "five bytes": b"a\xf8\x88\x80\x80\x80",
 }
 
 HELLO = (TEXT, b"hello")
@@ -97,7 +97,7 @@ CASES: dict[str, Case] = {
     },
     "1 unmasked": Case(sent(TEXT, b"x", masked=False) + AFTER, (), 1002),
     "2 ping": Case(sent(PING), ((PONG, b""),)),
-    "2 ping with octets": Case(sent(PING, b"\0\xff\xfe"), ((PONG, b"\0\xff\xfe"),)),
+    "2 ping with bytes": Case(sent(PING, b"\0\xff\xfe"), ((PONG, b"\0\xff\xfe"),)),
     "2 ping of 125": Case(sent(PING, b"p" * 125), ((PONG, b"p" * 125),)),
     "2 ping of 126": Case(sent(PING, b"p" * 126) + AFTER, (), 1002),
     "2 pong of 126": Case(sent(PONG, b"p" * 126) + AFTER, (), 1002),
@@ -138,17 +138,17 @@ CASES: dict[str, Case] = {
     ),
     "5 text inside a message": Case(sent(TEXT, b"x", fin=False) + AFTER, (), 1002),
     "6 good text": Case(sent(TEXT, GOOD), ((TEXT, GOOD),)),
-    "6 good text, octet by octet": Case(fragments(TEXT, GOOD, 1), ((TEXT, GOOD),)),
+    "6 good text, byte by byte": Case(fragments(TEXT, GOOD, 1), ((TEXT, GOOD),)),
     "6 anything in binary": Case(sent(BINARY, BAD["overlong"]), ((BINARY, BAD["overlong"]),)),
-    **{f"6 {name}": Case(sent(TEXT, octets) + AFTER, (), 1007) for name, octets in BAD.items()},
+    **{f"6 {name}": Case(sent(TEXT, nbytes) + AFTER, (), 1007) for name, nbytes in BAD.items()},
     **{
-        f"6 {name}, octet by octet": Case(fragments(TEXT, octets, 1) + AFTER, (), 1007)
-        for name, octets in BAD.items()
+        f"6 {name}, byte by byte": Case(fragments(TEXT, nbytes, 1) + AFTER, (), 1007)
+        for name, nbytes in BAD.items()
     },
     "6 bad text is refused before it ends": Case(sent(TEXT, b"a\xed\xa0", fin=False), (), 1007),
     "7 close": Case(sent(TEXT, b"hello") + closing(1000) + AFTER + sent(PING), (HELLO,), 1000),
     "7 close without a code": Case(sent(CLOSE), (), 1000),
-    "7 close of one octet": Case(sent(CLOSE, b"\x03"), (), 1002),
+    "7 close of one byte": Case(sent(CLOSE, b"\x03"), (), 1002),
     "7 close with a reason of 123": Case(closing(1000, b"r" * 123), (), 1000),
     "7 close with a reason of 124": Case(closing(1000, b"r" * 124), (), 1002),
     "7 close with a bad reason": Case(closing(1000, BAD["a surrogate"]), (), 1007),
@@ -169,7 +169,7 @@ CASES: dict[str, Case] = {
 }
 
 SHORT = 4096
-"""Cases up to this many octets are also sent octet by octet."""
+"""Cases up to this many bytes are also sent byte by byte."""
 
 
 class Transport(StringTransport):
@@ -179,25 +179,25 @@ class Transport(StringTransport):
         """Do nothing."""
 
 
-def received(octets: bytes) -> Iterator[Frame]:
+def received(nbytes: bytes) -> Iterator[Frame]:
     """The frames of a server."""
-    while octets:
-        length, start = octets[1] & 0x7F, 2
+    while nbytes:
+        length, start = nbytes[1] & 0x7F, 2
         if length == 126:
-            length, start = int.from_bytes(octets[2:4], "big"), 4
-            assert length > 125, "a length stands in as few octets as can be"
+            length, start = int.from_bytes(nbytes[2:4], "big"), 4
+            assert length > 125, "a length stands in as few bytes as can be"
         elif length == 127:
-            length, start = int.from_bytes(octets[2:10], "big"), 10
-            assert length > 65535, "a length stands in as few octets as can be"
-        assert len(octets) >= start + length, "frames are whole"
-        assert octets[1] < 0x80, "a server masks nothing"
-        assert octets[0] & 0x80, "nobody here sends fragments"
-        yield octets[0] & 0x7F, octets[start : start + length]
-        octets = octets[start + length :]
+            length, start = int.from_bytes(nbytes[2:10], "big"), 10
+            assert length > 65535, "a length stands in as few bytes as can be"
+        assert len(nbytes) >= start + length, "frames are whole"
+        assert nbytes[1] < 0x80, "a server masks nothing"
+        assert nbytes[0] & 0x80, "nobody here sends fragments"
+        yield nbytes[0] & 0x7F, nbytes[start : start + length]
+        nbytes = nbytes[start + length :]
 
 
-def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], int | None]:
-    """What a testee sends back for ``octets``, read in pieces of ``step``."""
+def answered(testee: str, nbytes: bytes, step: int) -> tuple[tuple[Frame, ...], int | None]:
+    """What a testee sends back for ``nbytes``, read in pieces of ``step``."""
     clock = Clock()
     factory = server(testee, clock)
     # Bare autobahn would leave its timers behind.
@@ -207,8 +207,8 @@ def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], 
     connection.makeConnection(transport)
     connection.dataReceived(UPGRADE % b"")
     transport.clear()
-    for start in range(0, len(octets), step):
-        connection.dataReceived(octets[start : start + step])
+    for start in range(0, len(nbytes), step):
+        connection.dataReceived(nbytes[start : start + step])
     for _ in range(100):  # large input has several turns
         clock.advance(0)
     frames = list(received(transport.value()))
@@ -233,8 +233,8 @@ def test_every_case_of_rfc_6455_has_its_one_answer(testee: str) -> None:
     """UM-18, UM-21: also what stands behind whole messages, which take a shorter way."""
     wrong = []
     for name, case in CASES.items():
-        for step in (len(case.octets), 1) if len(case.octets) <= SHORT else (len(case.octets),):
-            answers, close = answered(testee, case.octets, step)
+        for step in (len(case.nbytes), 1) if len(case.nbytes) <= SHORT else (len(case.nbytes),):
+            answers, close = answered(testee, case.nbytes, step)
             if (alike(answers, testee), close) != (alike(case.answers, testee), case.close):
                 wrong.append((name, step, str(answers)[:80], close))
     assert wrong == []
@@ -242,7 +242,7 @@ def test_every_case_of_rfc_6455_has_its_one_answer(testee: str) -> None:
 
 @pytest.mark.parametrize("testee", TESTEES[1:])
 def test_a_message_may_have_the_most_fragments_of_the_public_cases(testee: str) -> None:
-    # 9.3.1 and 9.4.1: 4 MiB in fragments of 64 octets, and an empty one behind them.
+    # 9.3.1 and 9.4.1: 4 MiB in fragments of 64 bytes, and an empty one behind them.
     assert server(testee, Clock()).frames_max >= (4 << 20) // 64 + 1
 
 

@@ -84,10 +84,10 @@ class Closing(TestCase):
         connection.output.pauseProducing()
         connection.session.wire.write([b"x" * 400_000])
         connection.session.wire.close()
-        while connection.output.octets:
+        while connection.output.nbytes:
             clock.advance(20)
             connection.output.resumeProducing()
-            if connection.output.octets:
+            if connection.output.nbytes:
                 connection.output.pauseProducing()
         self.assertFalse(transport.disconnected)
         self.assertEqual([kind for kind, _ in frames(after_head(transport))], [2, 8])
@@ -213,13 +213,13 @@ class Closing(TestCase):
         self.assertTrue(transport.disconnected)
         lose(connection)
 
-    def test_octets_of_a_large_message_keep_the_connection(self):
+    def test_bytes_of_a_large_message_keep_the_connection(self):
         """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
         connection, transport, clock = server()
         message = client_frame(b"x" * 1000)
-        for octet in range(0, 1000, 100):
+        for byte in range(0, 1000, 100):
             clock.advance(25)
-            connection.dataReceived(message[octet : octet + 100])
+            connection.dataReceived(message[byte : byte + 100])
         self.assertFalse(transport.disconnected)
         clock.pump([10] * 9)
         self.assertTrue(transport.disconnected)
@@ -457,7 +457,7 @@ class Edges(SynchronousTestCase):
         for name, octets in (
             ("status", b"\x1b[31m\r\n\r\n"),
             ("version", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n"),
-            ("octets", b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000),
+            ("bytes", b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000),
             ("seconds", b"GET / HTTP/1.1\r\n"),
         ):
             first, _, clock = server(upgrade=False)
@@ -584,7 +584,7 @@ class Edges(SynchronousTestCase):
         lose(connection)
 
     def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
-        """RFC 6455, 5.2: 125 stands in one octet, 126 in three, and each may come alone."""
+        """RFC 6455, 5.2: 125 stands in one byte, 126 in three, and each may come alone."""
         for length, spelled, good in (
             (125, b"\xfd", True),
             (125, b"\xfe\0\x7d", False),

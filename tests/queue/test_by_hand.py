@@ -144,7 +144,7 @@ def test_a_start_notes_what_is_in_no_file_however_old_it_is(
         path.unlink()
     else:
         os.truncate(path, octets if octets >= 0 else path.stat().st_size + octets)
-    log = SegmentLog(queue, check_octets=0)
+    log = SegmentLog(queue, check_bytes=0)
     found = QueueReader(queue).read(CONSUMED, STORED)
     assert [one.num_rows for one in found] == [3]
     assert list(found.damaged) == [(3, 4)]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.octets import packed_frames, packed_maps
+from tests.tools.byte_streams import packed_frames, packed_maps
 from tests.tools.queues import batch as numbered
 from tests.tools.queues import encode, put, rows
 from twisted_msgproto import MessageBatch
@@ -82,7 +82,7 @@ def expected(batches: list[MessageBatch]) -> list[dict[str, Any]]:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-some_octets = st.binary(max_size=20)
+some_bytes = st.binary(max_size=20)
 
 
 def column(count: int, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -106,8 +106,8 @@ def message_batches(draw: st.DrawFn) -> MessageBatch:
         draw(column(count, ids) | column(count, st.none() | texts)),
         draw(column(count, st.none() | texts)),
         draw(column(count, st.none() | st.dictionaries(texts, texts, max_size=4))),
-        draw(column(count, st.none() | some_octets)),
-        draw(column(count, st.none() | st.lists(some_octets, max_size=3))),
+        draw(column(count, st.none() | some_bytes)),
+        draw(column(count, st.none() | st.lists(some_bytes, max_size=3))),
         draw(column(count, st.booleans())),
     )
 
@@ -120,7 +120,7 @@ groups = st.lists(st.lists(message_batches(), min_size=1, max_size=4), min_size=
 def test_what_is_encoded_comes_back_whatever_it_is(
     groups: list[list[MessageBatch]], data: st.DataObject
 ) -> None:
-    """Values survive exactly: null and empty, any octets, any text, any cut of any range."""
+    """Values survive exactly: null and empty, any bytes, any text, any cut of any range."""
     frames = [encode(group) for group in groups]
     table = expected([batch for group in groups for batch in group])
     assert decoded(*frames) == table
@@ -280,11 +280,11 @@ def test_a_small_frame_is_one_piece_and_what_is_large_is_not_copied(
 
 
 def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    octets = encode([one(body=[b"x" * 500])]).octets
-    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets)
-    assert encode([one(body=[b"x" * 500])]).octets == octets
-    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets - 1)
-    with pytest.raises(LimitExceeded, match=f"{octets} octets in one group"):
+    octets = encode([one(body=[b"x" * 500])]).nbytes
+    monkeypatch.setattr(columns, "FRAME_BYTES_MAX", octets)
+    assert encode([one(body=[b"x" * 500])]).nbytes == octets
+    monkeypatch.setattr(columns, "FRAME_BYTES_MAX", octets - 1)
+    with pytest.raises(LimitExceeded, match=f"{octets} bytes in one group"):
         encode([one(body=[b"x" * 500])])
 
 
@@ -322,7 +322,7 @@ def test_a_payload_which_makes_no_sense_is_damage(octets: bytes) -> None:
     """Its checksum is right: another program wrote it."""
     runs = min(len(octets), len(head(columns=BODY)))
     wrong = dataclasses.replace(
-        encode([one()]), pieces=[octets], octets=len(octets), runs=runs, crc=crc32(octets)
+        encode([one()]), pieces=[octets], nbytes=len(octets), runs=runs, crc=crc32(octets)
     )
     reader = stored(encode([one(body=[b"before"])]), wrong, encode([one(body=[b"behind"])]))
     found = [row["body"] for batch in reader.read(0, 3) for row in batch.to_pylist()]
@@ -350,7 +350,7 @@ def test_every_column_comes_back_as_it_was_put(tmp_path: Path) -> None:
             5,
             peer="tcp:127.0.0.1:9",
             count=2,
-            octets=6,
+            nbytes=6,
             message_id=[1, 2],
             body=[b'"a"', b"\xff\x00"],
         ),
@@ -361,7 +361,7 @@ def test_every_column_comes_back_as_it_was_put(tmp_path: Path) -> None:
             session="s",
             client_id="c",
             count=3,
-            octets=6,
+            nbytes=6,
             message_id=["x", None, "z"],
             destination=["d", None, ""],
             fields=[{"a": "b", "c": ""}, {}, None],

@@ -25,7 +25,7 @@ from twisted_msgproto.queue.reader import is_unpublished
 
 def mend(place: Path | str) -> list[str]:
     """Start and end a writer; what it has found."""
-    log = SegmentLog(place, check_octets=0)
+    log = SegmentLog(place, check_bytes=0)
     log.close()
     return log.recovery.lines
 
@@ -156,7 +156,7 @@ def test_a_broker_of_a_queue_is_seen(tmp_path: Path) -> None:
 
 # -- statuses that bridges leave there -----------------------------------------------------------
 
-SENT_OCTETS_MAX, STATUS_OCTETS_MAX, STATUSES_MAX = 3 << 10, 64 << 10, 32
+SENT_BYTES_MAX, STATUS_BYTES_MAX, STATUSES_MAX = 3 << 10, 64 << 10, 32
 
 
 def test_a_status_is_read_as_it_was_written_and_is_this_user_s_alone(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     status_path(tmp_path, "torn").write_text("{")
     status_path(tmp_path, "deep").write_text("[" * 60_000)
     status_path(tmp_path, "list").write_text("[]")
-    status_path(tmp_path, "large").write_text(json.dumps("x" * (STATUS_OCTETS_MAX - 1)))
+    status_path(tmp_path, "large").write_text(json.dumps("x" * (STATUS_BYTES_MAX - 1)))
     status_path(tmp_path, "gone").symlink_to("nowhere")
     status_path(tmp_path, "directory").mkdir()
     assert read_statuses(tmp_path) == [{"consumer": "good"}]
@@ -204,7 +204,7 @@ def test_a_status_as_large_as_allowed_is_read(tmp_path: Path) -> None:
     text = json.dumps({"error": "x" * 10})
     path = status_path(tmp_path, "a")
     path.parent.mkdir()
-    path.write_text(text + " " * (STATUS_OCTETS_MAX - len(text)))
+    path.write_text(text + " " * (STATUS_BYTES_MAX - len(text)))
     assert len(read_statuses(tmp_path)) == 1
 
 
@@ -222,7 +222,7 @@ def test_a_list_that_is_too_long_to_be_sent_is_halved_until_it_fits(name: str) -
     status = {"state": "running", name: ["x" * 90] * 100, "other": [1, 2]}
     sent = cut_to_fit(status)
     assert len(sent[name]) == 25, "50 of them are above the limit"
-    assert len(json.dumps(sent)) <= SENT_OCTETS_MAX
+    assert len(json.dumps(sent)) <= SENT_BYTES_MAX
     assert (sent["state"], sent["other"], len(status[name])) == ("running", [1, 2], 100)
 
 

@@ -171,7 +171,7 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
 def test_a_lock_on_a_full_disk_holds_without_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int, octets: bytes, position: int) -> int:
+    def full(descriptor: int, nbytes: bytes, position: int) -> int:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "pwrite", full)

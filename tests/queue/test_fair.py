@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.doubles import octets_of
+from tests.doubles import bytes_of
 from twisted_msgproto.queue.fair import FairQueue, GroupCost
 
-QUANTUM_OCTETS = 64 << 10
+QUANTUM_BYTES = 64 << 10
 
 
 MOST = 8 << 20
@@ -20,23 +20,23 @@ MOST = 8 << 20
 def test_one_session_is_served_in_its_order() -> None:
     queue: FairQueue[int] = FairQueue()
     for number in range(10):
-        queue.add("a", number, 1, 10 * QUANTUM_OCTETS)
-    assert (queue.entries, queue.messages, queue.octets) == (10, 10, 100 * QUANTUM_OCTETS)
+        queue.add("a", number, 1, 10 * QUANTUM_BYTES)
+    assert (queue.entries, queue.messages, queue.nbytes) == (10, 10, 100 * QUANTUM_BYTES)
     assert queue.take(1000, 1) == [0]
     assert queue.take(3, 1 << 40) == [1, 2, 3]
-    assert queue.take(1000, 20 * QUANTUM_OCTETS) == [4, 5]
+    assert queue.take(1000, 20 * QUANTUM_BYTES) == [4, 5]
     assert queue.clear() == [6, 7, 8, 9]
-    assert (queue.entries, queue.messages, queue.octets) == (0, 0, 0)
+    assert (queue.entries, queue.messages, queue.nbytes) == (0, 0, 0)
     assert queue.take(1000, 1000) == []
 
 
 def test_a_session_which_was_idle_comes_before_the_bulk_of_another__NB_01() -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(100):
-        queue.add("bulk", f"bulk {number}", 1000, QUANTUM_OCTETS)
-    queue.take(1 << 30, 4 * QUANTUM_OCTETS)
+        queue.add("bulk", f"bulk {number}", 1000, QUANTUM_BYTES)
+    queue.take(1 << 30, 4 * QUANTUM_BYTES)
     queue.add("good", "good", 1, 100)
-    assert queue.take(1 << 30, 4 * QUANTUM_OCTETS)[0] == "good"
+    assert queue.take(1 << 30, 4 * QUANTUM_BYTES)[0] == "good"
 
 
 def test_who_was_idle_may_write_a_quantum_at_once__NB_01() -> None:
@@ -44,11 +44,11 @@ def test_who_was_idle_may_write_a_quantum_at_once__NB_01() -> None:
     for sizes, at_once in (([1.0], 1), ([0.5, 0.5], 2), ([0.25] * 6, 4), ([0.75, 0.5], 1)):
         queue: FairQueue[str] = FairQueue()
         for _ in range(9):
-            queue.add("bulk", "bulk", 1, QUANTUM_OCTETS)
+            queue.add("bulk", "bulk", 1, QUANTUM_BYTES)
         queue.take(1, MOST)
         for size in sizes:
-            queue.add("good", "good", 1, int(size * QUANTUM_OCTETS))
-        taken = queue.take(1 << 30, 4 * QUANTUM_OCTETS)
+            queue.add("good", "good", 1, int(size * QUANTUM_BYTES))
+        taken = queue.take(1 << 30, 4 * QUANTUM_BYTES)
         assert taken[: at_once + 1] == ["good"] * at_once + ["bulk"]
 
 
@@ -56,7 +56,7 @@ def test_a_session_writes_its_quantum_without_a_break__NB_01() -> None:
     queue: FairQueue[str] = FairQueue()
     for key in "ab":
         for _ in range(4):
-            queue.add(key, key, 1, QUANTUM_OCTETS // 2)
+            queue.add(key, key, 1, QUANTUM_BYTES // 2)
     assert queue.take(1 << 30, MOST) == [*"aabbaabb"]
 
 
@@ -64,7 +64,7 @@ def test_a_message_beside_batches_as_large_as_a_group_costs_no_group_of_its_own_
     """On a disk with slow syncs that group would be half of the bulk sender's rate."""
     queue: FairQueue[str] = FairQueue()
     for _ in range(4):
-        queue.add("bulk", "bulk", 1000, 2 * QUANTUM_OCTETS)
+        queue.add("bulk", "bulk", 1000, 2 * QUANTUM_BYTES)
     assert queue.take(1000, MOST) == ["bulk"]
     queue.add("good", "good", 1, 100)
     assert queue.take(1000, MOST) == ["good", "bulk"]
@@ -75,10 +75,10 @@ def test_who_pretends_to_be_idle_gets_no_more_than_its_share() -> None:
     """An idle session comes first once, with one quantum; then it waits for its turn."""
     queue: FairQueue[str] = FairQueue()
     for _ in range(100):
-        queue.add("bulk", "bulk", 1, QUANTUM_OCTETS)
+        queue.add("bulk", "bulk", 1, QUANTUM_BYTES)
     taken = []
     for _ in range(100):  # nothing of it ever waits behind what it sends
-        queue.add("sly", "sly", 1, QUANTUM_OCTETS)
+        queue.add("sly", "sly", 1, QUANTUM_BYTES)
         while "sly" not in (group := queue.take(1, MOST)):
             taken += group
         taken += group
@@ -109,7 +109,7 @@ def test_sessions_that_come_and_go_are_forgotten__NB_11() -> None:
         return queue
 
     for sessions in (alone, beside_bulk):
-        assert octets_of(sessions) < 100_000
+        assert bytes_of(sessions) < 100_000
 
 
 def test_more_sessions_than_are_remembered_may_wait__NB_11() -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_lost_and_each_session_keeps_its_order(
         for whose, which in group:
             taken[whose].append(which)
     assert taken == added
-    assert (queue.entries, queue.messages, queue.octets) == (0, 0, 0)
+    assert (queue.entries, queue.messages, queue.nbytes) == (0, 0, 0)
 
 
 @given(st.lists(st.integers(0, 200_000), min_size=2, max_size=2000), st.integers(2, 6))
@@ -164,22 +164,22 @@ def test_no_session_waits_for_more_than_a_round(sizes: list[int], sessions: int)
             served[session] += octets
             left[session] -= 1
         if all(left):
-            assert max(served) - min(served) <= 2 * QUANTUM_OCTETS + max(sizes)
+            assert max(served) - min(served) <= 2 * QUANTUM_BYTES + max(sizes)
 
 
 @pytest.mark.parametrize("sync", [0.0002, 0.001, 0.010, 0.200])
 @pytest.mark.parametrize("rate", [20e6, 100e6, 1e9])
 def test_groups_fit_the_disk(sync: float, rate: float) -> None:
-    """Their octets take 20 ms with the sync, or three syncs where a sync is slow."""
+    """Their bytes take 20 ms with the sync, or three syncs where a sync is slow."""
     cost = GroupCost()
     for number in range(200):
         octets = (1 + number * 37 % 64) << 14
         cost.learn(octets, sync + octets / rate)
     assert cost.sync_seconds == pytest.approx(sync, rel=0.01)
-    assert cost.octet_seconds == pytest.approx(1 / rate, rel=0.01)
+    assert cost.byte_seconds == pytest.approx(1 / rate, rel=0.01)
     fitting = rate * max(0.020 - sync, 3 * sync)
-    assert cost.octets_max(MOST) == pytest.approx(min(max(fitting, (256 << 10)), MOST), rel=0.01)
-    assert cost.octets_max(1000) == 1000
+    assert cost.bytes_max(MOST) == pytest.approx(min(max(fitting, (256 << 10)), MOST), rel=0.01)
+    assert cost.bytes_max(1000) == 1000
 
 
 @given(
@@ -190,8 +190,8 @@ def test_no_noise_makes_a_bound_that_cannot_be(groups: list[tuple[int, float]]) 
     for octets, seconds in groups:
         cost.learn(octets, seconds)
         assert cost.sync_seconds >= 0
-        assert cost.octet_seconds > 0 or seconds == 0
-        assert (256 << 10) <= cost.octets_max(MOST) <= MOST
+        assert cost.byte_seconds > 0 or seconds == 0
+        assert (256 << 10) <= cost.bytes_max(MOST) <= MOST
 
 
 def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
@@ -202,12 +202,12 @@ def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
     for number in range(60):
         octets = (1 + number % 8) << 17
         cost.learn(octets, 0.001 + octets / 20e6)
-    assert cost.octet_seconds == pytest.approx(1 / 20e6, rel=0.1)
-    assert cost.octets_max(MOST) < 500_000
-    assert GroupCost().octets_max(MOST) == pytest.approx(0.019 / 1e-8, rel=0.01)
+    assert cost.byte_seconds == pytest.approx(1 / 20e6, rel=0.1)
+    assert cost.bytes_max(MOST) < 500_000
+    assert GroupCost().bytes_max(MOST) == pytest.approx(0.019 / 1e-8, rel=0.01)
 
 
-def test_a_group_without_octets_says_what_a_sync_costs__NB_07() -> None:
+def test_a_group_without_bytes_says_what_a_sync_costs__NB_07() -> None:
     """Batches without messages may be a group of their own."""
     cost = GroupCost()
     cost.learn(0, 0.25)

@@ -25,7 +25,7 @@ from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.queue.served import Streams
 from twisted_msgproto.testing import BrokenDisk
 
-CONSUMERS_MAX, LINES_MAX, REQUEST_OCTETS_MAX = 64, 60, 4096
+CONSUMERS_MAX, LINES_MAX, REQUEST_BYTES_MAX = 64, 60, 4096
 HUNG_PER_ADDRESS_MAX, STREAM_IDLE_SECONDS, STREAMS_MAX = 64, 30.0, 16
 
 
@@ -103,7 +103,7 @@ def test_a_queue_is_described(directory: str) -> None:
         assert described == jsoned(reader.describe(landed))
         assert described["consumers"] == {"spark": 0}
         assert described["oldest"] == 1_700_000_000_000_030
-        assert 0 < described["waiting_octets"] < described["octets"]
+        assert 0 < described["waiting_bytes"] < described["bytes"]
 
 
 def jsoned(described: Any) -> Any:
@@ -259,7 +259,7 @@ def test_damage_met_while_serving_is_described_from_then_on(directory: str) -> N
         ({"lo": 0, "hi": 1, "rows": -1, "queue_id": None}, "QueueError: a request needs the num"),
         ({"lo": -1, "hi": 1, "queue_id": None}, "QueueError: a request needs the number 'lo'"),
         ({"lo": 0, "hi": 101, "queue_id": None}, "QueueMismatch: offsets 0 to 101 asked"),
-        ({"lo": 0, "hi": 1, "queue_id": None, "x": "y" * 5000}, "at most 4096 octets"),
+        ({"lo": 0, "hi": 1, "queue_id": None, "x": "y" * 5000}, "at most 4096 bytes"),
     ],
 )
 def test_a_wrong_range_is_refused_in_one_line(
@@ -280,7 +280,7 @@ def test_a_wrong_range_is_refused_in_one_line(
         ("describe", b"{", "a request is a JSON object"),
         ("describe", b"[" * 4000, "a request is a JSON object"),
         ("describe", b"[]", "a request is a JSON object"),
-        ("describe", b" " * 5000, "at most 4096 octets"),
+        ("describe", b" " * 5000, "at most 4096 bytes"),
         ("commit", {"consumer": "spark"}, "needs the number 'offset'"),
         ("commit", {"offset": 1}, "needs the text 'consumer'"),
         ("commit", {"consumer": "spark", "offset": 101}, "QueueMismatch: 'spark' commits"),
@@ -347,7 +347,7 @@ class Clock:
 def long_queue(tmp_path: Path) -> str:
     """More than the buffers of a connection hold."""
     writer = QueueWriter(tmp_path / "long")
-    put(writer, *[batch(number * 100, 100, octets=10_000) for number in range(10)])
+    put(writer, *[batch(number * 100, 100, nbytes=10_000) for number in range(10)])
     writer.close()
     return str(tmp_path / "long")
 
@@ -655,7 +655,7 @@ def test_without_a_queue_nothing_is_served(tmp_path: Path) -> None:
 
 def test_closing_does_not_wait_for_ever_for_a_reader_which_stopped_reading(tmp_path: Path) -> None:
     writer = QueueWriter(tmp_path / "q")
-    put(writer, *[batch(number * 100, 100, octets=10_000) for number in range(10)])
+    put(writer, *[batch(number * 100, 100, nbytes=10_000) for number in range(10)])
     writer.close()
     server = QueueFlightServer(str(tmp_path / "q"), LOCAL)
     caller = Caller(server)
@@ -687,12 +687,12 @@ def test_a_bridge_elsewhere_leaves_its_status_for_the_page(directory: str) -> No
             caller.act("status", {**named, "status": told})
 
 
-def test_a_request_has_so_many_octets_and_no_more(directory: str) -> None:
-    body = b'{"landed": null' + b" " * (REQUEST_OCTETS_MAX - 16) + b"}"
+def test_a_request_has_so_many_bytes_and_no_more(directory: str) -> None:
+    body = b'{"landed": null' + b" " * (REQUEST_BYTES_MAX - 16) + b"}"
     with served(directory) as server:
         caller = Caller(server)
         assert caller.act("describe", body)["end"] == 100
-        with pytest.raises(flight.FlightServerError, match=f"at most {REQUEST_OCTETS_MAX} octets"):
+        with pytest.raises(flight.FlightServerError, match=f"at most {REQUEST_BYTES_MAX} bytes"):
             caller.act("describe", body + b" ")
 
 

@@ -27,12 +27,12 @@ STORED = [
 ]
 
 
-def number(octets: bytes, at: int, length: int = 4, *, signed: bool = False) -> int:
-    return int.from_bytes(octets[at : at + length], "little", signed=signed)
+def number(nbytes: bytes, at: int, length: int = 4, *, signed: bool = False) -> int:
+    return int.from_bytes(nbytes[at : at + length], "little", signed=signed)
 
 
-def line(octets: bytes) -> list[str]:
-    text, checksum = octets.decode().rstrip("\n").rsplit(" ", 1)
+def line(nbytes: bytes) -> list[str]:
+    text, checksum = nbytes.decode().rstrip("\n").rsplit(" ", 1)
     assert checksum == f"{crc32(text.encode()):08x}"
     return text.split(" ")
 
@@ -67,12 +67,12 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
             payload = octets[at + 32 : at + 32 + number(octets, at + 12)]
             assert number(octets, at + 8) == crc32(payload)
             assert number(octets, at + 16, 8) == len(found)
-            count, runs_octets = number(octets, at + 24), number(octets, at + 28)
+            count, runs_bytes = number(octets, at + 24), number(octets, at + 28)
             if at == 56:
-                assert (count, runs_octets) == (0, 0)
+                assert (count, runs_bytes) == (0, 0)
                 assert (number(payload, 0, 8), number(payload, 8, 8)) == before
             else:
-                found += messages(payload, runs_octets, count)
+                found += messages(payload, runs_bytes, count)
                 incarnation = [int(new) for _, first, new in starts if int(first) < len(found)][-1]
                 before = incarnation, crc32(payload) * 2**31 + count - 1
                 assert before[1] < 2**63
@@ -83,7 +83,7 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     return [{"gateway": queue_id, "offset": n} | row for n, row in enumerate(found)]
 
 
-def messages(payload: bytes, runs_octets: int, count: int) -> list[dict[str, Any]]:
+def messages(payload: bytes, runs_bytes: int, count: int) -> list[dict[str, Any]]:
     columns, runs, text = number(payload, 0), number(payload, 4), number(payload, 8)
     times, counts, which = 16, 16 + 8 * runs, 16 + 12 * runs
     origins = json.loads(payload[16 + 16 * runs : 16 + 16 * runs + text])
@@ -103,7 +103,7 @@ def messages(payload: bytes, runs_octets: int, count: int) -> list[dict[str, Any
     stored: dict[str, list[Any]] = {}
     if columns:
         schema = pa.schema([one for bit, one in enumerate(STORED) if columns & 1 << bit])
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[runs_octets:]), schema)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[runs_bytes:]), schema)
         stored = {name: batch.column(name).to_pylist() for name in schema.names}
     for name in ("message_id", "destination", "fields", "body", "attachments", "truncated"):
         values = stored.get(name, [False if name == "truncated" else None] * count)
@@ -148,10 +148,10 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"magic `{format.SEGMENT_MAGIC.hex(' ').upper()}`" in page
     assert f"magic `{format.END_MAGIC.hex(' ').upper()}`" in page
     assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
-    assert f"Header, {format.SEGMENT_HEADER_OCTETS} octets" in page
-    assert f"`end`, {format.END_OCTETS} octets" in page
+    assert f"Header, {format.SEGMENT_HEADER_BYTES} bytes" in page
+    assert f"`end`, {format.END_BYTES} bytes" in page
     assert f"(the {recovery.UNFINISHED_KEPT} newest are kept)" in page
-    assert f"(at most {recovery.COPY_OCTETS_MAX >> 20} MiB of each stretch)" in page
+    assert f"(at most {recovery.COPY_BYTES_MAX >> 20} MiB of each stretch)" in page
     rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)
     named = [(int(bit), name) for bit, name, _ in rows]
     assert named == [(bit.bit_length() - 1, name) for bit, name, _ in schema.STORED]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import HEAD_OCTETS, frame, sealed
+from tests.tools.queues import HEAD_BYTES, frame, sealed
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, SegmentLog
 
@@ -59,7 +59,7 @@ def copied(disk: SimulatedDisk, log: SegmentLog) -> tuple[SimulatedDisk, Segment
 
 def starts(disk: SimulatedDisk) -> list[tuple[int, int]]:
     """The starts that the file knows: first offset and incarnation."""
-    lines = [line.split() for line in disk.octets_of(FILE).splitlines()]
+    lines = [line.split() for line in disk.bytes_of(FILE).splitlines()]
     return [(int(words[1]), int(words[2])) for words in lines if words[0] == b"start"]
 
 
@@ -389,8 +389,8 @@ def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None
     appended(a_log(disk, 11), 2, 2, 2)
     places = [a_reader(disk).place(offset) for offset in range(7)]
     segment = f"{DIRECTORY}/{0:020d}.segment"
-    octets = disk.octets_of(segment)
-    disk.spoil(segment, octets[: HEAD_OCTETS + (len(octets) - HEAD_OCTETS) // 3])
+    octets = disk.bytes_of(segment)
+    disk.spoil(segment, octets[: HEAD_BYTES + (len(octets) - HEAD_BYTES) // 3])
     log = begun_again(disk, 22)
     assert (log.losses, log.end) == (1, 6)
     reader = a_reader(disk)
@@ -410,11 +410,11 @@ def test_a_row_whose_payload_is_damaged_is_still_known_by_its_header() -> None:
     appended(a_log(disk, 11), 2, 2)
     place = a_reader(disk).place(2)
     segment = f"{DIRECTORY}/{0:020d}.segment"
-    octets = bytearray(disk.octets_of(segment))
-    octets[HEAD_OCTETS + 60] ^= 1
+    octets = bytearray(disk.bytes_of(segment))
+    octets[HEAD_BYTES + 60] ^= 1
     disk.spoil(segment, bytes(octets))
     assert a_reader(disk).place(2) == place
-    octets[HEAD_OCTETS + 10] ^= 1
+    octets[HEAD_BYTES + 10] ^= 1
     disk.spoil(segment, bytes(octets))
     assert a_reader(disk).place(2) == Landed(2, 11)
     a_reader(disk).check(place)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
-from tests.tools.queues import HEAD_OCTETS, frame, ids, rows, segment_name
+from tests.tools.queues import HEAD_BYTES, frame, ids, rows, segment_name
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
-"""Octets of a frame with one small message, rounded up."""
+"""Bytes of a frame with one small message, rounded up."""
 
 
 def a_log(disk: SimulatedDisk, **options: int) -> SegmentLog:
@@ -145,7 +145,7 @@ def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int)
     disk = SimulatedDisk()
     log = a_log(disk)
     log.append([frame(0)])
-    group = [frame(1, octets=500)]
+    group = [frame(1, nbytes=500)]
     disk.capacity = disk.used() + room
     with pytest.raises(QueueFull, match="no room on the disk"):
         log.append(group)
@@ -157,7 +157,7 @@ def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int)
     assert segments(disk) == [0]  # it goes on where it was
 
 
-@pytest.mark.parametrize("room", [0, 1, HEAD_OCTETS - 1, HEAD_OCTETS, 100])
+@pytest.mark.parametrize("room", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, 100])
 def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None:
     disk = SimulatedDisk()
     log = a_log(disk, segment_bytes=FRAME)
@@ -170,8 +170,8 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
     log.append([frame(1)])
     disk.crash()
     assert a_log(disk).recovery.lines == []
-    assert log.octets == sum(
-        len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
+    assert log.nbytes == sum(
+        len(disk.bytes_of(path)) for path in disk.paths() if path.endswith(".segment")
     )
     assert found(disk) == [0, 1]
 
@@ -432,7 +432,7 @@ def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
     a_long_log(disk, 5).close()
     for first in range(3):
         path = f"{DIRECTORY}/{segment_name(first)}"
-        disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
+        disk.spoil(path, disk.bytes_of(path)[:-8] + bytes(8))
     log = a_log(disk)
     assert log.damaged == [(0, 3)]
     commit(disk, "spark", 2)
@@ -509,12 +509,12 @@ def test_a_directory_of_other_things_keeps_its_mode(tmp_path: Path) -> None:
 def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk)
-    before = log.octets
+    before = log.nbytes
     commit(disk, "spark", 7)
     commit(disk, "slow", 4)
     assert log.trim() == 4
     assert (log.begin, log.segments, log.trimmed_segments) == (4, 6, 4)
-    assert log.octets < before
+    assert log.nbytes < before
     assert found(disk) == list(range(4, 10))
     commit(disk, "slow", 10)
     assert log.trim() == 3
@@ -595,7 +595,7 @@ def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
             log.append([frame(number)])
     end = log.end
     assert end >= 6
-    assert log.octets <= 10 * FRAME
+    assert log.nbytes <= 10 * FRAME
     commit(disk, "fast", end)
     commit(disk, "slow", 1)
     with pytest.raises(QueueFull, match="waiting for 'slow'"):
@@ -619,9 +619,9 @@ def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power(
 def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None:
     disk = SimulatedDisk()
     log = a_log(disk, max_bytes=4 * FRAME)
-    log.append([frame(0, octets=2 * FRAME)])
+    log.append([frame(0, nbytes=2 * FRAME)])
     commit(disk, "spark", 1)
-    log.append([frame(1, octets=2 * FRAME)])
+    log.append([frame(1, nbytes=2 * FRAME)])
     assert segments(disk) == [1]
     assert found(disk) == [1]
 
@@ -630,7 +630,7 @@ def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
     """Or it could never be written at all."""
     disk = SimulatedDisk()
     log = a_log(disk, max_bytes=2 * FRAME)
-    log.append([frame(0, octets=10 * FRAME)])
+    log.append([frame(0, nbytes=10 * FRAME)])
     assert found(disk) == [0]
     with pytest.raises(QueueFull):
         log.append([frame(1)])
@@ -660,7 +660,7 @@ def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> N
     log = a_log(SimulatedDisk(), segment_bytes=1)
     log.append([frame(0)])
     log.append([frame(1)])
-    for max_bytes, fits in ((log.octets, True), (log.octets - 1, False)):
+    for max_bytes, fits in ((log.nbytes, True), (log.nbytes - 1, False)):
         other = a_log(SimulatedDisk(), segment_bytes=1, max_bytes=max_bytes)
         other.append([frame(0)])
         with contextlib.nullcontext() if fits else pytest.raises(QueueFull):

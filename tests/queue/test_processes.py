@@ -52,7 +52,7 @@ limit = 20_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 results = Results()
 for number in range(200):
-    results.submit(writer, batch(number, octets=300))
+    results.submit(writer, batch(number, nbytes=300))
 sys.stdin.readline()
 print("acknowledged while full", len(results.given), "end", writer.end, flush=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

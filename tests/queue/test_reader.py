@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
 from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
-    HEAD_OCTETS,
+    HEAD_BYTES,
     batch,
     frame,
     ids,
@@ -73,11 +73,11 @@ def test_heavy_messages_make_smaller_batches() -> None:
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)
     for number in range(10):
-        log.append([frame(number, octets=5000)])
-    sizes = [one.num_rows for one in a_reader(disk).read(0, 10, octets=9000)]
+        log.append([frame(number, nbytes=5000)])
+    sizes = [one.num_rows for one in a_reader(disk).read(0, 10, nbytes=9000)]
     assert sizes == [2] * 5
-    exact = frame(0, octets=5000).octets
-    assert [one.num_rows for one in a_reader(disk).read(0, 10, octets=exact)] == [1] * 10
+    exact = frame(0, nbytes=5000).nbytes
+    assert [one.num_rows for one in a_reader(disk).read(0, 10, nbytes=exact)] == [1] * 10
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 4), (4, 4), (-1, 2), (2, 1)])
@@ -152,7 +152,7 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
         disk.spoil(f"{DIRECTORY}/end", b"")
     described = a_reader(disk).describe()
     assert (described.begin, described.end) == (0, 0)
-    assert (described.octets, described.waiting_octets, described.oldest) == (0, 0, None)
+    assert (described.nbytes, described.waiting_bytes, described.oldest) == (0, 0, None)
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
 def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2, 2, 2])
-    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    first = octets.find(b"\x93MPF", HEAD_OCTETS)
+    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
+    first = octets.find(b"\x93MPF", HEAD_BYTES)
     second = octets.find(b"\x93MPF", first + 1)
     for at in (second + 5, second + 60):
         spoiled(disk, at)
@@ -184,7 +184,7 @@ def test_records_that_are_missing_at_a_segment_s_end_are_awaited() -> None:
     """RD-50: until a start has noted that they are lost."""
     disk = SimulatedDisk()
     log = a_queue(disk, [2, 2])
-    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
+    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
     log.append([frame(4, 2)])
     disk.spoil(f"{DIRECTORY}/{0:020d}.segment", octets)
     with pytest.raises(QueueError, match=r"offsets 4 to 6 .* restart the gateway"):
@@ -199,7 +199,7 @@ def test_records_that_are_missing_at_a_segment_s_end_are_awaited() -> None:
 def test_a_record_which_makes_no_sense_is_passed_over() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1])
-    nonsense = {"pieces": [bytes(16)], "octets": 16, "runs": 16, "crc": crc32(bytes(16))}
+    nonsense = {"pieces": [bytes(16)], "nbytes": 16, "runs": 16, "crc": crc32(bytes(16))}
     log.append([dataclasses.replace(frame(1), **nonsense)])
     log.append([frame(2)])
     reader = a_reader(disk)
@@ -211,8 +211,8 @@ def test_a_record_which_makes_no_sense_is_passed_over() -> None:
 def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [1, 5, 1])
-    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    spoiled(disk, octets.find(b"\x93MPF", HEAD_OCTETS + 6))
+    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
+    spoiled(disk, octets.find(b"\x93MPF", HEAD_BYTES + 6))
     reader = a_reader(disk)
     assert [one.num_rows for one in reader.read(2, 4)] == []
     assert reader.damaged() == [(2, 4)]
@@ -224,7 +224,7 @@ def test_what_the_writer_noted_is_known_to_every_reader() -> None:
     spoiled(disk, 150)
     SegmentLog(DIRECTORY, disk=disk).close()
     assert a_reader(disk).damaged() == [(0, 2)]
-    disk.spoil(f"{DIRECTORY}/damaged", disk.octets_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
+    disk.spoil(f"{DIRECTORY}/damaged", disk.bytes_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
     assert a_reader(disk).damaged() == [(0, 2)]
 
 
@@ -277,17 +277,17 @@ def test_a_new_queue_begins_and_ends_at_zero() -> None:
 def test_an_end_which_is_just_being_written_is_read_again() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3])
-    good = disk.octets_of(f"{DIRECTORY}/end")
+    good = disk.bytes_of(f"{DIRECTORY}/end")
     disk.spoil(f"{DIRECTORY}/end", published(9, 0, 0)[:20] + good[20:])
     reader = a_reader(disk)
     read_file = SimulatedFile.read
     reads = []
 
-    def read(self: SimulatedFile, position: int, octets: int) -> bytes:
+    def read(self: SimulatedFile, position: int, nbytes: int) -> bytes:
         reads.append(position)
         if len(reads) == 3:
             disk.spoil(f"{DIRECTORY}/end", good)
-        return read_file(self, position, octets)
+        return read_file(self, position, nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedFile, "read", read)
@@ -498,7 +498,7 @@ def test_a_head_that_is_damaged_proves_nothing__NB_12(spoilt: bool) -> None:
     reader.commit("spark", 3)
     log.trim()
     if spoilt:
-        spoiled(disk, HEAD_OCTETS - 1, first=3)
+        spoiled(disk, HEAD_BYTES - 1, first=3)
     assert reader.place(3) == dataclasses.replace(place, witness=0 if spoilt else place.witness)
     reader.check(place)
 
@@ -506,12 +506,12 @@ def test_a_head_that_is_damaged_proves_nothing__NB_12(spoilt: bool) -> None:
 def test_a_reader_says_how_often_messages_were_lost() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3]).close()
-    disk.spoil(path_of("end"), published(8, 0, len(disk.octets_of(path_of(0)))))
+    disk.spoil(path_of("end"), published(8, 0, len(disk.bytes_of(path_of(0)))))
     log = SegmentLog(DIRECTORY, disk=disk)
     assert a_reader(disk).losses == log.losses == 1
 
 
-# -- what a plan asks: offsets, times, octets, consumers, at one time -----------------------------
+# -- what a plan asks: offsets, times, bytes, consumers, at one time -----------------------------
 
 BEGAN = 1_700_000_000_000_000
 """When the first message of a test's batch was received; the n-th comes n µs later."""
@@ -523,8 +523,8 @@ def test_an_empty_queue_has_nothing_that_waits() -> None:
     described = a_reader(disk).describe(Landed(0))
     assert described.queue_id == log.queue_id
     assert (described.begin, described.end, described.landed) == (0, 0, Landed(0))
-    assert (described.oldest, described.waiting_octets) == (None, 0)
-    assert described.octets == HEAD_OCTETS == log.octets
+    assert (described.oldest, described.waiting_bytes) == (None, 0)
+    assert described.nbytes == HEAD_BYTES == log.nbytes
     assert (described.damaged, described.consumers, described.moved) == ((), {}, {})
 
 
@@ -535,23 +535,23 @@ def test_what_waits_is_what_stands_at_or_above_the_place(segment_bytes: int) -> 
     log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=segment_bytes)
     octets = []
     for count in counts:
-        before = log.octets
+        before = log.nbytes
         log.append([frame(log.end, count)])
-        octets.append(log.octets - before)
+        octets.append(log.nbytes - before)
     reader = a_reader(disk)
     firsts = {0: 0, 2: 1, 3: 2, 6: 3}
     for _ in range(2):  # also when it remembers where it looked before
         for offset in range(9):
             described = reader.describe(reader.place(offset))
-            assert described.octets == log.octets
+            assert described.nbytes == log.nbytes
             began = max((first for first in firsts if first <= offset), default=0)
             if offset == 8:
-                assert (described.oldest, described.waiting_octets) == (None, 0)
+                assert (described.oldest, described.waiting_bytes) == (None, 0)
                 continue
             # The test's frames are of one batch each: one time for all of a frame.
             assert described.oldest == BEGAN + began
             waiting = sum(octets[firsts[began] :])
-            assert waiting - HEAD_OCTETS * 4 <= described.waiting_octets <= waiting
+            assert waiting - HEAD_BYTES * 4 <= described.waiting_bytes <= waiting
         assert reader.describe().oldest == BEGAN
     commit = reader.register("spark")
     assert commit == 0
@@ -641,7 +641,7 @@ def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> No
     """A loss of power may leave one: until the gateway starts, its messages are not published."""
     disk = SimulatedDisk()
     log = a_queue(disk, [2], segment_bytes=1)
-    older = disk.octets_of(path_of("end"))
+    older = disk.bytes_of(path_of("end"))
     log.append([frame(2)])
     log.append([frame(3)])
     disk.spoil(path_of("end"), older)
@@ -652,10 +652,10 @@ def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> No
 def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2], segment_bytes=1).close()
-    disk.spoil(path_of("end"), published(2, 0, len(disk.octets_of(path_of(0)))))
+    disk.spoil(path_of("end"), published(2, 0, len(disk.bytes_of(path_of(0)))))
     disk.remove(path_of(0))
     described = a_reader(disk).describe()
-    assert (described.begin, described.end, described.octets) == (2, 2, 0)
+    assert (described.begin, described.end, described.nbytes) == (2, 2, 0)
     assert (described.landed.offset, described.landed.witness) == (2, 0)
 
 
@@ -665,7 +665,7 @@ def test_another_queue_in_the_place_of_this_one_is_refused() -> None:
     a_queue(disk, [2], segment_bytes=1)
     log = a_queue(other, [2], segment_bytes=1)
     reader = a_reader(disk)
-    disk.spoil(path_of("identity"), other.octets_of(path_of("identity")))
+    disk.spoil(path_of("identity"), other.bytes_of(path_of("identity")))
     for call in (
         reader.describe,
         lambda: reader.place(1),
@@ -680,21 +680,21 @@ def test_another_queue_in_the_place_of_this_one_is_refused() -> None:
 def test_what_waits_behind_damage_is_told_of_the_next_row_that_is_whole() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2, 2], segment_bytes=1)
-    octets = bytearray(disk.octets_of(path_of(2)))
-    octets[HEAD_OCTETS + 10] ^= 1
+    octets = bytearray(disk.bytes_of(path_of(2)))
+    octets[HEAD_BYTES + 10] ^= 1
     disk.spoil(path_of(2), bytes(octets))
     assert a_reader(disk).describe(Landed(2)).oldest == BEGAN + 4
     disk.remove(path_of(4))
     disk.spoil(path_of("end"), published(4, 2, len(octets)))
     described = a_reader(disk).describe(Landed(2))
-    assert (described.oldest, described.waiting_octets) == (None, 0)
+    assert (described.oldest, described.waiting_bytes) == (None, 0)
 
 
 def test_rows_which_are_written_and_not_published_do_not_wait() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2], segment_bytes=1)
-    octets = disk.octets_of(path_of(0))
-    disk.spoil(path_of(0), octets[: HEAD_OCTETS + 8])
+    octets = disk.bytes_of(path_of(0))
+    disk.spoil(path_of(0), octets[: HEAD_BYTES + 8])
     disk.spoil(path_of("end"), published(2, 0, len(octets)))
     described = a_reader(disk).describe()
-    assert (described.end, described.oldest, described.waiting_octets) == (2, None, 0)
+    assert (described.end, described.oldest, described.waiting_bytes) == (2, None, 0)

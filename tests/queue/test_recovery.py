@@ -12,8 +12,8 @@ import pytest
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
 from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
-    HEAD_OCTETS,
-    SEGMENT_HEADER_OCTETS,
+    HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
     frame,
     frames_of,
     ids,
@@ -46,7 +46,7 @@ def a_queue(disk: SimulatedDisk, **options: int) -> SegmentLog:
 
 def frames(disk: SimulatedDisk) -> list[tuple[int, int]]:
     """Where each frame of the first segment begins and ends."""
-    return [(one.position, one.end_position) for one in frames_of(disk.octets_of(FIRST))]
+    return [(one.position, one.end_position) for one in frames_of(disk.bytes_of(FIRST))]
 
 
 def reopened(disk: SimulatedDisk, **options: int) -> SegmentLog:
@@ -91,7 +91,7 @@ def test_a_whole_queue_is_opened_without_a_word() -> None:
 # -- behind the published end -----------------------------------------------------------------
 
 
-def test_a_torn_tail_is_cut_at_every_octet() -> None:
+def test_a_torn_tail_is_cut_at_every_byte() -> None:
     """An incomplete record above the published end is cut off: it was never acknowledged."""
     sample = SimulatedDisk()
     a_queue(sample)
@@ -101,17 +101,17 @@ def test_a_torn_tail_is_cut_at_every_octet() -> None:
         log = SegmentLog(DIRECTORY, disk=disk)
         log.append([frame(0, 2)])
         log.append([frame(2, 1)])
-        published = disk.octets_of(f"{DIRECTORY}/end")
+        published = disk.bytes_of(f"{DIRECTORY}/end")
         log.append([frame(3, 3)])
         log.close()
         disk.spoil(f"{DIRECTORY}/end", published)
-        disk.spoil(FIRST, disk.octets_of(FIRST)[:length])
+        disk.spoil(FIRST, disk.bytes_of(FIRST)[:length])
         again = reopened(disk)
         assert (again.end, again.losses) == (3, 0)
-        assert again.recovery.truncated_octets == length - start
+        assert again.recovery.truncated_bytes == length - start
         assert len(again.recovery.lines) == (length > start)
         assert again.recovery.quarantined == []
-        assert len(disk.octets_of(FIRST)) == start
+        assert len(disk.bytes_of(FIRST)) == start
         goes_on(disk, again)
 
 
@@ -119,7 +119,7 @@ def test_a_whole_record_above_the_published_end_is_kept_and_synced() -> None:
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)
     log.append([frame(0, 2)])
-    published = disk.octets_of(f"{DIRECTORY}/end")
+    published = disk.bytes_of(f"{DIRECTORY}/end")
     log.append([frame(2, 4)])
     log.close()
     disk.spoil(f"{DIRECTORY}/end", published)
@@ -161,7 +161,7 @@ def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)
     log.append([frame(0, 2)])
-    published = disk.octets_of(f"{DIRECTORY}/end")
+    published = disk.bytes_of(f"{DIRECTORY}/end")
     log.append([frame(2, 1)])
     log.append([frame(3, 3)])
     log.close()
@@ -177,15 +177,15 @@ def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_
 
 
 def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
-    """FAULTS: bit flips over every octet of a segment; FAULTS "no manual step"."""
+    """FAULTS: bit flips over every byte of a segment; FAULTS "no manual step"."""
     sample = SimulatedDisk()
     a_queue(sample)
-    whole = sample.octets_of(FIRST)
+    whole = sample.bytes_of(FIRST)
     places = frames(sample)
     for at in range(len(whole)):
         disk = SimulatedDisk()
         queue_id = a_queue(disk).queue_id
-        octets = bytearray(disk.octets_of(FIRST))
+        octets = bytearray(disk.bytes_of(FIRST))
         assert len(octets) == len(whole)
         octets[at] ^= 1 << at % 8
         disk.spoil(FIRST, bytes(octets))
@@ -196,27 +196,27 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
         assert found(disk) == missing(*hit)
         if hit:
             start, end = next(place for place in places if place[0] <= at < place[1])
-            copy = disk.octets_of(f"{DIRECTORY}/quarantine/{0:020d}-{start}")
+            copy = disk.bytes_of(f"{DIRECTORY}/quarantine/{0:020d}-{start}")
             assert copy == bytes(octets[start:end])
             line = f"queue {queue_id} offsets {hit[0][0]} to {hit[0][1]} ("
             assert sum(line in text for text in log.recovery.lines) == 1
         else:
-            head = "damaged segment header" if at < SEGMENT_HEADER_OCTETS else "48 damaged octets"
+            head = "damaged segment header" if at < SEGMENT_HEADER_BYTES else "48 damaged bytes"
             assert head in log.recovery.lines[0]
             assert "no message is lost" in log.recovery.lines[0]
         goes_on(disk, log, *hit)
 
 
 def test_every_cut_costs_what_was_cut_off_and_is_a_loss() -> None:
-    """FAULTS: truncation over every octet; offsets which were published are never used again."""
+    """FAULTS: truncation over every byte; offsets which were published are never used again."""
     sample = SimulatedDisk()
     a_queue(sample)
-    size = len(sample.octets_of(FIRST))
+    size = len(sample.bytes_of(FIRST))
     ends = [end for _, end in frames(sample)]
     for length in range(size):
         disk = SimulatedDisk()
         a_queue(disk)
-        disk.spoil(FIRST, disk.octets_of(FIRST)[:length])
+        disk.spoil(FIRST, disk.bytes_of(FIRST)[:length])
         left = sum(length >= end for end in ends)
         lost = (RANGES[left][0], 6)
         log = reopened(disk)
@@ -262,7 +262,7 @@ def test_a_loss_is_counted_each_time_published_records_are_lost_and_never_else()
         disk.crash()
         # The disk had confirmed what it then lost.
         path = max(path for path in disk.paths() if path.endswith(".segment"))
-        disk.spoil(path, disk.octets_of(path)[:-1])
+        disk.spoil(path, disk.bytes_of(path)[:-1])
         log = reopened(disk)
         assert (log.losses, log.end) == (rises + 1, 3 * (rises + 1))
         log.close()
@@ -270,10 +270,10 @@ def test_a_loss_is_counted_each_time_published_records_are_lost_and_never_else()
 
 def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
     path = f"{DIRECTORY}/{2:020d}.segment"
-    for kept, more in ((HEAD_OCTETS, 0), (-1, 0), (HEAD_OCTETS, 300), (0, 0)):
+    for kept, more in ((HEAD_BYTES, 0), (-1, 0), (HEAD_BYTES, 300), (0, 0)):
         disk = SimulatedDisk()
         a_queue(disk, segment_bytes=1)
-        disk.spoil(path, disk.octets_of(path)[:kept] + b"\0" * more)
+        disk.spoil(path, disk.bytes_of(path)[:kept] + b"\0" * more)
         log = reopened(disk)
         assert log.recovery.quarantined == [(2, 3)]
         assert (log.end, log.losses) == (6, 0)
@@ -293,12 +293,12 @@ class BadBlocks(SimulatedDisk):
         if path == FIRST:
             read = file.read
 
-            def bad_read(position: int, octets: int) -> bytes:
-                end = min(position + octets, file.size())
+            def bad_read(position: int, nbytes: int) -> bytes:
+                end = min(position + nbytes, file.size())
                 for block in range(position // 4096, -(-end // 4096)):
                     if block in self.bad:
                         raise OSError(self.number, "cannot be read")
-                return read(position, octets)
+                return read(position, nbytes)
 
             file.read = bad_read  # type: ignore[method-assign]
         return file
@@ -306,7 +306,7 @@ class BadBlocks(SimulatedDisk):
 
 def zeros_for_the_bad(disk: BadBlocks) -> None:
     """What ``dd conv=noerror,sync`` makes of the file."""
-    octets = bytearray(disk.octets_of(FIRST))
+    octets = bytearray(disk.bytes_of(FIRST))
     for block in disk.bad:
         octets[4096 * block : 4096 * (block + 1)] = bytes(len(octets[4096 * block :][:4096]))
     disk.spoil(FIRST, bytes(octets))
@@ -321,7 +321,7 @@ def test_a_start_gives_up_no_block_before_zeros_stand_for_it__RD_50(bad: int) ->
     disk = BadBlocks()
     log = SegmentLog(DIRECTORY, disk=disk)
     for number in range(40):
-        log.append([frame(number, octets=100)])
+        log.append([frame(number, nbytes=100)])
     places = frames(disk)
     log.close()
     disk.bad = {bad}
@@ -333,10 +333,10 @@ def test_a_start_gives_up_no_block_before_zeros_stand_for_it__RD_50(bad: int) ->
     assert 3 < len(hit) < 20
     lost = (hit[0], hit[-1] + 1)
     reader = QueueReader(DIRECTORY, disk=disk)
-    before = {path: disk.octets_of(path) for path in disk.paths()}
+    before = {path: disk.bytes_of(path) for path in disk.paths()}
     with pytest.raises(QueueError, match=f"{0:020d}.segment: the disk cannot read .*dd if=FILE"):
         reopened(disk)
-    assert {path: disk.octets_of(path) for path in disk.paths()} == before
+    assert {path: disk.bytes_of(path) for path in disk.paths()} == before
     zeros_for_the_bad(disk)
     again = reopened(disk)
     assert (again.end, again.losses, again.damaged) == (40, 0, [lost])
@@ -351,7 +351,7 @@ def test_a_reader_passes_over_no_block_that_the_disk_may_read_another_time__NB_1
     disk = BadBlocks()
     log = SegmentLog(DIRECTORY, disk=disk)
     for number in range(40):
-        log.append([frame(number, octets=100)])
+        log.append([frame(number, nbytes=100)])
     disk.bad = {bad}
     reader = QueueReader(DIRECTORY, disk=disk)
     found = reader.read(0, 40)
@@ -367,7 +367,7 @@ def test_damage_beside_a_block_that_the_disk_cannot_read_is_damage() -> None:
     disk = BadBlocks()
     log = SegmentLog(DIRECTORY, disk=disk)
     for number in range(80):
-        log.append([frame(number, octets=100)])
+        log.append([frame(number, nbytes=100)])
     disk.flip(FIRST, frames(disk)[1][1] - 1)
     disk.bad = {2}
     found = QueueReader(DIRECTORY, disk=disk).read(0, 4)
@@ -392,10 +392,10 @@ def test_a_tail_which_the_disk_cannot_read_is_not_cut__NB_12_RD_50() -> None:
     """NB-12: a loss of power leaves the last block unreadable, and an end from before it."""
     disk = BadBlocks()
     log = SegmentLog(DIRECTORY, disk=disk)
-    log.append([frame(0, octets=100)])
+    log.append([frame(0, nbytes=100)])
     while frames(disk)[-1][0] < 4096:
-        published = disk.octets_of(f"{DIRECTORY}/end")
-        log.append([frame(log.end, octets=100)])
+        published = disk.bytes_of(f"{DIRECTORY}/end")
+        log.append([frame(log.end, nbytes=100)])
     last = log.end - 1
     log.close()
     disk.spoil(f"{DIRECTORY}/end", published)
@@ -408,15 +408,15 @@ def test_a_tail_which_the_disk_cannot_read_is_not_cut__NB_12_RD_50() -> None:
     assert (again.end, again.damaged) == (last + 1, [])
 
 
-def test_octets_between_records_which_cost_nothing_are_told_and_passed_over() -> None:
+def test_bytes_between_records_which_cost_nothing_are_told_and_passed_over() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
-    octets = disk.octets_of(FIRST)
+    octets = disk.bytes_of(FIRST)
     place = frames(disk)[1][0]
     disk.spoil(FIRST, octets[:place] + b"\xff" * 16 + octets[place:])
     log = reopened(disk)
     assert log.recovery.quarantined == []
-    assert log.recovery.lines == [f"16 damaged octets in {FIRST} at {place}: no message is lost"]
+    assert log.recovery.lines == [f"16 damaged bytes in {FIRST} at {place}: no message is lost"]
     assert found(disk) == missing()
     goes_on(disk, log)
 
@@ -424,7 +424,7 @@ def test_octets_between_records_which_cost_nothing_are_told_and_passed_over() ->
 def test_records_missing_without_remains_are_damage() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
-    octets = disk.octets_of(FIRST)
+    octets = disk.bytes_of(FIRST)
     start, end = frames(disk)[1]
     disk.spoil(FIRST, octets[:start] + octets[end:])
     log = reopened(disk)
@@ -484,7 +484,7 @@ def test_a_damaged_or_missing_identity_is_made_again_from_the_segments() -> None
 def test_a_queue_of_which_nothing_says_its_name_is_put_aside_and_a_new_one_begins() -> None:
     disk = SimulatedDisk()
     queue_id = a_queue(disk, segment_bytes=1).queue_id
-    old = {path: disk.octets_of(path) for path in disk.paths() if path.endswith(".segment")}
+    old = {path: disk.bytes_of(path) for path in disk.paths() if path.endswith(".segment")}
     for path, octets in old.items():
         disk.spoil(path, b"\0" * 64 + octets[64:])
     disk.spoil(f"{DIRECTORY}/identity", b"")
@@ -535,7 +535,7 @@ def test_a_published_end_of_a_later_queue_state_is_lost_data() -> None:
     """The directory was restored from an old copy, but for its end."""
     disk = SimulatedDisk()
     a_queue(disk)
-    size = len(disk.octets_of(FIRST))
+    size = len(disk.bytes_of(FIRST))
     disk.spoil(f"{DIRECTORY}/end", published(10, 0, size + 500))
     log = reopened(disk)
     assert (log.end, log.losses) == (10, 1)
@@ -550,11 +550,11 @@ def test_older_segments_are_checked_later_and_their_damage_is_told_then() -> Non
     disk = SimulatedDisk()
     a_queue(disk, segment_bytes=1)
     damaged = f"{DIRECTORY}/{0:020d}.segment"
-    octets = bytearray(disk.octets_of(damaged))
+    octets = bytearray(disk.bytes_of(damaged))
     octets[-9] ^= 1
     octets[20] ^= 1
     disk.spoil(damaged, bytes(octets))
-    log = reopened(disk, check_octets=0)
+    log = reopened(disk, check_bytes=0)
     assert log.recovery.lines == []
     assert log.unchecked == 2
     assert log.check_older() == []
@@ -640,8 +640,8 @@ def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -
 def test_as_much_as_asked_is_checked_at_once_newest_first() -> None:
     disk = SimulatedDisk()
     a_queue(disk, segment_bytes=1)
-    sizes = [len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")]
+    sizes = [len(disk.bytes_of(path)) for path in disk.paths() if path.endswith(".segment")]
     for octets, unchecked in ((0, 2), (sizes[2], 1), (sizes[2] + sizes[1], 0), (10**6, 0)):
-        log = reopened(disk, check_octets=octets)
+        log = reopened(disk, check_bytes=octets)
         assert log.unchecked == unchecked
         log.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.queue.test_recovery import DIRECTORY, FIRST, frames, goes_on, reopened
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import FRAME_HEADER_OCTETS, frame, sealed
+from tests.tools.queues import FRAME_HEADER_BYTES, frame, sealed
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, recovery
 
@@ -31,17 +31,17 @@ def an_old_end(disk: SimulatedDisk) -> tuple[int, int]:
     log = SegmentLog(DIRECTORY, disk=disk)
     log.append([frame(0, 2)])
     log.append([frame(2, 1)])
-    published = disk.octets_of(END)
+    published = disk.bytes_of(END)
     log.append([frame(3, 3)])
     log.close()
     disk.spoil(END, published)
     return frames(disk)[-1]
 
 
-def overwritten(disk: SimulatedDisk, position: int, octets: bytes) -> bytes:
-    """Put other octets into the first segment; all of them."""
-    whole = bytearray(disk.octets_of(FIRST))
-    whole[position : position + len(octets)] = octets
+def overwritten(disk: SimulatedDisk, position: int, nbytes: bytes) -> bytes:
+    """Put other bytes into the first segment; all of them."""
+    whole = bytearray(disk.bytes_of(FIRST))
+    whole[position : position + len(nbytes)] = nbytes
     disk.spoil(FIRST, bytes(whole))
     return bytes(whole)
 
@@ -49,13 +49,13 @@ def overwritten(disk: SimulatedDisk, position: int, octets: bytes) -> bytes:
 def a_spoilt_header(disk: SimulatedDisk) -> tuple[int, bytes]:
     """Make the last frame's header illegible; where it begins, and the tail from there on."""
     start, end = an_old_end(disk)
-    return start, overwritten(disk, start, b"\xff" * FRAME_HEADER_OCTETS)[start:end]
+    return start, overwritten(disk, start, b"\xff" * FRAME_HEADER_BYTES)[start:end]
 
 
 def copies(disk: SimulatedDisk) -> dict[str, bytes]:
     aside = f"{DIRECTORY}/quarantine/"
     return {
-        path.removeprefix(aside): disk.octets_of(path)
+        path.removeprefix(aside): disk.bytes_of(path)
         for path in disk.paths()
         if path.startswith(aside)
     }
@@ -68,7 +68,7 @@ def test_who_reads_before_the_gateway_has_started_waits_for_it__NB_12() -> None:
     """A bridge that began first called the queue an older copy, and advised to rewind the table."""
     disk = SimulatedDisk()
     an_old_end(disk)
-    old = {path: disk.octets_of(path) for path in (END, f"{DIRECTORY}/lineage")}
+    old = {path: disk.bytes_of(path) for path in (END, f"{DIRECTORY}/lineage")}
     reopened(disk).close()
     landed = QueueReader(DIRECTORY, disk=disk).place(6)
     for path, octets in old.items():
@@ -104,14 +104,14 @@ def test_one_flipped_bit_in_the_last_header_costs_that_record_and_is_told__NB_12
     """Nothing but the record says how far it was published, and the rest of its header does."""
     sample = SimulatedDisk()
     start, end = an_old_end(sample)
-    for bit in range(8 * FRAME_HEADER_OCTETS):
+    for bit in range(8 * FRAME_HEADER_BYTES):
         disk = SimulatedDisk()
         an_old_end(disk)
         at = start + bit // 8
-        overwritten(disk, at, bytes([disk.octets_of(FIRST)[at] ^ 1 << bit % 8]))
-        spoilt = disk.octets_of(FIRST)
+        overwritten(disk, at, bytes([disk.bytes_of(FIRST)[at] ^ 1 << bit % 8]))
+        spoilt = disk.bytes_of(FIRST)
         log = reopened(disk)
-        assert (log.end, log.losses, log.recovery.truncated_octets) == (6, 0, 0)
+        assert (log.end, log.losses, log.recovery.truncated_bytes) == (6, 0, 0)
         assert log.recovery.quarantined == [(3, 6)]
         assert copies(disk) == {f"{0:020d}-{start}": spoilt[start:end]}
     goes_on(disk, log, (3, 6))
@@ -120,11 +120,11 @@ def test_one_flipped_bit_in_the_last_header_costs_that_record_and_is_told__NB_12
 def test_behind_a_flipped_bit_an_unfinished_record_is_still_cut__NB_12() -> None:
     disk = SimulatedDisk()
     start, end = an_old_end(disk)
-    overwritten(disk, start + 9, bytes([disk.octets_of(FIRST)[start + 9] ^ 4]))
-    disk.spoil(FIRST, disk.octets_of(FIRST) + b"torn")
+    overwritten(disk, start + 9, bytes([disk.bytes_of(FIRST)[start + 9] ^ 4]))
+    disk.spoil(FIRST, disk.bytes_of(FIRST) + b"torn")
     log = reopened(disk)
-    assert (log.end, log.damaged, log.recovery.truncated_octets) == (6, [(3, 6)], 4)
-    assert len(disk.octets_of(FIRST)) == end
+    assert (log.end, log.damaged, log.recovery.truncated_bytes) == (6, [(3, 6)], 4)
+    assert len(disk.bytes_of(FIRST)) == end
     goes_on(disk, log, (3, 6))
 
 
@@ -135,18 +135,18 @@ def test_what_a_consumer_has_committed_was_published__NB_12() -> None:
     committed(disk, "spark", 6)
     committed(disk, "slow", 2)
     log = reopened(disk)
-    assert (log.end, log.losses, log.recovery.truncated_octets) == (6, 0, 0)
+    assert (log.end, log.losses, log.recovery.truncated_bytes) == (6, 0, 0)
     assert log.recovery.quarantined == [(3, 6)]
     assert copies(disk) == {f"{0:020d}-{start}": tail}
     goes_on(disk, log, (3, 6))
 
 
 def test_a_commit_above_records_that_are_gone_is_a_loss__NB_12() -> None:
-    for left in (0, 7, FRAME_HEADER_OCTETS + 5):
+    for left in (0, 7, FRAME_HEADER_BYTES + 5):
         disk = SimulatedDisk()
         start, _ = an_old_end(disk)
         committed(disk, "spark", 5)
-        disk.spoil(FIRST, disk.octets_of(FIRST)[: start + left])
+        disk.spoil(FIRST, disk.bytes_of(FIRST)[: start + left])
         log = reopened(disk)
         assert (log.end, log.losses, log.recovery.quarantined) == (5, 1, [(3, 5)])
         assert "consumer 'spark' has committed" in log.recovery.lines[-1]
@@ -159,7 +159,7 @@ def test_what_a_start_of_the_writer_has_found_was_published__NB_12() -> None:
         disk = SimulatedDisk()
         start, _ = an_old_end(disk)
         reopened(disk).close()
-        overwritten(disk, start, b"\xff" * FRAME_HEADER_OCTETS)
+        overwritten(disk, start, b"\xff" * FRAME_HEADER_BYTES)
         if end is None:
             disk.remove(END)
         else:
@@ -203,28 +203,28 @@ def test_without_any_proof_an_illegible_tail_is_told_as_possible_loss_and_kept__
     disk = SimulatedDisk()
     start, tail = a_spoilt_header(disk)
     log = reopened(disk)
-    assert (log.end, log.damaged, log.recovery.truncated_octets) == (3, [], len(tail))
+    assert (log.end, log.damaged, log.recovery.truncated_bytes) == (3, [], len(tail))
     [line] = log.recovery.lines
     name = f"{0:020d}-{start}"
-    assert line.startswith(f"possible loss: queue {log.queue_id}: cut {len(tail)} octets")
+    assert line.startswith(f"possible loss: queue {log.queue_id}: cut {len(tail)} bytes")
     assert "messages from offset 3 on" in line
     assert line.endswith(f"quarantine/{name}")
     assert copies(disk) == {name: tail}
     goes_on(disk, log)
 
 
-@pytest.mark.parametrize("length", [1, FRAME_HEADER_OCTETS - 1, FRAME_HEADER_OCTETS + 8])
+@pytest.mark.parametrize("length", [1, FRAME_HEADER_BYTES - 1, FRAME_HEADER_BYTES + 8])
 def test_an_unfinished_record_is_kept_aside_before_it_is_cut__NB_12(length: int) -> None:
     disk = SimulatedDisk()
     start, _ = an_old_end(disk)
-    disk.spoil(FIRST, disk.octets_of(FIRST)[: start + length])
-    tail = disk.octets_of(FIRST)[start:]
+    disk.spoil(FIRST, disk.bytes_of(FIRST)[: start + length])
+    tail = disk.bytes_of(FIRST)[start:]
     disk.journal.clear()
     log = reopened(disk)
     name = f"{0:020d}-{start}.unfinished"
     [line] = log.recovery.lines
     assert line == (
-        f"cut {length} octets of an unfinished record from {FIRST}; "
+        f"cut {length} bytes of an unfinished record from {FIRST}; "
         f"they are kept in quarantine/{name}"
     )
     assert copies(disk) == {name: tail}
@@ -240,7 +240,7 @@ def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
         log = reopened(disk)
         log.append([frame(number)])
         log.close()
-        whole = disk.octets_of(FIRST)
+        whole = disk.bytes_of(FIRST)
         places.append(len(whole))
         disk.spoil(FIRST, whole + b"torn %d" % number)
     reopened(disk).close()
@@ -249,7 +249,7 @@ def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "COPY_OCTETS_MAX", 40)
+    monkeypatch.setattr(recovery, "COPY_BYTES_MAX", 40)
     disk = SimulatedDisk()
     _, tail = a_spoilt_header(disk)
     [line] = reopened(disk).recovery.lines
@@ -261,23 +261,23 @@ def test_what_cannot_be_copied_is_not_cut__NB_12() -> None:
     """On a full disk the tail stays, and messages go into a new segment when there is room."""
     disk = SimulatedDisk()
     a_spoilt_header(disk)
-    whole = disk.octets_of(FIRST)
+    whole = disk.bytes_of(FIRST)
     disk.capacity = disk.used()
     log = reopened(disk)
-    assert disk.octets_of(FIRST) == whole
-    assert (log.end, log.recovery.truncated_octets) == (3, 0)
+    assert disk.bytes_of(FIRST) == whole
+    assert (log.end, log.recovery.truncated_bytes) == (3, 0)
     assert any("could not be copied aside" in line for line in log.recovery.lines)
     disk.capacity = None
     goes_on(disk, log)
-    assert disk.octets_of(FIRST) == whole
+    assert disk.bytes_of(FIRST) == whole
 
 
 def test_in_a_segment_without_messages_it_is_cut_all_the_same() -> None:
     disk = SimulatedDisk()
     SegmentLog(DIRECTORY, disk=disk).close()
-    disk.spoil(FIRST, disk.octets_of(FIRST) + b"torn")
+    disk.spoil(FIRST, disk.bytes_of(FIRST) + b"torn")
     disk.capacity = disk.used()
     log = reopened(disk)
-    assert log.recovery.truncated_octets == 4
+    assert log.recovery.truncated_bytes == 4
     disk.capacity = None
     goes_on(disk, log)

@@ -34,8 +34,8 @@ def test_a_whole_queue_is_counted_beside_its_writer() -> None:
     log = a_queue(disk, [2, 3, 1], segment_bytes=1)
     report = verify(DIRECTORY, disk=disk)
     assert (report.queue_id, report.begin, report.end) == (log.queue_id, 0, 6)
-    assert (report.damaged, report.lines, report.unpublished_octets) == ([], [], 0)
-    assert (report.messages, report.groups, report.octets) == (6, 3, log.octets)
+    assert (report.damaged, report.lines, report.unpublished_bytes) == ([], [], 0)
+    assert (report.messages, report.groups, report.nbytes) == (6, 3, log.nbytes)
     assert [(part.lo, part.hi, part.messages) for part in report.segments] == [
         (0, 2, 2),
         (2, 5, 3),
@@ -46,22 +46,22 @@ def test_a_whole_queue_is_counted_beside_its_writer() -> None:
 def test_what_lies_behind_the_published_end_is_no_damage() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2])
-    published = disk.octets_of(f"{DIRECTORY}/end")
-    before = log.octets
+    published = disk.bytes_of(f"{DIRECTORY}/end")
+    before = log.nbytes
     log.append([frame(2)])
     disk.spoil(f"{DIRECTORY}/end", published)
-    disk.spoil(path(0), disk.octets_of(path(0)) + b"half a frame")
+    disk.spoil(path(0), disk.bytes_of(path(0)) + b"half a frame")
     report = verify(DIRECTORY, disk=disk)
     assert (report.damaged, report.lines, report.messages) == ([], [], 2)
-    assert report.unpublished_octets == len(disk.octets_of(path(0))) - before
-    disk.spoil(path(0), disk.octets_of(path(0))[:before] + b"half a frame")
-    assert verify(DIRECTORY, disk=disk).unpublished_octets == 12
+    assert report.unpublished_bytes == len(disk.bytes_of(path(0))) - before
+    disk.spoil(path(0), disk.bytes_of(path(0))[:before] + b"half a frame")
+    assert verify(DIRECTORY, disk=disk).unpublished_bytes == 12
 
 
 def test_every_flipped_bit_is_found() -> None:
     sample = SimulatedDisk()
     a_queue(sample, [2, 1])
-    size = len(sample.octets_of(path(0)))
+    size = len(sample.bytes_of(path(0)))
     for at in range(size):
         disk = SimulatedDisk()
         a_queue(disk, [2, 1])
@@ -71,10 +71,10 @@ def test_every_flipped_bit_is_found() -> None:
         assert report.messages + sum(hi - lo for lo, hi in report.damaged) == 3
 
 
-def test_lost_octets_are_found() -> None:
+def test_lost_bytes_are_found() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 1])
-    whole = disk.octets_of(path(0))
+    whole = disk.bytes_of(path(0))
     for length in range(len(whole)):
         disk.spoil(path(0), whole[:length])
         report = verify(DIRECTORY, disk=disk)
@@ -82,23 +82,23 @@ def test_lost_octets_are_found() -> None:
         assert report.messages + sum(hi - lo for lo, hi in report.damaged) == 3
 
 
-def test_octets_which_cost_nothing_are_told() -> None:
+def test_bytes_which_cost_nothing_are_told() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [1, 1])
-    octets = disk.octets_of(path(0))
+    octets = disk.bytes_of(path(0))
     second = octets.rfind(b"\x93MPF")
     disk.spoil(path(0), octets[:second] + bytes(8) + octets[second:])
     report = verify(DIRECTORY, disk=disk)
     assert report.damaged == []
-    assert "8 damaged octets" in report.lines[0]
+    assert "8 damaged bytes" in report.lines[0]
 
 
 def test_a_segment_which_says_it_is_another_is_told() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1])
-    own, seed = log.queue_id, disk.octets_of(path(0))[32:40]
+    own, seed = log.queue_id, disk.bytes_of(path(0))[32:40]
     for header in (segment_header(1, own, seed, 5), segment_header(1, "f" * 32, seed, 0)):
-        disk.spoil(path(0), header + disk.octets_of(path(0))[len(header) :])
+        disk.spoil(path(0), header + disk.bytes_of(path(0))[len(header) :])
         assert "says it begins at offset" in verify(DIRECTORY, disk=disk).lines[0]
 
 
@@ -168,16 +168,16 @@ def test_without_the_published_end_records_are_checked_and_that_is_said__NB_12(
 def test_an_end_older_than_a_commit_does_not_hide_damage__NB_12() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2])
-    published = disk.octets_of(f"{DIRECTORY}/end")
-    start = log.octets
+    published = disk.bytes_of(f"{DIRECTORY}/end")
+    start = log.nbytes
     log.append([frame(2, 4)])
     QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
     log.close()
     disk.spoil(f"{DIRECTORY}/end", published)
     report = verify(DIRECTORY, disk=disk)
-    assert (report.whole, report.messages, report.unpublished_octets) == (True, 6, 0)
+    assert (report.whole, report.messages, report.unpublished_bytes) == (True, 6, 0)
     assert "'spark' has committed" in report.notes[0]
-    disk.spoil(path(0), disk.octets_of(path(0))[:start] + b"\xff" * 500)
+    disk.spoil(path(0), disk.bytes_of(path(0))[:start] + b"\xff" * 500)
     report = verify(DIRECTORY, disk=disk)
     assert report.damaged == [(2, 6)]
 
@@ -213,10 +213,10 @@ def test_a_segment_that_cannot_be_read_is_said_and_the_others_are_checked__NB_12
 def a_crash(disk: SimulatedDisk, remains: bytes) -> SegmentLog:
     """Two groups, of which the published end knows one, and ``remains``."""
     log = a_queue(disk, [2])
-    published = disk.octets_of(f"{DIRECTORY}/end")
+    published = disk.bytes_of(f"{DIRECTORY}/end")
     log.append([frame(2, 4)])
     disk.spoil(f"{DIRECTORY}/end", published)
-    disk.spoil(path(0), disk.octets_of(path(0)) + remains)
+    disk.spoil(path(0), disk.bytes_of(path(0)) + remains)
     return log
 
 
@@ -225,7 +225,7 @@ def test_behind_the_end_of_an_open_queue_nothing_is_looked_at_and_that_is_said__
     log = a_crash(disk, b"torn")
     report = verify(DIRECTORY, disk=disk)
     assert report.unseen == [
-        f"{0:020d}.segment: {report.unpublished_octets} octets behind the published end were not "
+        f"{0:020d}.segment: {report.unpublished_bytes} bytes behind the published end were not "
         "looked at, because process 1 has the queue open"
     ]
     log.close()
@@ -236,7 +236,7 @@ def test_a_write_that_is_published_meanwhile_is_nothing_to_say() -> None:
     log = a_queue(disk, [2])
     append = log.append
     holder = disk.lock_holder
-    octets = disk.octets_of(path(0))
+    octets = disk.bytes_of(path(0))
     disk.spoil(path(0), octets + b"under way")
 
     def published_meanwhile(name: str) -> str | None:
@@ -264,7 +264,7 @@ def test_damage_behind_an_old_end_is_found__NB_12() -> None:
     disk = SimulatedDisk()
     a_crash(disk, b"")
     disk.crash()
-    octets = bytearray(disk.octets_of(path(0)))
+    octets = bytearray(disk.bytes_of(path(0)))
     octets[octets.rfind(b"\x93MPF") + 17] ^= 1
     disk.spoil(path(0), bytes(octets))
     report = verify(DIRECTORY, disk=disk)
@@ -278,7 +278,7 @@ def test_a_tail_that_may_have_been_a_record_is_said__NB_12() -> None:
     disk.crash()
     report = verify(DIRECTORY, disk=disk)
     assert (report.lines, report.whole) == ([], False)
-    assert "99 octets at its end are no record" in report.unseen[0]
+    assert "99 bytes at its end are no record" in report.unseen[0]
 
 
 def test_without_the_end_a_newest_segment_that_cannot_be_read_hides_no_other__NB_12() -> None:
@@ -302,7 +302,7 @@ def test_behind_a_damaged_end_of_an_open_queue_nothing_is_looked_at__NB_12() -> 
     assert (report.messages, report.lines, report.damaged) == (6, [], [])
     assert report.unseen[0].startswith("the file 'end' is damaged")
     assert report.unseen[1:] == [
-        f"{0:020d}.segment: 4 octets behind the published end were not looked at, because process "
+        f"{0:020d}.segment: 4 bytes behind the published end were not looked at, because process "
         "1 has the queue open"
     ]
     log.close()

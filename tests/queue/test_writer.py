@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.octets import packed_frames
+from tests.tools.byte_streams import packed_frames
 from tests.tools.processes import environment
 from tests.tools.queues import (
-    FRAME_HEADER_OCTETS,
-    HEAD_OCTETS,
+    FRAME_HEADER_BYTES,
+    HEAD_BYTES,
     PATIENCE_SECONDS,
     Results,
     batch,
@@ -155,7 +155,7 @@ def packed(first: int, count: int) -> MessageBatch:
     return MessageBatch(
         *("lumberjack", "json", 1, "tcp:127.0.0.1:1"),
         count=count,
-        octets=10 * count,
+        nbytes=10 * count,
         message_id=ids,
         body=bodies,
     )
@@ -192,12 +192,12 @@ def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
     ("limits", "groups"),
     [
         ({"group_messages": 10}, [1, 10, 10, 10]),
-        ({"group_octets": 10 * (10 + writer_room.ROW_OCTETS)}, [1, 10, 10, 10]),
+        ({"group_bytes": 10 * (10 + writer_room.ROW_BYTES)}, [1, 10, 10, 10]),
         ({"group_messages": 1}, [1] * 31),
         ({}, [1, 30]),
     ],
 )
-def test_a_group_is_bounded_in_messages_and_octets(
+def test_a_group_is_bounded_in_messages_and_bytes(
     limits: dict[str, int], groups: list[int]
 ) -> None:
     disk = GatedDisk()
@@ -205,7 +205,7 @@ def test_a_group_is_bounded_in_messages_and_octets(
         disk.gated = True
         results = Results()
         for number in range(31):
-            results.submit(writer, batch(number, octets=10))
+            results.submit(writer, batch(number, nbytes=10))
             if number == 0:
                 assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
         ends = []
@@ -221,8 +221,8 @@ def test_a_group_is_bounded_in_messages_and_octets(
 
 @pytest.mark.parametrize(
     ("options", "last", "groups"),
-    [({"group_messages": 10}, 1, 1), ({"group_octets": 20_000}, 1000, 2)],
-    ids=["messages", "octets"],
+    [({"group_messages": 10}, 1, 1), ({"group_bytes": 20_000}, 1000, 2)],
+    ids=["messages", "bytes"],
 )
 def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, int], last: int, groups: int
@@ -374,7 +374,7 @@ def test_at_max_bytes_the_writer_goes_on_when_a_consumer_commits() -> None:
         assert results.wait(30) == [None] * 30
         assert seen == list(range(30))
         assert writer.begin > 0
-        assert writer.statistics()["stored_octets"] <= 4000
+        assert writer.statistics()["stored_bytes"] <= 4000
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
@@ -486,12 +486,12 @@ def test_a_writer_without_room_on_the_disk_trims_what_was_consumed_meanwhile() -
     disk = SimulatedDisk()
     with a_writer(disk, segment_bytes=5_000) as writer:
         for number in range(20):
-            assert put(writer, batch(number, octets=1_000)) == [None]
+            assert put(writer, batch(number, nbytes=1_000)) == [None]
         reader = QueueReader(DIRECTORY, disk=disk)
         reader.register("spark")
         disk.capacity = disk.used() + 200
         results = Results()
-        results.submit(writer, batch(20, octets=1_000))
+        results.submit(writer, batch(20, nbytes=1_000))
         wait_until(lambda: writer.stalled is not None)
         reader.commit("spark", reader.end())  # a known consumer can commit on a full disk
         assert results.wait(1) == [None]
@@ -537,7 +537,7 @@ def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) ->
     disk = SimulatedDisk()
     options = {
         "group_messages": source.choice((1, 100, 16_384)),
-        "group_octets": source.choice((1, 1000, 8 << 20)),
+        "group_bytes": source.choice((1, 1000, 8 << 20)),
         "commit_delay": source.choice((0.0, 0.001)),
     }
     results = Results()
@@ -604,7 +604,7 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
     path = f"{DIRECTORY}/{5:020d}.segment"
     disk.flip(path, -20)
     told: list[str] = []
-    with a_writer(disk, report=told.append, check_octets=0) as writer:
+    with a_writer(disk, report=told.append, check_bytes=0) as writer:
         wait_until(lambda: len(told) == 1)
         assert writer.damaged == [(5, 6)]
         assert writer.statistics()["damaged_messages"] == 1
@@ -661,8 +661,8 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
             put(writer, batch(number))
         damaged = writer.queue_id
     path = f"{DIRECTORY}/{0:020d}.segment"
-    octets = bytearray(disk.octets_of(path))
-    octets[HEAD_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
+    octets = bytearray(disk.bytes_of(path))
+    octets[HEAD_BYTES + FRAME_HEADER_BYTES + 20] ^= 1
     disk.spoil(path, bytes(octets) + b"torn")
     assert told == []
     with a_writer(disk, report=told.append) as writer:
@@ -670,7 +670,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
         assert writer.damaged == [(0, 1)]
     assert len(told) == 2
     assert f"damaged: queue {damaged} offsets 0 to 1 (1 messages" in told[0]
-    assert "cut 4 octets of an unfinished record" in told[1]
+    assert "cut 4 bytes of an unfinished record" in told[1]
     with a_writer(disk, report=told.append) as writer:
         assert put(writer, batch(4)) == [None]
     assert len(told) == 2, "told once"
@@ -681,7 +681,7 @@ import os, sys
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueWriter
 
-batch = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
+batch = MessageBatch("test", "json", 1, count=1, body=[b"x"], nbytes=1)
 writer = QueueWriter(sys.argv[1])
 if os.fork() == 0:
     try:
@@ -837,7 +837,7 @@ def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
     monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
     monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
     disk, told = BrokenDisk(), list[str]()
-    writer = QueueWriter(tmp_path, check_octets=0, disk=disk, report=told.append)
+    writer = QueueWriter(tmp_path, check_bytes=0, disk=disk, report=told.append)
     path = f"{1:020d}.segment" if what == "an older segment" else "consumers/spark"
     disk.fail("read", times=None, name=path)
     try:
@@ -860,8 +860,8 @@ def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:
         ("`max-bytes`", f"{log_room.MAX_BYTES / 2**30:g} GiB"),
         ("`segment-bytes`", f"{log_room.SEGMENT_BYTES / 2**20:g} MiB"),
         (
-            "`group-octets`, `group-messages`",
-            f"{writer_room.GROUP_OCTETS / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",
+            "`group-bytes`, `group-messages`",
+            f"{writer_room.GROUP_BYTES / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",
         ),
     ):
         assert f"| {keys} | {values} |" in page

@@ -1,4 +1,4 @@
-"""A server and a client protocol in memory, with a clock and octets which move when told to."""
+"""A server and a client protocol in memory, with a clock and bytes which move when told to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Transport(StringTransport):
 
 
 class Case(SynchronousTestCase):
-    """``self.server`` and ``self.client`` with transports; ``pump`` moves their octets."""
+    """``self.server`` and ``self.client`` with transports; ``pump`` moves their bytes."""
 
     sink = None
     server_class = SabcServer
@@ -102,7 +102,7 @@ class Case(SynchronousTestCase):
         return self.server, self.client
 
     def pump(self, server=None, client=None):
-        """Move octets until neither side has any; close what was asked to be closed."""
+        """Move bytes until neither side has any; close what was asked to be closed."""
         server, client = server or self.server, client or self.client
         sides = [(server, client), (client, server)]
         while any(a.transport.value() and b.transport.connected for a, b in sides):

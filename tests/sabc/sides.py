@@ -88,52 +88,52 @@ def _valid(lines: list[bytes], session: str) -> bool:
 
 
 def end_of_body(
-    octets: bytes, start: int, more: bool, session: str
+    nbytes: bytes, start: int, more: bool, session: str
 ) -> tuple[int, int, bool] | None:
     """Where a body ends, where the next frame begins, and finality: every place is tried."""
-    for place in range(start - 4, len(octets)):
-        if octets.startswith(END, place):
+    for place in range(start - 4, len(nbytes)):
+        if nbytes.startswith(END, place):
             return max(place, start), place + len(END), True
         if place < start or not more:
             continue
         for command in (b"MESSAGE\r\n", b"ERROR\r\n", b"DISCONNECT\r\n", b"DISCONNECTING\r\n"):
-            if octets.startswith(command, place):
-                block, blank, _ = octets[place + len(command) - 2 :].partition(b"\r\n\r\n")
+            if nbytes.startswith(command, place):
+                block, blank, _ = nbytes[place + len(command) - 2 :].partition(b"\r\n\r\n")
                 if blank and _valid(block[2:].split(b"\r\n"), session):
                     return place, place, False
     return None
 
 
-def read(octets: bytes, *, lengths: bool = False, session: str = SESSION) -> list[Read]:
+def read(nbytes: bytes, *, lengths: bool = False, session: str = SESSION) -> list[Read]:
     """Read a stream slowly and obviously; the last body may be unfinished (``final=None``)."""
     found: list[Read] = []
-    while octets:
-        head, blank, rest = octets.partition(b"\r\n\r\n")
-        assert blank, octets
+    while nbytes:
+        head, blank, rest = nbytes.partition(b"\r\n\r\n")
+        assert blank, nbytes
         command, *lines = head.decode().split("\r\n")
         headers = dict(line.split("::") for line in lines)
         body, final = b"", True if rest[:1] == b"\0" else None
         if command not in ("MESSAGE", "ERROR"):
-            octets = rest.removeprefix(b"\0")
+            nbytes = rest.removeprefix(b"\0")
         elif lengths:
             size = int(headers.pop("content-length"))
-            body, octets = rest[:size], rest[size:]
-            mark = END if octets.startswith(END) else b"" if size else b"\0"
-            final = bool(mark) and octets.startswith(mark)
-            octets = octets.removeprefix(mark)
+            body, nbytes = rest[:size], rest[size:]
+            mark = END if nbytes.startswith(END) else b"" if size else b"\0"
+            final = bool(mark) and nbytes.startswith(mark)
+            nbytes = nbytes.removeprefix(mark)
         else:
             start = len(head) + 4
-            end = end_of_body(octets, start, "msg-more" in headers, session)
-            stop, following, final = end or (len(octets), len(octets), None)
-            body, octets = octets[start:stop], octets[following:]
+            end = end_of_body(nbytes, start, "msg-more" in headers, session)
+            stop, following, final = end or (len(nbytes), len(nbytes), None)
+            body, nbytes = nbytes[start:stop], nbytes[following:]
         found.append(Read(command, tuple(headers.items()), body, final))
     return found
 
 
-def cut(octets: bytes, *places: int) -> list[bytes]:
-    """``octets`` in pieces, cut at ``places``."""
-    edges = [0, *sorted(places), len(octets)]
-    return [octets[a:b] for a, b in pairwise(edges)]
+def cut(nbytes: bytes, *places: int) -> list[bytes]:
+    """``nbytes`` in pieces, cut at ``places``."""
+    edges = [0, *sorted(places), len(nbytes)]
+    return [nbytes[a:b] for a, b in pairwise(edges)]
 
 
 NOW = 1_000_000.0
@@ -215,7 +215,7 @@ def flat(events: list[Any]) -> list[Any]:
             cuts = event.truncated or [False] * len(event.ids)
             columns = [event.fields, event.bodies, cuts]
             if name == "MessagesReceived":
-                assert event.octets == sum(map(len, event.bodies))
+                assert event.nbytes == sum(map(len, event.bodies))
                 kinds = [event.kind] * len(event.ids)
                 rows = zip(kinds, event.ids, *columns, strict=True)
                 found += [(kind, id, dict(fields), *rest) for kind, id, fields, *rest in rows]
@@ -286,4 +286,4 @@ def part(body: bytes, **headers: str) -> bytes:
     return msg(body, final=False, msg_more="yes", **headers)
 
 
-SMALL = limits(message_octets=300)
+SMALL = limits(message_bytes=300)

@@ -170,7 +170,7 @@ class Streams(Case):
 
     def test_a_body_which_comes_piece_by_piece(self):
         """SA-18."""
-        self.pair(part_octets=10)
+        self.pair(part_bytes=10)
 
         def pieces():
             for number in range(40):
@@ -216,7 +216,7 @@ class Streams(Case):
 
     def test_a_source_which_fails_ends_its_message_alone(self):
         """SA-18, SA-20."""
-        self.pair(part_octets=4)
+        self.pair(part_bytes=4)
 
         def pieces():
             yield b"a" * 100_000
@@ -282,10 +282,10 @@ UPGRADE = (
 )
 
 
-def masked(octets):
+def masked(nbytes):
     """A message as a browser sends it, with a mask of zeros."""
-    size = bytes([0x80 | len(octets)]) if len(octets) < 126 else b"\xfe" + len(octets).to_bytes(2)
-    return b"\x81" + size + bytes(4) + octets
+    size = bytes([0x80 | len(nbytes)]) if len(nbytes) < 126 else b"\xfe" + len(nbytes).to_bytes(2)
+    return b"\x81" + size + bytes(4) + nbytes
 
 
 class Safety(HeldCase):
@@ -303,7 +303,7 @@ class Safety(HeldCase):
         self.assertEqual(
             (first.message_id, first.body, first.fields), (["1"], [b"Hola"], [{"x": "y"}])
         )
-        self.assertEqual((first.client_id, first.octets, first.truncated), ("me", 4, None))
+        self.assertEqual((first.client_id, first.nbytes, first.truncated), ("me", 4, None))
         self.sink.safe()
         self.pump()
         self.assertEqual(self.successResultOf(asked).body, b"Hola")
@@ -364,8 +364,8 @@ class Safety(HeldCase):
         self.assertEqual([getattr(note, "body", note) for note in self.server.notes[-1:]], [b"y"])
 
     def test_reading_of_a_websocket_session_pauses_while_too_much_waits__SA_25(self):
-        """SA-25: messages behind the pause wait, although their octets are here already."""
-        self.serve(unsafe_octets=1000)
+        """SA-25: messages behind the pause wait, although their bytes are here already."""
+        self.serve(unsafe_bytes=1000)
         connection = self.factory.webSocketFactory().buildProtocol(PEER)
         transport = Transport(peerAddress=PEER)
         connection.makeConnection(transport)
@@ -385,7 +385,7 @@ class Safety(HeldCase):
     def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
         """SA-22, HO-01: acknowledged means whole."""
         for refuse in (False, True):
-            self.server = self.serve(message_octets=300, refuse=refuse)
+            self.server = self.serve(message_bytes=300, refuse=refuse)
             self.server.dataReceived(CONNECT)  # a client which does not ask how much it takes
             session = f"secret-{1 + refuse}"
             self.server.dataReceived(msg(b"x" * 400, session=session, msg_id="1"))

@@ -36,7 +36,7 @@ from .sides import (
 
 
 def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() -> None:
-    changes = {"message_octets": 400, "unfinished_messages": 1, "outstanding_requests": 3}
+    changes = {"message_bytes": 400, "unfinished_messages": 1, "outstanding_requests": 3}
     side = open_server(limits=limits(**changes))
 
     def figures() -> dict[str, Any]:
@@ -52,8 +52,8 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
     }
     changed = Figures(figures)
 
-    def read(octets: bytes, seconds: float) -> None:
-        side.receive(octets, NOW + seconds)
+    def read(nbytes: bytes, seconds: float) -> None:
+        side.receive(nbytes, NOW + seconds)
 
     def part(id: str) -> bytes:
         return msg(b"1", final=False, msg_id=id, msg_more="yes") + NUDGE
@@ -148,7 +148,7 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
     told: list[tuple[int, dict[str, Any], int]] = []
     for number, (step, _, _) in enumerate(steps):
         told.append((number, changed(step()), len(side.outputs())))
-    assert told == [(n, expected, octets) for n, (_, expected, octets) in enumerate(steps)]
+    assert told == [(n, expected, nbytes) for n, (_, expected, nbytes) in enumerate(steps)]
 
 
 # ── messages that go out in parts ───────────────────────────────────────────────────────────────
@@ -162,18 +162,18 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
         (23, [10, 13]), (24, [10, 10, 4]), (40, [10, 10, 10, 10]), (43, [10, 10, 10, 13]),
     ],
 )  # fmt: skip
-def test_parts_have_their_size_and_the_last_one_up_to_three_octets_more__SA_18__SA_21(
+def test_parts_have_their_size_and_the_last_one_up_to_three_bytes_more__SA_18__SA_21(
     size: int, parts: list[int], lengths: bool
 ) -> None:
     """Nothing else decides: neither how the body comes, nor which verb sends it."""
     for pieces in ([size], [1] * size, [size // 2, size - size // 2]):
-        side = open_client(limits=limits(part_octets=10), lengths=lengths)
+        side = open_client(limits=limits(part_bytes=10), lengths=lengths)
         outgoing = side.open_message("w", NOW)
         for piece in pieces:
             outgoing.write(b"x" * piece)
         outgoing.finish()
         assert [len(one.body) for one in sent(side)] == parts
-    side = open_client(limits=limits(part_octets=10), lengths=lengths)
+    side = open_client(limits=limits(part_bytes=10), lengths=lengths)
     side.request(b"x" * size, 1, NOW)
     assert [len(one.body) for one in sent(side)] == parts
 
@@ -215,15 +215,15 @@ def test_after_a_pause_a_message_has_all_its_time__SA_27() -> None:
         assert len(server.advance(NOW + seconds)) == events, seconds
 
 
-def test_a_part_without_octets_keeps_its_message__SA_27() -> None:
+def test_a_part_without_bytes_keeps_its_message__SA_27() -> None:
     server = waiting(0)
     server.receive(msg(b"", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + 50)
     for seconds, events in ((60, 0), (109, 0), (110, 1)):
         assert len(server.advance(NOW + seconds)) == events, seconds
 
 
-def test_octets_of_a_body_keep_its_message__SA_27() -> None:
-    server = open_server(limits=limits(message_octets=1600))
+def test_bytes_of_a_body_keep_its_message__SA_27() -> None:
+    server = open_server(limits=limits(message_bytes=1600))
     octets = msg(b"x" * 600, msg_id="e")
     server.receive(octets[:300], NOW)
     server.receive(octets[300:600], NOW + 50)
@@ -322,7 +322,7 @@ def test_a_client_whose_server_says_no_more_is_at_its_end() -> None:
 
 
 def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request__SA_18() -> None:
-    client = open_client(limits=limits(part_octets=4), lengths=True)
+    client = open_client(limits=limits(part_bytes=4), lengths=True)
     outgoing = client.open_message(None, NOW)
     outgoing.write(b"abcdefghijklmnop")
     client.outputs()
@@ -377,7 +377,7 @@ def test_every_request_is_counted_however_it_comes(framed: bool) -> None:
 
 
 def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
-    server = open_server(limits=limits(message_octets=1600))
+    server = open_server(limits=limits(message_bytes=1600))
     server.receive(part(b"begun", msg_id="0") + msg(b"x" * 1000, msg_id="1")[:-5], NOW)
     assert server.held > 1000
     server.lost(NOW)
@@ -388,7 +388,7 @@ def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02()
 
 
 def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
-    client = open_client(limits=limits(part_octets=4))
+    client = open_client(limits=limits(part_bytes=4))
     client.open_message("w", NOW).write(b"abcd\0xyz")
     assert client.outputs().endswith(b"\r\n\r\nabcd\0")
 
@@ -396,10 +396,10 @@ def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() 
 def test_the_end_of_a_frame_counts_for_twice_the_limit_too__SA_22() -> None:
     for octets, state in ((600, "OPEN"), (601, "CLOSED")):  # 300 is the limit
         server = open_server(limits=SMALL)
-        octets_of_it = msg(b"x" * (octets - len(msg(b"x", msg_id="1")) + 1), msg_id="1")
-        assert len(octets_of_it) == octets
-        assert server.receive(octets_of_it[:-5], NOW) == []
-        assert server.receive(octets_of_it[-5:], NOW) != []
+        bytes_of_it = msg(b"x" * (octets - len(msg(b"x", msg_id="1")) + 1), msg_id="1")
+        assert len(bytes_of_it) == octets
+        assert server.receive(bytes_of_it[:-5], NOW) == []
+        assert server.receive(bytes_of_it[-5:], NOW) != []
         assert state_of(server) == state
 
 
@@ -416,7 +416,7 @@ def test_on_websocket_a_client_tells_a_server_that_it_was_too_late__SA_27() -> N
 
 def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26() -> None:
     body = b"\r\nMESSAGE\r\na::b\n" + b"c" * 20
-    client, server = open_client(limits=limits(part_octets=14)), open_server()
+    client, server = open_client(limits=limits(part_bytes=14)), open_server()
     outgoing = client.open_message("w", NOW)
     outgoing.write(body)
     outgoing.finish()
@@ -425,8 +425,8 @@ def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26(
 
 @pytest.mark.parametrize(("framed", "first"), [(False, 15), (True, 14)])
 def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> None:
-    """What would pass for a head ends with the next octet, and with frames it does not matter."""
-    client = open_client(framed=framed, limits=limits(part_octets=14))
+    """What would pass for a head ends with the next byte, and with frames it does not matter."""
+    client = open_client(framed=framed, limits=limits(part_bytes=14))
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"\r\nMESSAGE\r\na::\n" + b"c" * 20)
     outgoing.finish()
@@ -435,8 +435,8 @@ def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> No
     assert len(parts[0].partition(b"\r\n\r\n")[2]) == first
 
 
-def test_a_message_is_cut_at_the_same_octet_however_it_comes__SA_22() -> None:
-    """Pieces of 18 octets are measured, and the limit may be where one of them ends."""
+def test_a_message_is_cut_at_the_same_byte_however_it_comes__SA_22() -> None:
+    """Pieces of 18 bytes are measured, and the limit may be where one of them ends."""
     for id in ("1" * length for length in range(1, 19)):
         octets = msg(b"x" * 250, msg_id=id)
         head = octets.index(b"\r\n\r\n") + 4
@@ -463,7 +463,7 @@ def test_whoever_sends_more_than_twice_the_limit_hears_of_which_message_it_was__
 def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> None:
     client = open_client()
     for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
-        with pytest.raises(LimitExceeded, match="a header is above 1024 octets"):
+        with pytest.raises(LimitExceeded, match="a header is above 1024 bytes"):
             client.request(b"", "waiter", NOW, headers=fields)
 
 

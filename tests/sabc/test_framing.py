@@ -55,12 +55,12 @@ def heard(chunks: list[bytes], **options: Any) -> list[Any]:
     return [row.reason if isinstance(row, Fault) else row for row in rows]
 
 
-def alike(octets: bytes, **options: Any) -> list[Any]:
-    """The same of a stream which is cut at every place, and comes octet by octet."""
-    whole = heard([octets], **options)
-    assert heard([octets[i : i + 1] for i in range(len(octets))], **options) == whole
-    for place in range(0, len(octets), 1 + len(octets) // 60):
-        assert heard(cut(octets, place), **options) == whole
+def alike(nbytes: bytes, **options: Any) -> list[Any]:
+    """The same of a stream which is cut at every place, and comes byte by byte."""
+    whole = heard([nbytes], **options)
+    assert heard([nbytes[i : i + 1] for i in range(len(nbytes))], **options) == whole
+    for place in range(0, len(nbytes), 1 + len(nbytes) // 60):
+        assert heard(cut(nbytes, place), **options) == whole
     return whole
 
 
@@ -173,10 +173,10 @@ BAD_HEADS = {
     "overlong utf-8": (b"MESSAGE\r\na::\xc0\x80\r\n\r\n\0", "header-encoding"),
     "surrogate": (b"MESSAGE\r\na::\xed\xa0\x80\r\n\r\n\0", "header-encoding"),
     "repeated": (b"MESSAGE\r\na::b\r\na::b\r\n\r\n\0", "header-repeated"),
-    "an endless line": (b"MESSAGE\r\na::" + b"x" * 5000, "header-line-octets"),
+    "an endless line": (b"MESSAGE\r\na::" + b"x" * 5000, "header-line-bytes"),
     "a long block": (
         b"MESSAGE\r\n" + b"".join(b"h%d::%s\r\n" % (i, b"x" * 900) for i in range(10)) + b"\r\n\0",
-        "header-block-octets",
+        "header-block-bytes",
     ),
 }
 
@@ -206,9 +206,9 @@ LEFT = 8192 - 7 * 1024 - len(f"{OURS}\r\nmsg-id::1\r\ni::\r\n")
         ([b"h%d::" % i for i in range(30)], None),
         ([b"h%d::" % i for i in range(31)], "header-lines"),
         ([b"a::" + b"x" * 1021], None),
-        ([b"a::" + b"x" * 1022], "header-line-octets"),
+        ([b"a::" + b"x" * 1022], "header-line-bytes"),
         ([*BLOCK, b"i::" + b"x" * LEFT], None),
-        ([*BLOCK, b"i::" + b"x" * (LEFT + 1)], "header-block-octets"),
+        ([*BLOCK, b"i::" + b"x" * (LEFT + 1)], "header-block-bytes"),
     ],
 )
 @pytest.mark.parametrize("framed", [False, True])
@@ -394,7 +394,7 @@ FAKE = sized(b"smuggled", "9") + msg(b"smuggled", msg_id="8")
 )
 def test_an_announced_body_may_hold_anything(body: bytes) -> None:
     """SA-26, SA-21: frames in it are not read, not even where a part was handed out before."""
-    for bound in ({}, {"message_octets": 1600}):  # pieces of 100 octets
+    for bound in ({}, {"message_bytes": 1600}):  # pieces of 100 bytes
         for final in (True, False):
             octets = sized(body, "1", final=final) + sized(b"next", "2") + sized(b"end", "1")
             whole = bodies(alike(octets, lengths=True, limits=limits(**bound)))
@@ -462,7 +462,7 @@ HARD = {
 
 @pytest.mark.parametrize("framing", ["mark", "more", "length"])
 @pytest.mark.parametrize("name", HARD)
-def test_a_body_in_single_octets_is_read_and_held_in_little(name: str, framing: str) -> None:
+def test_a_body_in_single_bytes_is_read_and_held_in_little(name: str, framing: str) -> None:
     """SA-26, SA-27."""
     body = (HARD[name] * (1 << 9))[: 1 << 15]
     lengths = framing == "length"

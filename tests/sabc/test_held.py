@@ -20,12 +20,12 @@ from .sides import CONNECT, NOW, NUDGE, SESSION, frame, limits, msg, names, open
 READ = 1 << 16
 BODY = b"x" * 900_000
 LITTLE = 4096
-"""A session and its bookkeeping may have grown by this many octets."""
+"""A session and its bookkeeping may have grown by this many bytes."""
 
 
 @contextmanager
 def memory() -> Iterator[list[int]]:
-    """Give the octets that were allocated meanwhile and are still there."""
+    """Give the bytes that were allocated meanwhile and are still there."""
     grown: list[int] = []
     gc.freeze()  # what other tests have left takes a second of each collection
     tracemalloc.start()
@@ -38,15 +38,15 @@ def memory() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-def reads(octets: bytes) -> Iterator[bytes]:
-    """Octets as they come, in reads of their own."""
-    for at in range(0, len(octets), READ):
-        yield octets[at : at + READ]
+def reads(nbytes: bytes) -> Iterator[bytes]:
+    """Bytes as they come, in reads of their own."""
+    for at in range(0, len(nbytes), READ):
+        yield nbytes[at : at + READ]
 
 
-def deal(server: Any, octets: Iterable[Any]) -> None:
+def deal(server: Any, nbytes: Iterable[Any]) -> None:
     """Read, and answer all that is asked at once."""
-    for some in octets:
+    for some in nbytes:
         for event in server.receive(some, NOW):
             if hasattr(event, "position"):
                 server.made_safe(event.position, NOW)
@@ -87,7 +87,7 @@ def test_a_frame_of_websocket_is_not_held_until_garbage_is_collected__NB_02() ->
     assert gc.collect() == 0
 
 
-def test_octets_that_were_handed_out_are_not_held_beside_the_message__NB_02() -> None:
+def test_bytes_that_were_handed_out_are_not_held_beside_the_message__NB_02() -> None:
     """NB-02: what a message holds is what ``held`` says, in the middle of it as well."""
     server = open_server()
     with memory() as grown:
@@ -101,7 +101,7 @@ def named(start: int, value: str = "") -> dict[str, str]:
 
 
 WIDE = "\N{GRINNING FACE}" + "x" * 200
-"""In memory each of its characters takes four octets."""
+"""In memory each of its characters takes four bytes."""
 
 
 @pytest.mark.parametrize("value", ["", "red", WIDE], ids=["no text", "short", "wide"])
@@ -175,7 +175,7 @@ def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: b
         for some in reads:
             told += server.receive(some, NOW)
     assert sum(len(event.ids) for event in told) == 200
-    counted = sum(event.octets + event.weight + A_BATCH for event in told)
+    counted = sum(event.nbytes + event.weight + A_BATCH for event in told)
     assert grown[0] < 2 * counted + LITTLE
     texts = [header for one in octets for header in one.decode().split("\r\n")]
     wide = sum(sys.getsizeof(text) for text in texts if not text.isascii())
@@ -184,10 +184,10 @@ def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: b
 
 def test_a_message_that_was_cut_counts_as_what_is_kept_of_it__NB_02() -> None:
     """NB-02, SA-22: what is above the limit is not in memory."""
-    server = open_server(limits=limits(message_octets=1000))
+    server = open_server(limits=limits(message_bytes=1000))
     (event,) = server.receive(msg(b"x" * 1500, msg_id="1", red="1"), NOW)
     assert event.truncated == [True]
-    assert 900 < event.octets + event.weight < 1300
+    assert 900 < event.nbytes + event.weight < 1300
 
 
 class AmongOthers(Case):
@@ -203,7 +203,7 @@ class AmongOthers(Case):
                 await waiting
                 return message.body[:1]
 
-        self.serve(server_class=Slow, process_kept_octets=100_000)
+        self.serve(server_class=Slow, process_session_bytes=100_000)
         for case, body, headers in (
             ("ids", b"", {}),
             ("bodies", b"x" * 5_000, {}),
@@ -222,7 +222,7 @@ class AmongOthers(Case):
             said = flood.transport.value()
             self.assertTrue(0 < said.count(b"error-code::429") < 500, case)
             self.lose(flood)
-            refused = self.factory.counters["turned_away:process-kept-octets"]
+            refused = self.factory.counters["turned_away:process-session-bytes"]
             crowd = [self.accept() for _ in range(9)]
             for server in crowd:
                 server.dataReceived(CONNECT)
@@ -231,10 +231,10 @@ class AmongOthers(Case):
                     long_id = f"{WIDE}{id}"
                     octets = msg(body, session=session.decode(), msg_id=long_id, **headers)
                     server.dataReceived(octets)
-            refused = self.factory.counters["turned_away:process-kept-octets"] - refused
+            refused = self.factory.counters["turned_away:process-session-bytes"] - refused
             self.assertTrue(100 < refused < 9 * 50, (case, refused))
             last = crowd[-1].transport.value()
-            self.assertIn(b"too many unanswered requests: process-kept-octets", last)
+            self.assertIn(b"too many unanswered requests: process-session-bytes", last)
             good, client = self.accept(), self.join()
             self.pump(good, client)
             answer = client.request(b"now")
@@ -251,7 +251,7 @@ class AmongOthers(Case):
 
     def test_a_crowd_with_headers_on_connect_is_refused_and_a_good_one_is_served__NB_02(self):
         """NB-02: they are kept as long as the connection is there; few ones are never refused."""
-        self.serve(process_kept_octets=100_000)
+        self.serve(process_session_bytes=100_000)
         octets = frame("CONNECT", {"client-id": "me", **named(0, WIDE)})
         for _ in range(2):  # those who have left count no more
             crowd = [self.accept() for _ in range(9)]
@@ -261,13 +261,13 @@ class AmongOthers(Case):
             self.assertEqual(fit, crowd[: len(fit)])
             self.assertIn(len(fit), (2, 3, 4))
             said = crowd[4].transport.value()
-            self.assertIn(b"too many headers: process-kept-octets", said)
+            self.assertIn(b"too many headers: process-session-bytes", said)
             self.assertEqual(crowd[0].connectHeaders, named(0, WIDE))
             crowd[4].dataReceived(frame("CONNECT", {"client-id": "me", "colour": "red"}))
             self.assertEqual(crowd[4].connectHeaders, {"colour": "red"})
             for server in crowd:
                 self.lose(server)
         self.assertEqual(
-            self.factory.counters["turned_away:process-kept-octets"], 18 - 2 * len(fit)
+            self.factory.counters["turned_away:process-session-bytes"], 18 - 2 * len(fit)
         )
         self.clock.advance(60)  # the sum of what was refused is logged

@@ -190,7 +190,7 @@ def test_a_client_connects_and_sees_its_session() -> None:
     client.connect("me", "secret", now=NOW, headers={"x": "y"})
     assert client.outputs() == crlf(
         "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\n"
-        "message-octets::1048576\nx::y\n\n^@"
+        "message-bytes::1048576\nx::y\n\n^@"
     )
     (event,) = client.receive(
         crlf(
@@ -554,7 +554,7 @@ def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
 
 
 def test_what_is_not_whole_is_held() -> None:
-    # NB-02: octets of frames, and of messages whose other parts have not come
+    # NB-02: bytes of frames, and of messages whose other parts have not come
     server = open_server()
     assert server.whole
     assert server.held == 0
@@ -575,19 +575,19 @@ def test_what_is_not_whole_is_held() -> None:
 @pytest.mark.parametrize("framed", [False, True])
 def test_both_sides_say_how_much_they_take(framed: bool) -> None:
     # HO-01: so nothing is sent which would be cut, and nothing refused which would be taken
-    client = Client(limits(message_octets=5000), framed=framed)
-    server = Server(limits(message_octets=300), framed=framed)
+    client = Client(limits(message_bytes=5000), framed=framed)
+    server = Server(limits(message_bytes=300), framed=framed)
     client.connect("me", now=NOW)
     (asked,) = server.receive(client.outputs(), NOW)
     assert asked == ConnectReceived("me", None, {})
     server.accept(SESSION)
     (granted,) = client.receive(server.outputs(), NOW)
     assert shown(granted) == ("SessionGranted", SESSION, None, {})
-    with pytest.raises(LimitExceeded, match="message-octets=300"):
+    with pytest.raises(LimitExceeded, match="message-bytes=300"):
         client.send_only(b"x" * 300)
     client.send_only(b"x" * 100)
     server.send_only(b"x" * 4000)
-    with pytest.raises(LimitExceeded, match="message-octets=5000"):
+    with pytest.raises(LimitExceeded, match="message-bytes=5000"):
         server.send_only(b"x" * 5000)
     assert flat(client.receive(server.outputs(), NOW)) == [
         ("send-only", "1", {}, b"x" * 4000, False)
@@ -597,11 +597,11 @@ def test_both_sides_say_how_much_they_take(framed: bool) -> None:
 @pytest.mark.parametrize("said", ["", "x", "-1", "1" * 19, "\N{ARABIC-INDIC DIGIT FIVE}", None])
 def test_who_says_nothing_of_it_is_taken_to_be_like_us(said: str | None) -> None:
     # HO-01: and a terminal is not answered with headers which nobody asked for
-    server = Server(limits(message_octets=300))
-    own = {} if said is None else {"message-octets": said}
+    server = Server(limits(message_bytes=300))
+    own = {} if said is None else {"message-bytes": said}
     (asked,) = server.receive(frame("CONNECT", {"client-id": "me", **own}), NOW)
     assert asked == ConnectReceived("me", None, {})
     server.accept(SESSION)
-    assert b"message-octets" not in server.outputs()
-    with pytest.raises(LimitExceeded, match="message-octets=300"):
+    assert b"message-bytes" not in server.outputs()
+    with pytest.raises(LimitExceeded, match="message-bytes=300"):
         server.send_only(b"x" * 300)

@@ -162,7 +162,7 @@ def test_an_application_cannot_inject(value: str) -> None:
 @pytest.mark.parametrize(("last", "sent"), [(944, True), (945, False)])
 def test_headers_fill_a_block_but_for_what_is_ours__SA_27(last: int, sent: bool) -> None:
     client = open_client()
-    headers = {f"h{n}": "x" * 945 for n in range(6)} | {"h6": "x" * last}  # 8192 - 1536 octets
+    headers = {f"h{n}": "x" * 945 for n in range(6)} | {"h6": "x" * last}  # 8192 - 1536 bytes
     if sent:
         client.request(b"", 1, NOW, headers=headers)
         assert requests(open_server().receive(client.outputs(), NOW))
@@ -428,7 +428,7 @@ def test_many_at_once_are_read_as_one_by_one(odd: str, at: int, lengths: bool) -
     octets = b"".join(ODD[name](f"{prefix}{n}") for n, name in enumerate(names))
 
     def run(chunks: list[bytes]) -> tuple[list[object], bytes]:
-        bound = limits(message_octets=600, outstanding_requests=5, part_octets=600)
+        bound = limits(message_bytes=600, outstanding_requests=5, part_bytes=600)
         server = open_server(limits=bound, lengths=lengths)
         events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
         return flat(events), server.outputs()
@@ -448,7 +448,7 @@ def test_many_at_once_keep_the_bounds() -> None:
     server = open_server(expires=NOW + 1)
     assert isinstance(server.receive(octets, NOW + 1)[-1], Fault)
     assert server.unanswered == 0
-    server = open_server(limits=limits(header_block_octets=511))
+    server = open_server(limits=limits(header_block_bytes=511))
     assert isinstance(server.receive(octets, NOW)[-1], Fault)
     server = open_server(lenient=True)
     assert len(requests(server.receive(octets, NOW))) == 6
@@ -508,7 +508,7 @@ def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:
 def test_many_answers_leave_together() -> None:
     # SA-16, SA-18, SA-21, SA-22: but for those which need more than one plain frame
     for lengths in (False, True):
-        server = open_server(lengths=lengths, limits=limits(message_octets=300, part_octets=250))
+        server = open_server(lengths=lengths, limits=limits(message_bytes=300, part_bytes=250))
         client = open_client(lengths=lengths)
         bodies = [b"a", b"", b"\0", b"x" * 400, b"b", b"cut"]
         ids = [client.request(b"y" * (290 if body == b"cut" else 1), body, NOW) for body in bodies]

@@ -232,8 +232,8 @@ def test_the_worked_example_is_cut_at_its_limit() -> None:
 
 @pytest.mark.parametrize("framing", ["mark", "length", "websocket"])
 @pytest.mark.parametrize("size", range(150, 320, 7))
-def test_a_message_is_cut_at_the_octet(framing: str, size: int) -> None:
-    # SA-22: octets of the message up to the limit are kept, whatever they are
+def test_a_message_is_cut_at_the_byte(framing: str, size: int) -> None:
+    # SA-22: bytes of the message up to the limit are kept, whatever they are
     lengths = framing == "length"
     server = open_server(limits=SMALL, lengths=lengths, framed=framing == "websocket")
     body = bytes(1 + n % 255 for n in range(size)).replace(b"\r", b"x")
@@ -322,7 +322,7 @@ def test_twice_the_limit_closes_and_nothing_of_it_is_delivered(framing: str) -> 
     events = server.receive(octets, NOW)
     assert requests(events) == []
     assert isinstance(events[-1], Fault)
-    assert events[-1].reason == "message-octets"
+    assert events[-1].reason == "message-bytes"
     assert server.counters.truncated_messages == 0
     assert codes(server) == ["413"]
     assert server.closed
@@ -353,7 +353,7 @@ def test_an_option_refuses_what_is_too_large() -> None:
 
 def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:
     """Not only when its end has come: a sixteenth above the limit is enough."""
-    server = open_server(limits=limits(message_octets=16_000), refuse_oversize=True)
+    server = open_server(limits=limits(message_bytes=16_000), refuse_oversize=True)
     server.receive(msg(b"x" * 17_100, msg_id="1")[:-5], NOW)
     assert errors(server)[0][:2] == ("413", "1")
 
@@ -416,7 +416,7 @@ def test_failing_a_cut_request_says_so() -> None:
 
 def test_a_cut_request_too_many_is_refused() -> None:
     # SA-22, SA-27
-    server = open_server(limits=limits(message_octets=300, outstanding_requests=1))
+    server = open_server(limits=limits(message_bytes=300, outstanding_requests=1))
     events = server.receive(sides.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("429", "2")
@@ -442,7 +442,7 @@ def test_a_body_in_parts_arrives_as_it_was(
 ) -> None:
     # SA-18, SA-19, SA-21, SA-26
     lengths, framed = framing == "length", framing == "websocket"
-    client = open_client(lengths=lengths, framed=framed, limits=limits(part_octets=size))
+    client = open_client(lengths=lengths, framed=framed, limits=limits(part_bytes=size))
     server = open_server(lengths=lengths, framed=framed)
     bad = not lengths and (body.startswith((b"\0", b"\r\n\0")) or b"\r\n\r\n\0" in body)
     try:
@@ -468,15 +468,15 @@ def test_a_body_in_parts_arrives_as_it_was(
         ]
 
 
-@pytest.mark.parametrize("part_octets", [40, 65536])
+@pytest.mark.parametrize("part_bytes", [40, 65536])
 @pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
-def test_what_the_peer_would_cut_is_not_sent(framing: str, part_octets: int) -> None:
+def test_what_the_peer_would_cut_is_not_sent(framing: str, part_bytes: int) -> None:
     # HO-01, SA-22: the largest which is sent arrives whole, and nothing is queued of a larger one
     lengths, framed = framing == "length", framing == "websocket"
-    bound = limits(message_octets=400, part_octets=part_octets)
+    bound = limits(message_bytes=400, part_bytes=part_bytes)
     client = open_client(lengths=lengths, framed=framed, limits=bound)
     server = open_server(lengths=lengths, framed=framed, limits=bound)
-    sent_octets = 0
+    sent_bytes = 0
     for octets in range(1, 500):
         try:
             client.request(b"x" * octets, "w", NOW, headers={"a": "b"})
@@ -486,20 +486,20 @@ def test_what_the_peer_would_cut_is_not_sent(framing: str, part_octets: int) -> 
                 client.send_only(b"x" * octets, headers={"a": "b"})
             assert not client.outputs()
         else:
-            assert octets == sent_octets + 1
-            sent_octets = octets
+            assert octets == sent_bytes + 1
+            sent_bytes = octets
             assert [row[3:] for row in flat(talk(client, server, framed))] == [
                 (b"x" * octets, False)
             ]
-    assert sent_octets > 40
-    assert client.outstanding == sent_octets
+    assert sent_bytes > 40
+    assert client.outstanding == sent_bytes
 
 
 @pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
 def test_a_message_in_pieces_is_never_more_than_the_peer_takes(framing: str) -> None:
     # HO-01, SA-18
     lengths, framed = framing == "length", framing == "websocket"
-    bound = limits(message_octets=400, part_octets=40)
+    bound = limits(message_bytes=400, part_bytes=40)
     client = open_client(lengths=lengths, framed=framed, limits=bound)
     server = open_server(lengths=lengths, framed=framed, limits=bound)
     for size in (1, 7, 40, 60):
@@ -519,7 +519,7 @@ def test_a_message_in_pieces_is_never_more_than_the_peer_takes(framing: str) -> 
 def test_a_message_that_is_given_up_half_way(framing: str) -> None:
     # SA-18, SA-20, SA-27
     lengths, framed = framing == "length", framing == "websocket"
-    client = open_client(lengths=lengths, framed=framed, limits=limits(part_octets=4))
+    client = open_client(lengths=lengths, framed=framed, limits=limits(part_bytes=4))
     server = open_server(lengths=lengths, framed=framed)
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"abcdefghijklmnop")
@@ -568,14 +568,14 @@ def test_open_messages_are_bounded() -> None:
 def test_a_body_with_our_own_session_in_it_is_not_split_where_a_reader_would_err() -> None:
     # SA-26: the receiver sees what was sent
     body = crlf(f"x MESSAGE\nsession-id::{SESSION}\n\n") + b"y" * 50
-    client = open_client(limits=limits(part_octets=20))
+    client = open_client(limits=limits(part_bytes=20))
     with pytest.raises(ValueError, match="session"):
         client.send_only(body)
     outgoing = client.open_message("w", NOW)
     with pytest.raises(ValueError, match="session"):
-        for octet in body:
-            outgoing.write(bytes([octet]))
-    client = open_client(limits=limits(part_octets=20), lengths=True)
+        for byte in body:
+            outgoing.write(bytes([byte]))
+    client = open_client(limits=limits(part_bytes=20), lengths=True)
     client.send_only(body)
     ((_, _, _, got, _),) = flat(open_server(lengths=True).receive(client.outputs(), NOW))
     assert got == body
@@ -583,7 +583,7 @@ def test_a_body_with_our_own_session_in_it_is_not_split_where_a_reader_would_err
 
 def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
     # SA-21: so many NULs that no part may begin anywhere
-    client = open_client(limits=limits(part_octets=4))
+    client = open_client(limits=limits(part_bytes=4))
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"abcd" + b"\0" * 20)
     assert client.outputs() == b""
@@ -595,7 +595,7 @@ def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
 
 @pytest.mark.parametrize("octets", [1, 15])
 def test_a_limit_below_every_message_refuses_each_with_413__SA_22(octets: int) -> None:
-    server = open_server(limits=limits(message_octets=octets))
+    server = open_server(limits=limits(message_bytes=octets))
     (fault,) = server.receive(msg(b"x" * 100, msg_id="1"), NOW)
     assert isinstance(fault, Fault)
     assert b"error-code::413" in server.outputs()

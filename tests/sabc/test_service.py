@@ -59,20 +59,20 @@ def test_what_is_sent_on_both_transports_is_on_disk(launch: Launcher, tmp_path: 
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ws"])
-@pytest.mark.parametrize("message_octets", [4000, 1 << 20, 4 << 20])
+@pytest.mark.parametrize("message_bytes", [4000, 1 << 20, 4 << 20])
 def test_a_line_which_the_server_does_not_take_whole_is_no_success(
-    launch: Launcher, tmp_path: Path, transport: str, message_octets: int
+    launch: Launcher, tmp_path: Path, transport: str, message_bytes: int
 ) -> None:
     # HO-01: acknowledged means whole
     server, tcp, ws = serve(
-        launch, "--queue", tmp_path / "queue", "--limit", f"message-octets={message_octets}"
+        launch, "--queue", tmp_path / "queue", "--limit", f"message-bytes={message_bytes}"
     )
     where = tcp if transport == "tcp" else ws
     line = "x" * 1_500_000
     sent = launch.run("send", "sabc", where, "--json", stdin=f"good\n{line}\n")
     server.end()
     landed = [(row["body"], row["truncated"]) for row in rows(tmp_path / "queue")]
-    if message_octets > len(line):
+    if message_bytes > len(line):
         assert sent.returncode == 0, sent.stderr
         assert landed == [(b"good", False), (line.encode(), False)]
         return
@@ -161,7 +161,7 @@ class Server(SabcServer):
     def requestReceived(self, message):
         body = message.body
         if body == b"binary":
-            return Response(b"\\xff\\x00", {"kind": "octets"})
+            return Response(b"\\xff\\x00", {"kind": "bytes"})
         if body == b"text":
             return "grüße"
         if body == b"break":
@@ -195,7 +195,7 @@ def test_an_answer_is_a_line_of_json(launch: Launcher, adding: Launched, tmp_pat
     assert json.loads(launch.run(*words, "text", "--json").stdout)["body"] == "grüße"
     binary = json.loads(launch.run(*words, "binary").stdout)
     assert binary["body_base64"] == "/wA="
-    assert binary["fields"]["kind"] == "octets"
+    assert binary["fields"]["kind"] == "bytes"
     failed = launch.run(*words, "break")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.count("\n") == 1

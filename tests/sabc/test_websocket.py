@@ -60,9 +60,9 @@ class Served(TestCase):
     async def test_a_session_is_the_same_on_both_transports(self):
         """SA-16, SA-17, SA-22, SA-25, SA-26."""
         sink = SafeSink()
-        factory = await self.listen(sink=sink, limits={"message-octets": 4000})
+        factory = await self.listen(sink=sink, limits={"message-bytes": 4000})
         for where in (self.tcp, self.ws):
-            client = await self.join(where, clientId="me", limits={"part-octets": 1000})
+            client = await self.join(where, clientId="me", limits={"part-bytes": 1000})
             answers = [client.request(b"%d" % n) for n in range(50)]
             expected = [(b"%d" % n)[::-1] for n in range(50)]
             self.assertEqual([(await a).body for a in answers], expected)
@@ -123,8 +123,8 @@ class Served(TestCase):
         self.assertTrue(parts.encode().endswith(sides.WHOLE_BODY[::-1] + b"\r\n\r\n\0"))
         self.assertTrue(end.startswith("DISCONNECTING"))
 
-    async def test_every_example_octet_by_octet_in_websocket_fragments(self):
-        """SA-01, SA-25: a frame fragmented at every octet is the same frame."""
+    async def test_every_example_byte_by_byte_in_websocket_fragments(self):
+        """SA-01, SA-25: a frame fragmented at every byte is the same frame."""
         await self.listen(newSessionId=lambda: sides.SESSION)
 
         def talk():
@@ -195,7 +195,7 @@ class Served(TestCase):
             def requestReceived(self, message):
                 seen.append(message)
 
-        await self.listen(server=Seeing, limits={"message-octets": 1000})
+        await self.listen(server=Seeing, limits={"message-bytes": 1000})
 
         def talk():
             async def client():

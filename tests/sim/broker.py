@@ -323,7 +323,7 @@ def passes_what_is_not_read() -> AbstractContextManager[object]:
 
 def memory_is_not_freed() -> AbstractContextManager[object]:
     def drop(self: BrokerQueue, places: Any) -> int:
-        return sum(letter.octets for place in places if (letter := self.letters.pop(place, None)))
+        return sum(letter.nbytes for place in places if (letter := self.letters.pop(place, None)))
 
     return mock.patch.object(BrokerQueue, "drop", drop)
 

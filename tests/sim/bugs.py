@@ -136,7 +136,7 @@ def reads_on() -> AbstractContextManager[object]:
     return mock.patch.object(End, "pauseProducing", lambda self: None)
 
 
-def octets_stay_counted() -> AbstractContextManager[object]:
+def bytes_stay_counted() -> AbstractContextManager[object]:
     finished = Delivery._finished
 
     def keeping(self: Delivery, result: Any, *counted: Any) -> None:
@@ -171,9 +171,9 @@ def memory_stays_entered() -> AbstractContextManager[object]:
     """The ledger forgets to release what a connection held that is lost (NB-02)."""
     hold = Ledger.hold
 
-    def keeping(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
-        if octets or not getattr(holder, "_gone", False):
-            hold(self, holder, octets, now, **named)
+    def keeping(self: Ledger, holder: Any, nbytes: int, now: float, **named: Any) -> None:
+        if nbytes or not getattr(holder, "_gone", False):
+            hold(self, holder, nbytes, now, **named)
 
     return mock.patch.object(Ledger, "hold", keeping)
 
@@ -182,10 +182,10 @@ def memory_entered_once() -> AbstractContextManager[object]:
     """The ledger forgets to count what a message has grown by since it began (NB-02)."""
     hold = Ledger.hold
 
-    def counting_once(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
+    def counting_once(self: Ledger, holder: Any, nbytes: int, now: float, **named: Any) -> None:
         account = self._accounts.get(holder)
-        if account is None or octets <= account.octets:
-            hold(self, holder, octets, now, **named)
+        if account is None or nbytes <= account.nbytes:
+            hold(self, holder, nbytes, now, **named)
 
     return mock.patch.object(Ledger, "hold", counting_once)
 
@@ -194,9 +194,9 @@ def memory_sum_drifts() -> AbstractContextManager[object]:
     """The ledger does not take what was finished off its sum (NB-02)."""
     hold = Ledger.hold
 
-    def drifting(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
+    def drifting(self: Ledger, holder: Any, nbytes: int, now: float, **named: Any) -> None:
         before = self.held
-        hold(self, holder, octets, now, **named)
+        hold(self, holder, nbytes, now, **named)
         self.held = max(before, self.held)
 
     return mock.patch.object(Ledger, "hold", drifting)
@@ -212,7 +212,7 @@ MIXED_BUGS: dict[str, Bug] = {
 
 SHARED_BUGS: dict[str, Bug] = {
     "reads-on": reads_on,
-    "octets-stay-counted": octets_stay_counted,
+    "bytes-stay-counted": bytes_stay_counted,
     "ack-before-sync": ack_before_sync,
     "no-sync": no_sync,
     "swallowed-no-room": swallowed_no_room,
@@ -273,15 +273,15 @@ def shared_buffer() -> AbstractContextManager[object]:
     def sharing(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
         self._gathered = shared.setdefault("buffer", self._gathered)
-        self._begins, self._needed = b"", 0  # the octets of another may stand in it already
+        self._begins, self._needed = b"", 0  # the bytes of another may stand in it already
 
     def incomplete(self: Any, level: Any, needed: int) -> bool:
         shared["buffer"].taken()
-        rest = level.octets[level.position :]
+        rest = level.nbytes[level.position :]
         shared["buffer"].add(rest)
         self._gathered = shared["buffer"]
         self._begins, self._needed = rest[:2], needed
-        level.octets, level.position = b"", 0
+        level.nbytes, level.position = b"", 0
         return False
 
     @contextmanager

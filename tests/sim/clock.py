@@ -159,8 +159,8 @@ class ProcessClock:
 
 # ── A connection between two protocols which cuts, delays, holds back and breaks ──
 
-BUFFER_OCTETS = 65_536
-"""Unread octets above which the writing side is told to pause."""
+BUFFER_BYTES = 65_536
+"""Unread bytes above which the writing side is told to pause."""
 
 FRAGMENTS_MAX = 5
 """So many pieces of one write are cut off it; the rest arrives as a whole."""
@@ -177,8 +177,8 @@ class End:
         self.open = True
         self.dead = False  # its process is gone: nothing is called any more
         self.disconnecting = False
-        self.bufferSize = BUFFER_OCTETS
-        self.unread = 0  # octets which the peer has not got yet
+        self.bufferSize = BUFFER_BYTES
+        self.unread = 0  # bytes which the peer has not got yet
         self._inbox: deque[bytes | None] = deque()  # None: the peer has closed
         self._paused = False
         self._producer: Any = None
@@ -252,7 +252,7 @@ class End:
     def getHost(self) -> IPv4Address:
         return IPv4Address("TCP", "192.0.2.1", self._port)
 
-    # ── the way of the octets ───────────────────────────────────────────────────────────────────
+    # ── the way of the bytes ───────────────────────────────────────────────────────────────────
 
     def _send(self, fragment: bytes | None) -> None:
         pipe = self._pipe
@@ -277,8 +277,8 @@ class End:
             if not self.dead:
                 self.protocol.dataReceived(fragment)
 
-    def _read(self, octets: int) -> None:
-        self.unread -= octets
+    def _read(self, nbytes: int) -> None:
+        self.unread -= nbytes
         if self._producer is not None and self._producer_paused and not self.unread:
             self._producer_paused = False
             if not self.dead:

@@ -26,29 +26,29 @@ split = lru_cache(maxsize=10_000)(os.path.split)
 
 
 class Content:
-    """A file's octets: as programs see them, and as they would survive."""
+    """A file's bytes: as programs see them, and as they would survive."""
 
     def __init__(self) -> None:
-        self.octets = bytearray()
+        self.nbytes = bytearray()
         self.durable = bytearray()
-        # ("write", position, octets) and ("truncate", size), oldest first.
+        # ("write", position, bytes) and ("truncate", size), oldest first.
         self.unsynced: list[tuple[Any, ...]] = []
         self.modified = 0
         self.inode = next(inodes)  # a copy of the machine has it, too
 
     @staticmethod
-    def apply(octets: bytearray, change: tuple[Any, ...]) -> None:
+    def apply(nbytes: bytearray, change: tuple[Any, ...]) -> None:
         if change[0] == "truncate":
             size = change[1]
-            del octets[size:]
-            octets.extend(bytes(size - len(octets)))
+            del nbytes[size:]
+            nbytes.extend(bytes(size - len(nbytes)))
         else:
             _, position, new = change
-            octets.extend(bytes(max(0, position - len(octets))))
-            octets[position : position + len(new)] = new
+            nbytes.extend(bytes(max(0, position - len(nbytes))))
+            nbytes[position : position + len(new)] = new
 
     def change(self, *change: Any) -> None:
-        self.apply(self.octets, change)
+        self.apply(self.nbytes, change)
         self.unsynced.append(change)
 
     def sync(self) -> None:
@@ -67,7 +67,7 @@ class Content:
             if part:
                 self.apply(self.durable, ("write", position, part))
         self.unsynced.clear()
-        self.octets = bytearray(self.durable)
+        self.nbytes = bytearray(self.durable)
 
 
 class SimulatedFile:
@@ -87,18 +87,18 @@ class SimulatedFile:
     def size(self) -> int:
         with self._disk.mutex:
             self._use("size")
-            return len(self._content.octets)
+            return len(self._content.nbytes)
 
-    def read(self, position: int, octets: int) -> bytes:
+    def read(self, position: int, nbytes: int) -> bytes:
         with self._disk.mutex:
             self._use("read")
-            return bytes(self._content.octets[position : position + octets])
+            return bytes(self._content.nbytes[position : position + nbytes])
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
         with self._disk.mutex:
             self._use("write")
             octets = b"".join(bytes(memoryview(piece)) for piece in pieces)
-            grown = position + len(octets) - len(self._content.octets)
+            grown = position + len(octets) - len(self._content.nbytes)
             room = self._disk.room()
             if room is not None and grown > room:
                 fitting = max(0, len(octets) - (grown - room))
@@ -129,7 +129,7 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """See the module.  ``capacity`` is in octets, None means endless."""
+    """See the module.  ``capacity`` is in bytes, None means endless."""
 
     sync_name = "fdatasync"
 
@@ -160,13 +160,13 @@ class SimulatedDisk:
         self._faults.extend([(operation, name, number)] * times)
 
     def cannot_read(self, path: str, number: int = errno.EIO) -> None:
-        """Let the names of a directory, or the octets of a file, not be read until
+        """Let the names of a directory, or the bytes of a file, not be read until
         :meth:`can_read`.
         """
         self._unreadable[path] = number
 
     def is_unreadable(self, path: str) -> bool:
-        """Whether the octets of a file, or the names of a directory, cannot be read now."""
+        """Whether the bytes of a file, or the names of a directory, cannot be read now."""
         return path in self._unreadable
 
     def can_read(self) -> None:
@@ -195,14 +195,14 @@ class SimulatedDisk:
                     raise OSError(number, os.strerror(number), path)
 
     def room(self) -> int | None:
-        """Octets left, or None."""
+        """Bytes left, or None."""
         if self.capacity is None:
             return None
         return max(0, self.capacity - self.used())
 
     def used(self) -> int:
         return sum(
-            len(content.octets) for names in self._names.values() for content in names.values()
+            len(content.nbytes) for names in self._names.values() for content in names.values()
         )
 
     def crash(self) -> None:
@@ -230,23 +230,23 @@ class SimulatedDisk:
 
     # -- for tests --------------------------------------------------------------------------------
 
-    def octets_of(self, path: str) -> bytes:
-        """The octets of a file as programs see them."""
-        return bytes(self._content(path).octets)
+    def bytes_of(self, path: str) -> bytes:
+        """The bytes of a file as programs see them."""
+        return bytes(self._content(path).nbytes)
 
     def exists(self, path: str) -> bool:
         directory, name = split(path)
         return path in self._names or name in self._names.get(directory, {})
 
-    def spoil(self, path: str, octets: bytes) -> None:
-        """Put other octets into a file, as if they had been there for long."""
+    def spoil(self, path: str, nbytes: bytes) -> None:
+        """Put other bytes into a file, as if they had been there for long."""
         content = self._content(path)
-        content.octets, content.durable = bytearray(octets), bytearray(octets)
+        content.nbytes, content.durable = bytearray(nbytes), bytearray(nbytes)
         content.unsynced.clear()
 
     def flip(self, path: str, at: int, bits: int = 1) -> None:
-        """Spoil one octet of a file."""
-        octets = bytearray(self.octets_of(path))
+        """Spoil one byte of a file."""
+        octets = bytearray(self.bytes_of(path))
         octets[at] ^= bits
         self.spoil(path, bytes(octets))
 
@@ -329,7 +329,7 @@ class SimulatedDisk:
             if path in self._names or path in self._locks:  # neither is a file
                 return Stat(0, 0, 0)
             content = self._content(path)
-            return Stat(0, content.inode, len(content.octets))
+            return Stat(0, content.inode, len(content.nbytes))
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:
@@ -363,7 +363,7 @@ class SimulatedDisk:
             try:
                 self.note("sync_directory", path)
             except OSError:
-                # Names are forgotten like octets: the next sync of the directory succeeds.
+                # Names are forgotten like bytes: the next sync of the directory succeeds.
                 self._unsynced_names[path].clear()
                 raise
             for change in self._unsynced_names[path]:
@@ -428,8 +428,8 @@ class SimulatedTableDisk:
         file = self._disk.open(path)
         return file.read(0, file.size())
 
-    def last(self, path: str, octets: int) -> bytes:
-        return self.read(path)[-octets:]
+    def last(self, path: str, nbytes: int) -> bytes:
+        return self.read(path)[-nbytes:]
 
     def size(self, path: str) -> int:
         return self._disk.open(path).size()
@@ -437,13 +437,13 @@ class SimulatedTableDisk:
     def modified(self, path: str) -> float:
         return self._disk.modified(path) / 1e6
 
-    def write(self, path: str, octets: bytes) -> None:
+    def write(self, path: str, nbytes: bytes) -> None:
         if self._disk.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         file = self._disk.open(path, write=True)
         written = 0
-        while written < len(octets):
-            written += file.write(written, [octets[written:]])
+        while written < len(nbytes):
+            written += file.write(written, [nbytes[written:]])
 
     def sync(self, path: str) -> None:
         self._disk.open(path).sync()

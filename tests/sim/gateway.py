@@ -22,7 +22,7 @@ from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState
 from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
+from twisted_msgproto.queue.fair import QUANTUM_BYTES, FairQueue
 from twisted_msgproto.queue.format import Identity
 from twisted_msgproto.queue.writer import Callback
 
@@ -31,14 +31,14 @@ RETRY_SECONDS = 0.25
 
 
 def make_identity() -> Identity:
-    """The same queue id and seed in every world: a seed replays to the octet."""
+    """The same queue id and seed in every world: a seed replays to the byte."""
     return Identity("0" * 32, b"\0" * 8)
 
 
 Entry = tuple[MessageBatch, Callback]
 
 GROUP_MESSAGES = 16_384
-GROUP_OCTETS = 4 * QUANTUM_OCTETS
+GROUP_BYTES = 4 * QUANTUM_BYTES
 
 
 class Turns:
@@ -56,16 +56,16 @@ class Turns:
         # Who wrote before the next group, and before each of the two groups that were taken last.
         self._wrote: deque[set[str]] = deque([set()], maxlen=3)
 
-    def submitted(self, batch: MessageBatch, octets: int) -> None:
+    def submitted(self, batch: MessageBatch, nbytes: int) -> None:
         session = str(batch.session)
         self._wrote[-1].add(session)
         if session not in self._known:
             self._known.add(session)
-            if octets <= QUANTUM_OCTETS:
+            if nbytes <= QUANTUM_BYTES:
                 self._new.append(batch)
 
     def taken(self, batches: list[MessageBatch]) -> None:
-        if (len(set().union(*self._wrote)) + 1) * QUANTUM_OCTETS <= GROUP_OCTETS:
+        if (len(set().union(*self._wrote)) + 1) * QUANTUM_BYTES <= GROUP_BYTES:
             taken = set(map(id, batches))
             if any(id(batch) not in taken for batch in self._new):
                 self._unfair("the first batch of a session waits behind others' bulk")
@@ -76,7 +76,7 @@ class Turns:
 class SimulatedWriter:
     """What QueueWriter is, with a commit which takes simulated time.
 
-    Groups are taken from the real queue in front of the disk.  ``weigh`` says how many octets a
+    Groups are taken from the real queue in front of the disk.  ``weigh`` says how many bytes a
     batch counts as, and ``unfair`` is called with a line if somebody waits longer than his turn.
     """
 
@@ -113,7 +113,7 @@ class SimulatedWriter:
     def _look(self) -> None:
         if self._waiting.entries and not self._busy:
             self._busy = True
-            group = self._waiting.take(GROUP_MESSAGES, GROUP_OCTETS)
+            group = self._waiting.take(GROUP_MESSAGES, GROUP_BYTES)
             self._turns.taken([batch for batch, _ in group])
             self._clock.callLater(self._seconds(), self._commit, group)
 

@@ -122,9 +122,9 @@ class ForeignClient:
         octets = encode_compressed(frames) if self._compress else frames
         self._write((b"" if self._once else encode_window(self.window)) + octets)
 
-    def _write(self, octets: bytes) -> None:
+    def _write(self, nbytes: bytes) -> None:
         assert self._line is not None
-        self._line.transport.write(octets)  # type: ignore[union-attr]
+        self._line.transport.write(nbytes)  # type: ignore[union-attr]
 
     def heard(self, kind: int, sequence: int) -> None:
         if kind != ord("A") or sequence not in (number for number, _ in self._flight):
@@ -161,7 +161,7 @@ class Lumberjack:
         source = world.source
         if self._kind is None:
             self._kind = ShipperClient if source.random() < 0.7 else ForeignClient
-        limits = {"unsafe-octets": source.choice((500, 64 << 20)), "drain": 100.0}
+        limits = {"unsafe-bytes": source.choice((500, 64 << 20)), "drain": 100.0}
         if self._kind is ForeignClient:
             limits["keepalive"] = 0  # it may have a frame 0 in flight, and take that for its ack
         return LumberjackServerFactory(

@@ -189,7 +189,7 @@ class ForeignClient:
         self._stopped = False
         self.window = source.choice((1, 2, 5, 50))
         self._patience = source.choice((0.7, 3.0, 20.0))
-        self._octets = encode_handshake(
+        self._bytes = encode_handshake(
             Proposal(
                 identity="hulk", required=(Offer("ack", {"messagesperack": str(self.window)}),)
             ).opening()
@@ -209,15 +209,15 @@ class ForeignClient:
     def connected(self, line: Repeating) -> None:
         self._line = line
         self._first = self._sent = self._done
-        self._write(self._octets)
+        self._write(self._bytes)
 
-    def _write(self, octets: bytes) -> None:
+    def _write(self, nbytes: bytes) -> None:
         assert self._line is not None and self._line.transport is not None
-        self._line.transport.write(octets)
+        self._line.transport.write(nbytes)
 
     def heard(self, frame: object) -> None:
         if isinstance(frame, Handshake):
-            self._write(self._octets)
+            self._write(self._bytes)
             self._send()
         elif isinstance(frame, ExtensionFrame):
             sequence = int.from_bytes(frame.payload, "big")
@@ -386,7 +386,7 @@ class MicroMsg2:
             sink,
             brokerQueues=["orders"] if self._consumers else [],
             limits={
-                "unsafe-octets": source.choice((500, 64 << 20)),
+                "unsafe-bytes": source.choice((500, 64 << 20)),
                 "drain": 100.0,
                 "handshake": 1000.0,  # a connection which breaks in it is nobody's fault here
                 "idle-close": 1000.0,
@@ -445,8 +445,8 @@ def ack_off_by_one() -> AbstractContextManager[object]:
 def ack_what_arrived() -> AbstractContextManager[object]:
     receive = Session.receive
 
-    def early(self: Any, octets: bytes, now: float) -> Any:
-        events = receive(self, octets, now)
+    def early(self: Any, nbytes: bytes, now: float) -> Any:
+        events = receive(self, nbytes, now)
         if self.established and self._acks is not None:
             safe, self._window.safe = self._window.safe, self._window.received
             self._write_ack()
@@ -563,11 +563,11 @@ def settled_when_published() -> AbstractContextManager[object]:
 def unreadable_taken_for_absent() -> AbstractContextManager[object]:
     """Zeros stand for what the disk cannot read now, and damage is what does not fit (RD-50)."""
 
-    def blank(file: Any, position: int, octets: int, unread: Any = None) -> bytes:
+    def blank(file: Any, position: int, nbytes: int, unread: Any = None) -> bytes:
         try:
-            return bytes(file.read(position, octets))
+            return bytes(file.read(position, nbytes))
         except OSError:
-            return bytes(min(octets, file.size() - position))
+            return bytes(min(nbytes, file.size() - position))
 
     return mock.patch.object(segments, "read_readable", blank)
 

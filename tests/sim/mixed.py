@@ -12,8 +12,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.sim.clock import ProcessClock
-from tests.sim.world import Adapter, Client, Way, World, count_each_octet, in_order
-from twisted_msgproto.net import OctetBudget
+from tests.sim.world import Adapter, Client, Way, World, count_each_byte, in_order
+from twisted_msgproto.net import ByteBudget
 
 CLIENTS = 3
 
@@ -41,7 +41,7 @@ class Part:
 
 
 class Together:
-    def __init__(self, factories: list[Any], budget: OctetBudget) -> None:
+    def __init__(self, factories: list[Any], budget: ByteBudget) -> None:
         self._factories = factories
         self.budget = budget
 
@@ -99,10 +99,10 @@ class Mixed:
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Together:
         if not self._parts:
             self._divide(world)
-        world.budget = OctetBudget()
+        world.budget = ByteBudget()
         for part in self._parts:
             part.factory = part.adapter.make_server(part, sink, clock)  # type: ignore[arg-type]
-        count_each_octet(world.budget.held)
+        count_each_byte(world.budget.held)
         return Together([part.factory for part in self._parts], world.budget)
 
     def make_client(self, world: World, bodies: list[bytes]) -> Crowd:

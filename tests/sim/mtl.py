@@ -327,7 +327,7 @@ class Mtl:
         factory = MtlServerFactory(
             sink,
             clock=clock,
-            limits={"unsafe-octets": world.source.choice((500, 64 << 20)), "drain": 100.0},
+            limits={"unsafe-bytes": world.source.choice((500, 64 << 20)), "drain": 100.0},
             wallClock=clock.wall,
             budget=world.budget,
             random=world.source.randbytes,

@@ -56,7 +56,7 @@ class AskingClient:
         factory = SabcClientFactory(
             "me",
             clock=world.client_clock,
-            limits={**PATIENCE, "part-octets": source.choice((10, 65536))},
+            limits={**PATIENCE, "part-bytes": source.choice((10, 65536))},
         )
         factory.protocol = Asking
         factory.owner = self  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ class Sabc:
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
         limits = {
-            "unsafe-octets": world.source.choice((500, 64 << 20)),
+            "unsafe-bytes": world.source.choice((500, 64 << 20)),
             "drain": 100.0,
             **PATIENCE,
         }

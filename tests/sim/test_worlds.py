@@ -102,10 +102,10 @@ def test_16_a_bug_planted_in_the_durable_half_is_caught(bug):
 
 
 @pytest.mark.parametrize("protocol", ["lumberjack", "mixed"])
-def test_a_seed_replays_to_the_octet(protocol):
+def test_a_seed_replays_to_the_byte(protocol):
     first, second = (World(11, WORLDS[protocol]()).run() for _ in range(2))
     assert first.consumer.rows() == second.consumer.rows()
     assert first.clock.now == second.clock.now
-    assert [first.disk.octets_of(path) for path in first.disk.paths()] == [
-        second.disk.octets_of(path) for path in second.disk.paths()
+    assert [first.disk.bytes_of(path) for path in first.disk.paths()] == [
+        second.disk.bytes_of(path) for path in second.disk.paths()
     ]

@@ -122,7 +122,7 @@ class Umq:
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
         limits = {
-            "unsafe-octets": world.source.choice((500, 64 << 20)),
+            "unsafe-bytes": world.source.choice((500, 64 << 20)),
             "drain": 100.0,
             "hello-seconds": PATIENCE["hello-seconds"],
             "attachment-seconds": PATIENCE["attachment-seconds"],

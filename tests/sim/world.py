@@ -1,6 +1,6 @@
 """One seeded world: clients, gateway, disk, consumer, faults; and what must hold in it.
 
-``World(seed, protocol).run()`` is the same to the octet for the same seed.  Faults happen until
+``World(seed, protocol).run()`` is the same to the byte for the same seed.  Faults happen until
 ``fault_seconds``; after that everything must arrive (liveness).  What must hold always:
 
 * what was acknowledged is durable, after every crash and at the end, and so is what the server has
@@ -11,7 +11,7 @@
 * no more is in flight than the window allows; duplicates come only from lost connections;
 * a connection of which too much is not safe is not read until enough of it is; at the end nothing
   waits;
-* the ledger says what connections hold, octet by octet, and forgets those that are gone;
+* the ledger says what connections hold, byte by byte, and forgets those that are gone;
 * nobody breaks the protocol, nothing logs an error, no timer and no connection is left over;
 * recovery never finds that durable records were lost (none is counted).
 """
@@ -34,7 +34,7 @@ from tests.sim.clock import HeapClock, Pipe, ProcessClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net import ByteBudget
 from twisted_msgproto.net.memory import Ledger
 from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.queue import QueueReader
@@ -55,7 +55,7 @@ EVENTS_WEIGHTS = (4, 4, 4, 6, 6, 5, 3, 1)
 WALL_STEP = 0.05
 """In worlds with several clients the wall clock is set that often, of ten times a second."""
 
-WEIGHT_OCTETS = 64 << 10
+WEIGHT_BYTES = 64 << 10
 """A message weighs so much in front of the disk where clients are neighbours."""
 
 
@@ -168,7 +168,7 @@ class World:
         self.clock = HeapClock()
         self.disk = SimulatedDisk()
         self.gateway: GatewayProcess | None = None
-        self.budget: OctetBudget | None = None  # one for each server
+        self.budget: ByteBudget | None = None  # one for each server
         self.client_clock = ProcessClock(self.clock)
         self.pipes: list[Pipe] = []
         self.crashes = 0
@@ -196,8 +196,8 @@ class World:
         return None if self.gateway is None else self.gateway.factory
 
     def weigh(self, batch: Any) -> int:
-        """How many octets a batch counts as in front of the disk."""
-        return int(batch.octets) if self._crowd == 1 else int(batch.count) * WEIGHT_OCTETS
+        """How many bytes a batch counts as in front of the disk."""
+        return int(batch.nbytes) if self._crowd == 1 else int(batch.count) * WEIGHT_BYTES
 
     def acknowledged(self, body: bytes) -> None:
         if body in self.acks:
@@ -274,7 +274,7 @@ class World:
         if not drained.called or self.gateway.factory.liveConnections:
             raise Violation("connections are left over")
         if self.gateway.factory.budget.waiting:
-            raise Violation(f"{self.gateway.factory.budget.waiting} octets wait for the sink still")
+            raise Violation(f"{self.gateway.factory.budget.waiting} bytes wait for the sink still")
         left = client_clock.waiting() + self.gateway.clock.waiting()
         if left:
             raise Violation(f"timers are left over: {[call.call for call in left]}")
@@ -368,7 +368,7 @@ class World:
             check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
             for connection in connections:
                 link = getattr(connection, "link", None)  # MTL's sessions share one
-                if link is not None and link._delivery.unsafe_octets > link._delivery._limit:
+                if link is not None and link._delivery.unsafe_bytes > link._delivery._limit:
                     self._check_paused(link)
 
     def _wrong(self, text: str) -> None:
@@ -378,8 +378,8 @@ class World:
         """Too much of this connection is not safe: it must not be read."""
         end = link.transport
         paused = getattr(end, "paused", None)
-        if "connection-octets" not in link._control.reasons or paused is False:
-            raise Violation(f"{link._delivery.unsafe_octets} octets wait, and it is read")
+        if "connection-bytes" not in link._control.reasons or paused is False:
+            raise Violation(f"{link._delivery.unsafe_bytes} bytes wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
         with self.disk.seen_whole():
@@ -425,7 +425,7 @@ class World:
 # ── The ledger of memory in the simulated world: what it says is what connections ho ──
 
 
-def count_each_octet(ledger: Ledger) -> None:
+def count_each_byte(ledger: Ledger) -> None:
     """Let the ledger count what it would leave out: the events of the world are small."""
     ledger.uncounted = 0
 
@@ -439,16 +439,16 @@ def check_accounts(
     and the sum of all accounts is what the process is said to hold.
     """
     accounts = ledger._accounts
-    entered: dict[Any, int] = {holder: account.octets for holder, account in accounts.items()}
+    entered: dict[Any, int] = {holder: account.nbytes for holder, account in accounts.items()}
     if ledger.held != sum(entered.values()):
-        wrong(f"the ledger says {ledger.held} octets, its accounts {sum(entered.values())}")
+        wrong(f"the ledger says {ledger.held} bytes, its accounts {sum(entered.values())}")
     for connection in connections:
         link = getattr(connection, "link", None)  # MTL's sessions share one
         octets = entered.pop(link, 0)
         if link is not None and not link._ended:
             held = link.machine.held + link.wire.held
             if octets != (held if held > ledger.uncounted else 0):
-                wrong(f"{link.session} holds {held} octets, the ledger says {octets}")
+                wrong(f"{link.session} holds {held} bytes, the ledger says {octets}")
     for holder, octets in entered.items():
-        if not isinstance(holder, Output) or holder.octets != octets:
-            wrong(f"the ledger says {octets} octets of {holder}, which is gone")
+        if not isinstance(holder, Output) or holder.nbytes != octets:
+            wrong(f"the ledger says {octets} bytes of {holder}, which is gone")

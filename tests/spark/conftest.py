@@ -29,7 +29,7 @@ def messages(first: int, count: int, **changes: Any) -> MessageBatch:
         "peer": "tcp:127.0.0.1:5",
         "session": "lumberjack-1",
         "count": count,
-        "octets": 20 * count,
+        "nbytes": 20 * count,
         "message_id": list(numbers),
         "body": [b'{"n":%d}' % number for number in numbers],
     }

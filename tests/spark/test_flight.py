@@ -272,7 +272,7 @@ def test_a_stream_which_hangs_is_begun_again_after_its_time(
 def long_queue(tmp_path: Path) -> Path:
     """More than the buffers of a connection hold."""
     writer = QueueWriter(tmp_path / "long")
-    put(writer, *[batch(number * 100, 100, octets=50_000) for number in range(10)])
+    put(writer, *[batch(number * 100, 100, nbytes=50_000) for number in range(10)])
     writer.close()
     return tmp_path / "long"
 

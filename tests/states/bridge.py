@@ -115,9 +115,9 @@ class Landing(RuleBasedStateMachine):
         self._cut_queue(changes, self.site.start_gateway)
 
     @precondition(_has_published)
-    @rule(octets=st.integers(1, 40))
-    def destroy_published_rows(self, octets: int) -> None:
-        self.site.destroy(octets)
+    @rule(nbytes=st.integers(1, 40))
+    def destroy_published_rows(self, nbytes: int) -> None:
+        self.site.destroy(nbytes)
 
     def _cut_queue(self, changes: int, work: Callable[[], None]) -> None:
         self.site.cut(self.site.queue_disk, changes, work)

@@ -78,9 +78,9 @@ Rows = list[tuple[int, str]]
 """Offsets and bodies."""
 
 
-def rows_in(octets: bytes) -> Rows:
+def rows_in(nbytes: bytes) -> Rows:
     """What a data file holds."""
-    return [tuple(row) for row in json.loads(octets.removesuffix(PARQUET_MARK))]
+    return [tuple(row) for row in json.loads(nbytes.removesuffix(PARQUET_MARK))]
 
 
 class Bridge:
@@ -184,8 +184,8 @@ class Site:
         doubtful: groups, frame by frame, that were not acknowledged since the last one that was.
     """
 
-    def __init__(self, segment_octets: int, rows_max: int) -> None:
-        self._segment_octets = segment_octets
+    def __init__(self, segment_bytes: int, rows_max: int) -> None:
+        self._segment_bytes = segment_bytes
         self._rows_max = rows_max
         self.queue_disk = CutDisk()
         self.table_disk = CutDisk()
@@ -218,7 +218,7 @@ class Site:
             self.log = SegmentLog(
                 DIRECTORY,
                 disk=self.queue_disk,
-                segment_bytes=self._segment_octets,
+                segment_bytes=self._segment_bytes,
                 make_identity=make_identity,
                 make_incarnation=lambda: self._starts,
             )
@@ -292,7 +292,7 @@ class Site:
         self.queue_disk.crash()
         self.log = None
 
-    def destroy(self, octets: int) -> None:
+    def destroy(self, nbytes: int) -> None:
         """The disk loses the end of the newest segment with rows, though it was synced.
 
         That is damage in the middle where a later segment has been begun; else it is a loss.
@@ -302,7 +302,7 @@ class Site:
         path = f"{DIRECTORY}/{segment_name(newest)}"
         self.kill_gateway()
         self.queue_disk.mend()
-        self.queue_disk.spoil(path, self.queue_disk.octets_of(path)[:-octets])
+        self.queue_disk.spoil(path, self.queue_disk.bytes_of(path)[:-nbytes])
         self.losses += segment_offsets(self.queue_disk, DIRECTORY)[-1] == newest
         self.start_gateway(lossy_from=newest)
 

@@ -38,7 +38,7 @@ class Lumberjack(Pairing):
 
     def __init__(self, options: Mapping[str, Any], now: float, carried: list[Any]) -> None:
         super().__init__(options, now, carried)
-        limits = {"slice-octets": options["slice"], "idle-ack": options["idle-ack"]}
+        limits = {"slice-bytes": options["slice"], "idle-ack": options["idle-ack"]}
         self.writer = Writer(
             version=options["version"],
             window=options["window"],

@@ -179,7 +179,7 @@ class Pairing(ABC):
         return self.read(side, events, arguments[-1])
 
     def outputs(self, side: Side, now: float) -> Any:
-        """What is to be written: octets, or messages."""
+        """What is to be written: bytes, or messages."""
         return self.machines[side].outputs()
 
     def in_flight(self, side: Side) -> int:
@@ -258,7 +258,7 @@ class Account:
     missing: bool = False  # something of this connection was refused or given up
 
     def bodies(self, side: Side, count: int, size: int) -> list[bytes]:
-        """The next ones: JSON, each another, ``size`` octets long or a few more."""
+        """The next ones: JSON, each another, ``size`` bytes long or a few more."""
         bodies = [self.again.popleft() for _ in range(min(count, len(self.again)))]
         for _ in range(count - len(bodies)):
             self.made += 1
@@ -495,7 +495,7 @@ class Pairs(RuleBasedStateMachine):
         inputs = way.take(most)
         if inputs:
             reports = self.pair.receive(side, inputs, self.now)
-            # A side may wait for all of a frame, however its octets come.
+            # A side may wait for all of a frame, however its bytes come.
             if not self.kind.stream or self.pair.whole(side):
                 self.heard[side] = self.now
             self._after(side, reports)

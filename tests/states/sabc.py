@@ -32,7 +32,7 @@ class Sabc(Pairing):
 
     OPTIONS: ClassVar = {
         "requests": (1, 2, 5),
-        "part-octets": (20, 65_536),
+        "part-bytes": (20, 65_536),
         "hooked": (True, False),
         "answers": ("many", "one", "empty"),
         "send-only": (0, 3),
@@ -46,7 +46,7 @@ class Sabc(Pairing):
         limits = SabcServerFactory(
             limits={
                 "outstanding-requests": options["requests"],
-                "part-octets": options["part-octets"],
+                "part-bytes": options["part-bytes"],
             }
         ).limits
         unhooked = () if options["hooked"] else ("request", "send-only")
@@ -93,14 +93,14 @@ class Sabc(Pairing):
                     self._answer(side, event.messages)
                 case told.ResponsesReceived():
                     self._compare(event)
-                    reports.append(Settled([_octets(waiter) for waiter in event.waiters]))
+                    reports.append(Settled([_bytes(waiter) for waiter in event.waiters]))
                 case told.RequestFailed():
-                    reports.append(Refused([_octets(event.waiter)]))
+                    reports.append(Refused([_bytes(event.waiter)]))
                 case told.RequestsTimedOut():
                     self.expired = True
-                    reports.append(Unsure([_octets(waiter) for waiter in event.waiters]))
+                    reports.append(Unsure([_bytes(waiter) for waiter in event.waiters]))
                 case WorkLost():
-                    bodies = [_octets(waiter) for _, waiter in event.work]
+                    bodies = [_bytes(waiter) for _, waiter in event.work]
                     reports.append(Unsure(bodies, everything=True))
                 case Fault():
                     reports.append(Faulted(event.reason))
@@ -142,6 +142,6 @@ class Sabc(Pairing):
         return int(self.options["requests"])
 
 
-def _octets(waiter: object) -> bytes:
+def _bytes(waiter: object) -> bytes:
     assert isinstance(waiter, bytes)
     return waiter

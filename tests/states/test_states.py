@@ -42,8 +42,8 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
         run(name, PLANTED_TIMES * SHORT["states"], shrink=False)
 
 
-def started(segment_octets: int = 600) -> Site:
-    site = Site(segment_octets, rows_max=1000)
+def started(segment_bytes: int = 600) -> Site:
+    site = Site(segment_bytes, rows_max=1000)
     site.start_gateway()
     site.start_bridge()
     site.append([2])
@@ -61,7 +61,7 @@ def die_while_landing() -> None:
 def fail_at_the_start_after_dying() -> None:
     for changes in range(1, 5):
         # Room for both groups: a start copies a segment in which nothing was published yet.
-        site = started(segment_octets=6000)
+        site = started(segment_bytes=6000)
         site.cut(site.queue_disk, changes, lambda site=site: site.append([2]))  # type: ignore[misc]
         if site.log is None:
             site.queue_disk.fail_next("sync", errno.EIO, ".segment")

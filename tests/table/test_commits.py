@@ -37,11 +37,11 @@ class Failing(OSTableDisk):
             self.step = ""
             raise OSError(self.number, "no more of this")
 
-    def write(self, path: str, octets: bytes) -> None:
+    def write(self, path: str, nbytes: bytes) -> None:
         if self.step == "write":
-            super().write(path, octets[: len(octets) // 2])
+            super().write(path, nbytes[: len(nbytes) // 2])
         self._fail("write")
-        super().write(path, octets)
+        super().write(path, nbytes)
 
     def sync(self, path: str) -> None:
         self._fail("sync")

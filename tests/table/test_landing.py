@@ -306,7 +306,7 @@ def test_after_a_failed_sync_rows_are_written_under_a_new_name__TB_01(
     assert os.path.join(table, file.path) in disk.synced
 
 
-def test_row_groups_are_large_and_bounded_by_octets(
+def test_row_groups_are_large_and_bounded_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = tmp_path / "queue"
@@ -371,7 +371,7 @@ def test_bounds_are_as_delta_wants_them(tmp_path: Path) -> None:
             "day": pa.array([datetime.date(2026, 1, 31), None]),
             "text": pa.array(["a" * 40, "b" * 40]),
             "time": pa.array([TIME, TIME], pa.timestamp("us", tz="UTC")),
-            "octets": pa.array([None, b"\xff"]),
+            "bytes": pa.array([None, b"\xff"]),
             "nothing": pa.array([None, None], pa.string()),
         }
     )
@@ -387,7 +387,7 @@ def test_bounds_are_as_delta_wants_them(tmp_path: Path) -> None:
             "text": "b" * 32 + "\U0010ffff",
             "time": "2026-01-31T12:00:00.000000Z",
         },
-        "nullCount": {"day": 1, "text": 0, "time": 0, "octets": 1, "nothing": 2},
+        "nullCount": {"day": 1, "text": 0, "time": 0, "bytes": 1, "nothing": 2},
     }
 
 
@@ -396,10 +396,10 @@ TASK = 20_000
 
 
 def waiting(
-    gateway: str, begin: int, end: int, landed: int | None = None, octets: int = 0
+    gateway: str, begin: int, end: int, landed: int | None = None, nbytes: int = 0
 ) -> Waiting:
     place = None if landed is None else Landed(landed, 1, 1)
-    description = Description(gateway, begin, end, Landed(end, 9, 9), octets, 0, octets, (), {}, {})
+    description = Description(gateway, begin, end, Landed(end, 9, 9), nbytes, 0, nbytes, (), {}, {})
     return Waiting(gateway, f"/{gateway}", place, description, access="key")
 
 
@@ -465,7 +465,7 @@ def test_a_capped_end_is_proven_by_the_gateway_or_it_is_left_out() -> None:
 def test_a_batch_has_a_share_of_each_and_is_bounded(
     gateways: dict[str, tuple[int, int]], most: dict[str, int], ends: tuple[int, ...]
 ) -> None:
-    all_of_them = [waiting(name, 0, rows, octets=n) for name, (rows, n) in gateways.items()]
+    all_of_them = [waiting(name, 0, rows, nbytes=n) for name, (rows, n) in gateways.items()]
     plan, _ = planned(all_of_them, **most)
     assert tuple(plan.landed.get(name, Landed(0)).offset for name in gateways) == ends
 

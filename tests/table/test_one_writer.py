@@ -75,21 +75,21 @@ class Memory:
     def size(self, path: str) -> int:
         return len(self.read(path))
 
-    def put_new(self, path: str, octets: bytes) -> None:
+    def put_new(self, path: str, nbytes: bytes) -> None:
         self.attempts += 1
         answer = self.answers.pop(0) if self.answers else "made"
         if answer in ("used", "moved"):
             gateway = "a" if answer == "moved" else "other"
             self.files[path] = others(gateway=gateway, offset=self.attempts)
         elif answer not in ("refused", "gone"):
-            self.files[path] = octets
+            self.files[path] = nbytes
         if answer in ("refused", "answer lost"):
             raise OSError("no answer")
         if answer != "made":
             raise FileExistsError(path)
 
-    def put(self, version: int, octets: bytes) -> None:
-        self.files[f"{LOG}/{version_name(version)}"] = octets
+    def put(self, version: int, nbytes: bytes) -> None:
+        self.files[f"{LOG}/{version_name(version)}"] = nbytes
 
     def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
         self.synced.append((list(renewed), list(files)))

@@ -185,7 +185,7 @@ def key(row: dict[str, Any]) -> tuple[str, int]:
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as ``make_table`` has it, whatever a reader makes of maps, octets and zones."""
+    """A row as ``make_table`` has it, whatever a reader makes of maps, bytes and zones."""
     found = dict(row)
     fields, parts = found["fields"], found["attachments"]
     if isinstance(fields, dict) and set(fields) == {"key", "value"}:  # duckdb
@@ -304,7 +304,7 @@ def test_pandas_reads_it(place: Place, rows: list[dict[str, Any]]) -> None:
 
 
 def pandas_type(kind: pa.DataType) -> Any:
-    """Arrow's own types in pandas, so that octets and null stay what they are."""
+    """Arrow's own types in pandas, so that bytes and null stay what they are."""
     import pandas as pd
 
     return pd.ArrowDtype(kind)

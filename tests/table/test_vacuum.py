@@ -110,7 +110,7 @@ def test_files_of_a_running_batch_stay_where_the_clock_is_wrong__TB_01(
 
 
 def test_a_full_disk_can_be_vacuumed(table: Table, a: Gateway) -> None:
-    """The time of the disk is asked without an octet of room."""
+    """The time of the disk is asked without a byte of room."""
     fill(table, a)
     orphan = f"{table.files()[0].path.rpartition('/')[0]}/part-orphan.parquet"
     put(table, orphan)

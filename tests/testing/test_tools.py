@@ -80,7 +80,7 @@ def test_there_is_nothing_else_in_the_package() -> None:
         testing.Line  # noqa: B018
 
 
-def test_octets_move_when_the_test_says_so_in_pieces_of_its_choice() -> None:
+def test_bytes_move_when_the_test_says_so_in_pieces_of_its_choice() -> None:
     both = pair()
     both.client.write(b"abcde")
     assert both.server.protocol.heard == []
@@ -165,7 +165,7 @@ def test_every_split_is_the_whole_stream() -> None:
     assert len(list(splits(bytes(10_000)))) < 450
 
 
-def test_time_passes_in_steps_and_octets_move_meanwhile() -> None:
+def test_time_passes_in_steps_and_bytes_move_meanwhile() -> None:
     clock, both = Clock(), pair()
     began = clock.seconds()
     clock.callLater(2.5, both.client.write, b"late")
@@ -176,7 +176,7 @@ def test_time_passes_in_steps_and_octets_move_meanwhile() -> None:
     assert clock.seconds() == began + 3.0
 
 
-def test_due_calls_which_make_octets_move_are_settled_together() -> None:
+def test_due_calls_which_make_bytes_move_are_settled_together() -> None:
     clock, both = Clock(), pair()
     clock.callLater(0, both.client.write, b"now")
     clock.settle(both)

@@ -3,7 +3,7 @@
 :class:`CutDisk` works over real files.  Every change goes to the real files at once, as other
 programs see it; a sync only notes that it was asked for, because here it is this module which
 decides what is lost.  :meth:`CutDisk.lose_power` then takes back what a loss of power takes: names
-which were made, replaced or removed since their folder was synced, or the octets of files which
+which were made, replaced or removed since their folder was synced, or the bytes of files which
 were not synced.
 
 An :class:`Act` is a piece of work.  It is cut before each of its steps in turn, the machine loses
@@ -40,20 +40,20 @@ from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import LocalStorage
 
 LOSSES = ("kill", "empty", "torn", "cut at a line", "missing")
-"""What may be left: everything (a kill), files without or with a part of their octets, no names."""
+"""What may be left: everything (a kill), files without or with a part of their bytes, no names."""
 
 
 class Cut(BaseException):
     """The process is gone at this step; nothing of it may catch this."""
 
 
-def damaged(octets: bytes, loss: str) -> bytes:
+def damaged(nbytes: bytes, loss: str) -> bytes:
     if loss == "empty":
         return b""
     if loss == "torn":
-        return octets[: len(octets) // 2]
+        return nbytes[: len(nbytes) // 2]
     if loss == "cut at a line":
-        lines = octets.splitlines(keepends=True)
+        lines = nbytes.splitlines(keepends=True)
         return b"".join(lines[:-1])
     raise ValueError(loss)
 
@@ -62,7 +62,7 @@ def damaged(octets: bytes, loss: str) -> bytes:
 class Volatile:
     """What would not survive, of all programs of one machine."""
 
-    octets: set[str] = field(default_factory=set)
+    nbytes: set[str] = field(default_factory=set)
     names: dict[str, list[tuple[str, Callable[[], None]]]] = field(default_factory=dict)
     """Folder to names in it and what takes their changes back, oldest first."""
     given_up: set[str] = field(default_factory=set)
@@ -79,7 +79,7 @@ class CutDisk(OSTableDisk):
 
     Attributes:
         steps: what has been done so far, each with the name of its file.
-        unsynced: for each step, whether there were octets before it which were not synced.
+        unsynced: for each step, whether there were bytes before it which were not synced.
     """
 
     __slots__ = ("cut_before", "failing", "steps", "unsynced", "volatile")
@@ -101,28 +101,28 @@ class CutDisk(OSTableDisk):
                 for _, undo in reversed(undos + self.volatile.names.get(folder, [])):
                     undo()
             return
-        for path in self.volatile.octets | self.volatile.given_up:
+        for path in self.volatile.nbytes | self.volatile.given_up:
             if os.path.exists(path):
                 with open(path, "rb") as file:
                     octets = file.read()
                 with open(path, "wb") as file:
                     file.write(damaged(octets, loss))
 
-    def write(self, path: str, octets: bytes) -> None:
+    def write(self, path: str, nbytes: bytes) -> None:
         self._step("write", path)
-        super().write(path, octets)
-        self.volatile.octets.add(path)
+        super().write(path, nbytes)
+        self.volatile.nbytes.add(path)
         self._named(path, lambda: removed(path))
 
     def sync(self, path: str) -> None:
         self._step("sync", path)
         os.stat(path)
         if self._fails("sync"):
-            if path in self.volatile.octets:
+            if path in self.volatile.nbytes:
                 self.volatile.given_up.add(path)
-            self.volatile.octets.discard(path)
+            self.volatile.nbytes.discard(path)
             raise OSError(errno.EIO, "the disk did not take it")
-        self.volatile.octets.discard(path)
+        self.volatile.nbytes.discard(path)
 
     def sync_directory(self, path: str) -> None:
         self._step("sync directory", path)
@@ -139,14 +139,14 @@ class CutDisk(OSTableDisk):
     def link(self, old: str, new: str) -> None:
         self._step("link", new)
         super().link(old, new)
-        self._same_octets(old, new)
+        self._same_bytes(old, new)
         self._named(new, lambda: removed(new))
 
     def rename(self, old: str, new: str) -> None:
         self._step("rename", new)
         before = self.read(new) if os.path.exists(new) else None
         super().rename(old, new)
-        self._same_octets(old, new)
+        self._same_bytes(old, new)
         self._named(new, lambda: removed(new) if before is None else replaced(new, before))
 
     def remove(self, path: str) -> None:
@@ -159,8 +159,8 @@ class CutDisk(OSTableDisk):
         self._step("make directory", path)
         os.makedirs(path, exist_ok=True)
 
-    def _same_octets(self, old: str, new: str) -> None:
-        for files in (self.volatile.octets, self.volatile.given_up):
+    def _same_bytes(self, old: str, new: str) -> None:
+        for files in (self.volatile.nbytes, self.volatile.given_up):
             (files.add if old in files else files.discard)(new)
 
     def _fails(self, step: str) -> bool:
@@ -172,7 +172,7 @@ class CutDisk(OSTableDisk):
         if self.cut_before is not None and len(self.steps) >= self.cut_before:
             raise Cut(f"before {operation} {path}")
         self.steps.append(f"{operation} {os.path.basename(path)}")
-        self.unsynced.append(bool(self.volatile.octets))
+        self.unsynced.append(bool(self.volatile.nbytes))
 
     def _named(self, path: str, undo: Callable[[], None]) -> None:
         self.volatile.names.setdefault(os.path.dirname(path), []).append((path, undo))
@@ -183,9 +183,9 @@ def removed(path: str) -> None:
         os.unlink(path)
 
 
-def replaced(path: str, octets: bytes) -> None:
+def replaced(path: str, nbytes: bytes) -> None:
     with open(path, "wb") as file:
-        file.write(octets)
+        file.write(nbytes)
 
 
 class Killed(BaseException):
@@ -199,19 +199,19 @@ class PowerDisk(OSTableDisk):
     What stands below ``root`` when this is made counts as synced.
     """
 
-    __slots__ = ("_names", "_octets", "dies_at", "root", "steps")
+    __slots__ = ("_bytes", "_names", "dies_at", "root", "steps")
 
     def __init__(self, root: Path, dies_at: int | None = None) -> None:
         self.root = root
         self.dies_at = dies_at
         self.steps = 0
-        self._octets = {path for path in root.rglob("*") if path.is_file()}
+        self._bytes = {path for path in root.rglob("*") if path.is_file()}
         self._names = {path: set(os.listdir(path)) for path in self._folders()}
 
     def restarted(self) -> PowerDisk:
         """The disk of the next program: what this one has not synced is not durable yet."""
         after = PowerDisk(self.root)
-        after._octets, after._names = set(self._octets), dict(self._names)
+        after._bytes, after._names = set(self._bytes), dict(self._names)
         return after
 
     def _folders(self) -> list[Path]:
@@ -223,14 +223,14 @@ class PowerDisk(OSTableDisk):
             raise Killed
         self.steps += 1
 
-    def write(self, path: str, octets: bytes) -> None:
+    def write(self, path: str, nbytes: bytes) -> None:
         self._step()
-        super().write(path, octets)
+        super().write(path, nbytes)
 
     def sync(self, path: str) -> None:
         self._step()
         super().sync(path)
-        self._octets.add(Path(path))
+        self._bytes.add(Path(path))
 
     def sync_directory(self, path: str) -> None:
         self._step()
@@ -240,14 +240,14 @@ class PowerDisk(OSTableDisk):
     def link(self, old: str, new: str) -> None:
         self._step()
         super().link(old, new)
-        if Path(old) in self._octets:
-            self._octets.add(Path(new))
+        if Path(old) in self._bytes:
+            self._bytes.add(Path(new))
 
     def rename(self, old: str, new: str) -> None:
         self._step()
         super().rename(old, new)
-        if Path(old) in self._octets:
-            self._octets.add(Path(new))
+        if Path(old) in self._bytes:
+            self._bytes.add(Path(new))
 
     def remove(self, path: str) -> None:
         self._step()
@@ -259,12 +259,12 @@ class PowerDisk(OSTableDisk):
         self._names[Path(path).parent] = set(os.listdir(Path(path).parent))
 
     def cut(self, *, torn: bool) -> None:
-        """The power fails: names and octets which were not synced are lost.
+        """The power fails: names and bytes which were not synced are lost.
 
-        ``torn``: the names had reached the disk by themselves, the octets only half.
+        ``torn``: the names had reached the disk by themselves, the bytes only half.
         """
         # One file may have two names: a version and the temporary name it was written under.
-        whole = {path.stat().st_ino for path in self._octets if path.exists()}
+        whole = {path.stat().st_ino for path in self._bytes if path.exists()}
         for folder in self._folders():
             if folder == self.root.parent or not folder.exists():
                 continue
@@ -360,7 +360,7 @@ def written(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
 def cuts_of(act: Act, loss: str, location: Path) -> list[int]:
     """Before which of its steps an act is to be cut, for a loss which says something new there.
 
-    Where all octets were synced, a loss of octets leaves the same as a kill.
+    Where all bytes were synced, a loss of bytes leaves the same as a kill.
     """
     scene = Scene(location, CutDisk())
     act.prepare(scene)
@@ -369,7 +369,7 @@ def cuts_of(act: Act, loss: str, location: Path) -> list[int]:
     act.work(scene)
     assert scene.disk.steps
     wanted = [act.cuts(step) for step in scene.disk.steps] + [True]
-    unsynced = [*scene.disk.unsynced, bool(scene.disk.volatile.octets)]
+    unsynced = [*scene.disk.unsynced, bool(scene.disk.volatile.nbytes)]
     whole = loss in ("kill", "missing")
     return [n for n, cut in enumerate(wanted) if cut and (whole or unsynced[n])]
 
@@ -495,9 +495,9 @@ class _File:
         self._path = path
         self._real = real
 
-    def read(self, octets: int | None = None) -> bytes:
+    def read(self, nbytes: int | None = None) -> bytes:
         self._faults.look("rows", self._path)
-        return bytes(self._real.read(octets))
+        return bytes(self._real.read(nbytes))
 
     def seek(self, position: int, whence: int = 0) -> int:
         return int(self._real.seek(position, whence))

@@ -81,7 +81,7 @@ class Served:
                             int(time.time() * 1e6),
                             peer="tcp:127.0.0.1:1",
                             count=rows,
-                            octets=sum(map(len, bodies)),
+                            nbytes=sum(map(len, bodies)),
                             message_id=list(range(first, first + rows)),
                             body=bodies,
                         )

@@ -26,7 +26,7 @@ class Socket:
         self.received = received
         self.inbox: list[tuple[list[bytes], str]] = []
         self.paused = self.woken = self.closed = False
-        self.sent_octets = self.unread = 0
+        self.sent_bytes = self.unread = 0
         self.trouble = ""
 
     def arrive(self, parts: list[bytes], host: str) -> None:
@@ -109,7 +109,7 @@ class Dealer(Socket):
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
-            self.sent_octets += sum(map(len, frames))
+            self.sent_bytes += sum(map(len, frames))
             if not self.router.closed and not self.network.away:
                 self.router.arrive([self.name, *frames], self.host)
 

@@ -23,30 +23,30 @@ PATIENCE_SECONDS = 60.0
 
 OFFSET_MAX = 2**63 - 1
 FRAME_MARKER = b"\x93MPF"
-SEGMENT_HEADER_OCTETS, FRAME_HEADER_OCTETS = 56, 32
-HEAD_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + 16
+SEGMENT_HEADER_BYTES, FRAME_HEADER_BYTES = 56, 32
+HEAD_BYTES = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 16
 """A segment's header and its frame of lineage."""
 
 
-def batch(first: int, count: int = 1, *, octets: int = 0) -> MessageBatch:
+def batch(first: int, count: int = 1, *, nbytes: int = 0) -> MessageBatch:
     """``count`` messages whose ids are ``first``, ``first`` + 1, … and whose bodies say so."""
     bodies = [b"body %d" % number for number in range(first, first + count)]
-    if octets:
-        bodies = [body.ljust(octets, b".") for body in bodies]
+    if nbytes:
+        bodies = [body.ljust(nbytes, b".") for body in bodies]
     return MessageBatch(
         "lumberjack",
         "json",
         1_700_000_000_000_000 + first,
         peer="tcp:127.0.0.1:1",
         count=count,
-        octets=sum(map(len, bodies)),
+        nbytes=sum(map(len, bodies)),
         message_id=list(range(first, first + count)),
         body=bodies,
     )
 
 
-def frame(first: int, count: int = 1, *, octets: int = 0) -> Encoded:
-    return encode([batch(first, count, octets=octets)])
+def frame(first: int, count: int = 1, *, nbytes: int = 0) -> Encoded:
+    return encode([batch(first, count, nbytes=nbytes)])
 
 
 class Results:
@@ -122,7 +122,7 @@ class Frame(NamedTuple):
 
     position: int
     payload_crc: int
-    octets: int
+    nbytes: int
     """Of its payload."""
     first: int
     count: int
@@ -134,7 +134,7 @@ class Frame(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        return self.position + FRAME_HEADER_OCTETS + self.octets
+        return self.position + FRAME_HEADER_BYTES + self.nbytes
 
 
 def segment_name(first: int) -> str:
@@ -143,7 +143,7 @@ def segment_name(first: int) -> str:
 
 def frames_of(segment: bytes) -> list[Frame]:
     """The frames with messages of a whole segment."""
-    found, at = list[Frame](), HEAD_OCTETS
+    found, at = list[Frame](), HEAD_BYTES
     while at < len(segment):
         assert segment[at : at + 4] == FRAME_MARKER
         found.append(Frame(at, *struct.unpack_from("<IIQII", segment, at + 8)))
@@ -164,9 +164,9 @@ def segment_header(version: int, queue_id: str, seed: bytes, first: int) -> byte
     return octets + struct.pack("<I", crc32(octets))
 
 
-def published(offset: int, segment: int, octets: int) -> bytes:
+def published(offset: int, segment: int, nbytes: int) -> bytes:
     """The file ``end``, without lineage."""
-    said = struct.pack("<8sQQQQQQ", b"\x93MPQEND\n", offset, segment, octets, 0, 0, 0)
+    said = struct.pack("<8sQQQQQQ", b"\x93MPQEND\n", offset, segment, nbytes, 0, 0, 0)
     return said + struct.pack("<I", crc32(said))
 
 

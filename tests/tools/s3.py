@@ -133,7 +133,7 @@ class Store:
         return int(self._asked("GET", "-/requests"))
 
     def etags(self, location: str) -> dict[str, str]:
-        """What tells the octets of each object below a location from others."""
+        """What tells the bytes of each object below a location from others."""
         prefix = location.removeprefix(f"s3://{self.bucket}/")
         listed = self._asked("GET", f"{self.bucket}?list-type=2&prefix={prefix}/").decode()
         assert "<IsTruncated>false" in listed

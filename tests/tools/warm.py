@@ -60,7 +60,7 @@ DECIDING: Final = ("PYTHON", "LD_", "OPENSSL_", "MSGPROTO_", "FAKETIME", "COVERA
 """Variables whose names begin so have had their effect before a process is forked."""
 
 LENGTH: Final = struct.Struct("!I")
-"""The octets of a request stand in front of it."""
+"""The bytes of a request stand in front of it."""
 
 TOLD: Final = struct.Struct("!q")
 """A process's id, and later its status, are told like this."""

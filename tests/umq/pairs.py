@@ -19,7 +19,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.testing import MemoryTransport as End
-from twisted_msgproto.testing.pairs import FULL_OCTETS
+from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
     Client,
     MethodRegistry,
@@ -45,7 +45,7 @@ def masked(message):
 
 
 class Pair:
-    """Both ends.  ``pump()`` moves octets until nothing moves; ``reading`` may be held back."""
+    """Both ends.  ``pump()`` moves bytes until nothing moves; ``reading`` may be held back."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Pair:
         *,
         clock=None,
         connect=True,
-        full=FULL_OCTETS,
+        full=FULL_BYTES,
         url="ws://server:5048/",
     ):
         self.clock = clock or Clock()
@@ -73,7 +73,7 @@ class Pair:
             self.pump()
 
     def pump(self, size=None):
-        """Move octets (at most ``size`` a read) until everything that can has arrived."""
+        """Move bytes (at most ``size`` a read) until everything that can has arrived."""
         moved = True
         while moved:
             moved = self.step("server", size) | self.step("client", size)

@@ -16,7 +16,7 @@ MEBI = 1 << 20
 SENT_MAX = 5 * MEBI
 """So much an attacker sends, unless the server stops reading or closes earlier."""
 
-LIMITED = ("attachments-octets", "calls-octets", "websocket-message-octets")
+LIMITED = ("attachments-bytes", "calls-bytes", "websocket-message-bytes")
 """Limits which are set to 4 MiB, so that they are reached soon."""
 
 GROWTH_MAX = 20 * MEBI
@@ -37,8 +37,8 @@ def numbered(pattern):
     return (masked(pattern.format(number)) for number in itertools.count(1))
 
 
-def repeated(octets):
-    return itertools.repeat(octets)
+def repeated(nbytes):
+    return itertools.repeat(nbytes)
 
 
 def big_attachments():

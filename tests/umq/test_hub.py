@@ -279,7 +279,7 @@ class Turns(TestCase):
                 sent.append(hub.publish("news", name))
 
         first, last = self.client(), self.client()
-        broken = self.client(protocol=Telling, limits={"attributes-octets": 100})
+        broken = self.client(protocol=Telling, limits={"attributes-bytes": 100})
         got = [self.subscribe(both, "news")[0] for both in (first, broken, last)]
         attachment = Deferred()
         broken.client.setAttribute("a", "", [attachment])
@@ -328,7 +328,7 @@ class ServeAfter(TestCase):
             clock=self.clock,
             methods=self.methods,
             wallClock=self.clock.seconds,
-            limits={"unread-octets": 2000},
+            limits={"unread-bytes": 2000},
         )
         self.both = Pair(factory, clock=self.clock, **options)
         self.addCleanup(self.both.close)
@@ -516,7 +516,7 @@ class Serving(TestCase):
 
     def test_a_fault_at_the_end_of_a_turn_is_told(self):
         """NB-09: it was to wait for the next turn, and there was none for a closed machine."""
-        both = self.pair(TURN_SECONDS * 2, limits={"attributes-octets": 100})
+        both = self.pair(TURN_SECONDS * 2, limits={"attributes-bytes": 100})
         case, attachment = self, Deferred()
         type(both.server).attributeChanged = lambda server, name, value: case.work(name)
         both.client.setAttribute("a", "", [attachment])
@@ -530,7 +530,7 @@ class Serving(TestCase):
 
     def test_calls_that_waited_for_a_slow_reader_are_served_in_several_turns__NB_07(self):
         """NB-07, UM-21: and before what came behind them."""
-        both = self.pair(TURN_SECONDS * 0.6, full=1000, limits={"unread-octets": 2000})
+        both = self.pair(TURN_SECONDS * 0.6, full=1000, limits={"unread-bytes": 2000})
         both.deaf.add("client")
         for value in ("a" * 4000, "b" * 4000):
             both.server.setAttribute("of ours", value)

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from tests.umq.pairs import Echo, Pair, Sink, feed, pair, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
-from twisted_msgproto.net import IMessageSink, OctetBudget
+from twisted_msgproto.net import ByteBudget, IMessageSink
 from twisted_msgproto.umq import (
     AttachmentLost,
     CallFailed,
@@ -24,9 +24,9 @@ from twisted_msgproto.umq import (
 )
 
 LIMIT = 100_000
-REFUSED = "8 too many calls are pending: process-kept-octets"
+REFUSED = "8 too many calls are pending: process-session-bytes"
 WIDE = "x" * 9999 + "\U0001f600"
-"""With its last character each character of this text takes four octets."""
+"""With its last character each character of this text takes four bytes."""
 
 MESSAGES = st.sampled_from(
     [
@@ -55,7 +55,7 @@ class Sessions(TestCase):
     """NB-02: sessions of several servers of one process, with applications that answer late."""
 
     def setUp(self):
-        self.clock, self.budget = Clock(), OctetBudget()
+        self.clock, self.budget = Clock(), ByteBudget()
         self.pairs, self.late = [], []
         self.methods = MethodRegistry()
         self.methods.register(self.wait, name="wait")
@@ -67,7 +67,7 @@ class Sessions(TestCase):
 
     def pair(self, methods=None, **changes):
         factory = UmqServerFactory(
-            limits={"process-kept-octets": LIMIT, **changes},
+            limits={"process-session-bytes": LIMIT, **changes},
             methods=methods or self.methods,
             budget=self.budget,
             clock=self.clock,
@@ -82,7 +82,7 @@ class Sessions(TestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def room(self):
-        """About how many octets more all sessions may keep, found by a newcomer's attributes."""
+        """About how many bytes more all sessions may keep, found by a newcomer's attributes."""
         both, count = self.pair(), 0
         while not both.ends["server"].gone:
             both.client.setAttribute(f"{count}", "x" * 2000)
@@ -113,12 +113,12 @@ class Sessions(TestCase):
         self.assertEqual(
             lines,
             [
-                "umq: a call was refused: process-kept-octets is 100000"
-                " (--limit process-kept-octets=NUMBER changes it)"
+                "umq: a call was refused: process-session-bytes is 100000"
+                " (--limit process-session-bytes=NUMBER changes it)"
             ],
         )
         counters = hog.server_factory.counters
-        self.assertEqual(counters["turned_away:process-kept-octets"], 3)
+        self.assertEqual(counters["turned_away:process-session-bytes"], 3)
         for late in self.late:
             late.callback("done")
         for both in (hog, good):
@@ -137,7 +137,7 @@ class Sessions(TestCase):
             hog.raw(*(f"S:{number}={value}" for number in range(3, 6)))
             self.assertTrue(hog.ends["server"].gone)
             counters = hog.server_factory.counters
-            self.assertEqual(counters["turned_away:process-kept-octets"], 1, dict(counters))
+            self.assertEqual(counters["turned_away:process-session-bytes"], 1, dict(counters))
             # A value in the place of another counts once, and one that is taken away does not.
             for _ in range(20):
                 good.client.setAttribute("a", "y" * 20_000)
@@ -151,7 +151,7 @@ class Sessions(TestCase):
         hog, good = self.pair(), self.pair()
         ids = iter(f"{number}A" for number in range(1, 2000))
         topics = []
-        with self.assertRaisesRegex(LimitExceeded, "process-kept-octets"):
+        with self.assertRaisesRegex(LimitExceeded, "process-session-bytes"):
             for id in ids:
                 topics.append(hog.server.openTopic(id))
         self.assertGreater(len(topics), 20)
@@ -162,7 +162,7 @@ class Sessions(TestCase):
             hog.server.openTopic(next(ids))
 
     def test_a_hello_is_kept_while_the_application_decides(self):
-        """NB-02, UM-06: 10,000 of half a mebi-octet are 5 GB, for up to ten seconds."""
+        """NB-02, UM-06: 10,000 of half a MiB are 5 GB, for up to ten seconds."""
         decisions = []
 
         class Slow(UmqServer):
@@ -171,14 +171,14 @@ class Sessions(TestCase):
                 return decisions[-1]
 
         factory = UmqServerFactory(
-            limits={"process-kept-octets": LIMIT}, budget=self.budget, clock=self.clock
+            limits={"process-session-bytes": LIMIT}, budget=self.budget, clock=self.clock
         )
         factory.protocol = Slow
         crowd = [Pair(factory, clock=self.clock, connect=False) for _ in range(4)]
         for both in crowd:
             both.mute()
             both.raw("A2:H1:" + WIDE, b"x" * 20_000, b"y")
-        self.assertEqual(factory.counters["turned_away:process-kept-octets"], 3)
+        self.assertEqual(factory.counters["turned_away:process-session-bytes"], 3)
         states = [one["state"] for one in factory.sessions()]
         self.assertEqual(states, ["AUTHORISING", "CLOSED", "CLOSED", "CLOSED"])
         good = Pair(factory, clock=self.clock, connect=False)
@@ -209,7 +209,7 @@ class Sessions(TestCase):
 
     def test_a_call_that_was_refused_for_its_attachments_weighs_nothing(self):
         """UM-20: its payload counted for its session from when it was let in."""
-        both = self.pair(**{"calls-octets": 1000})
+        both = self.pair(**{"calls-bytes": 1000})
         for _ in range(12):
             refused = both.client.call(json.dumps(["wait", "x" * 2000]), [bytes(LIMIT)])
             both.pump()
@@ -270,7 +270,7 @@ class Sessions(TestCase):
         for both in (hog, good):
             both.pump()
         counters = hog.server_factory.counters
-        self.assertEqual(counters["turned_away:process-kept-octets"], 1)
+        self.assertEqual(counters["turned_away:process-session-bytes"], 1)
         hogs, refused, goods = streams
         self.failureResultOf(refused.next(), AttachmentLost)
         self.assertEqual(len(self.successResultOf(goods.next())), 1000)
@@ -367,7 +367,7 @@ class Sinking(TestCase):
             [(m.kind, m.message_id, m.destination, m.body, m.attachments) for m in batch],
             [("call", str(n + 1), None, b"%d" % n, [b"%d" % n]) for n in range(3)],
         )
-        self.assertEqual((batch.octets, batch.session), (6, both.server.session))
+        self.assertEqual((batch.nbytes, batch.session), (6, both.server.session))
         for answer in answers:
             self.assertNoResult(answer)
         sink.waiting[0].callback(None)
@@ -457,9 +457,9 @@ class Gaps(TestCase):
 
 class Held(TestCase):
     def test_who_announces_without_a_text_is_cut_off_and_a_neighbour_is_answered(self):
-        """NB-02: a thousand announcements are a mebi-octet and were 4,096."""
+        """NB-02: a thousand announcements are a MiB and were 4,096."""
         clock = Clock()
-        factory = UmqServerFactory(clock=clock, limits={"process-held-octets": 1_000_000})
+        factory = UmqServerFactory(clock=clock, limits={"process-held-bytes": 1_000_000})
         factory.protocol = Echo
         hostile, good = [Pair(factory, clock=clock) for _ in range(6)], Pair(factory, clock=clock)
         late = Deferred()

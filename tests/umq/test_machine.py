@@ -86,7 +86,7 @@ def test_what_is_no_command_has_a_reason_and_a_code(text, reason, code):
     """UM-02, UM-03, UM-05, UM-18, UM-19."""
     machine = server()
     refused(machine, text, code=code, reason=reason)
-    assert len(machine.fault.text) <= 200 and len(machine.fault.octets) <= 256
+    assert len(machine.fault.text) <= 200 and len(machine.fault.nbytes) <= 256
 
 
 def test_payloads_are_limited():
@@ -208,14 +208,14 @@ def test_hello_is_bounded_before_anybody_is_authorised():
 def test_a_fault_keeps_the_beginning_of_its_text__UM_18(message, octets):
     machine = server()
     (fault,) = feed(machine, message)
-    assert fault.octets == octets.encode()
+    assert fault.nbytes == octets.encode()
 
 
 def test_a_fault_keeps_the_beginning_of_a_stray_attachment__UM_18():
     machine = Server()
     feed(machine, "H1:x")
     (fault,) = feed(machine, b"x" * 65)
-    assert fault.octets == b"x" * 64
+    assert fault.nbytes == b"x" * 64
 
 
 def test_a_client_cannot_welcome_itself():
@@ -406,7 +406,7 @@ def test_fatal_is_the_last_event(text, code, message):
 def test_a_websocket_message_above_its_limit_is_answered_with_f_once__UM_19():
     machine = server()
     (fault,) = machine.oversized(1.0)
-    assert names([fault]) == ["UmqFault"] and fault.reason == "websocket-message-octets"
+    assert names([fault]) == ["UmqFault"] and fault.reason == "websocket-message-bytes"
     assert [text[:3] for text in machine.outputs()] == ["F0:"]
     assert machine.oversized(2.0) == []
     assert machine.outputs() == []

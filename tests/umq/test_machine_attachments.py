@@ -68,7 +68,7 @@ def test_messages_of_one_topic_and_one_attribute_keep_their_order(earlier):
     assert len(overtaking) == 5
     assert feed(machine, b"1") == ordered[:1]
     assert feed(machine, b"2") == ordered[1:]
-    assert machine.snapshot()["held_octets"] == 0
+    assert machine.snapshot()["held_bytes"] == 0
 
 
 def test_an_update_behind_its_topics_close_is_an_unknown_one():
@@ -95,28 +95,28 @@ def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
 
 def test_an_attachment_too_large_is_fatal_3():
     """UM-19."""
-    machine = server(attachment_octets=10)
+    machine = server(attachment_bytes=10)
     assert feed(machine, "A2:C1:x", b"x" * 10) == []
-    refused(machine, b"x" * 11, reason="attachment-octets")
+    refused(machine, b"x" * 11, reason="attachment-bytes")
 
 
 def test_attachments_which_wait_are_limited_in_all():
     """UM-19: what is discarded or given out does not count."""
-    machine = server(attachments_octets=100, calls=3)
+    machine = server(attachments_bytes=100, calls=3)
     feed(machine, "C1:", "C2:", "A1:C3:", b"x" * 99)
     feed(machine, "A2:C4:refused", b"x" * 99, b"x" * 99, "A3:S:a=", b"x" * 90)
-    refused(machine, b"x" * 20, reason="attachments-octets")
+    refused(machine, b"x" * 20, reason="attachments-bytes")
 
 
 def test_texts_which_wait_count_as_well():
     """UM-19: a flood behind one attachment which never comes."""
-    machine = client(attachments_octets=1000, attributes_octets=10**6)
+    machine = client(attachments_bytes=1000, attributes_bytes=10**6)
     feed(machine, "A1:S:a=")
     for _ in range(9):
         feed(machine, "S:a=" + "x" * 100)
-    refused(machine, "S:a=" + "x" * 100, reason="attachments-octets")
-    machine = client(attachments_octets=1000)
-    refused(machine, "A1:S:a=" + "x" * 1000, reason="attachments-octets")
+    refused(machine, "S:a=" + "x" * 100, reason="attachments-bytes")
+    machine = client(attachments_bytes=1000)
+    refused(machine, "A1:S:a=" + "x" * 1000, reason="attachments-bytes")
 
 
 def test_messages_which_wait_are_limited_in_number():
@@ -190,7 +190,7 @@ def test_attachments_one_by_one_on_request():
     assert feed(machine, "-:lost") == [
         told.AttachmentArrived(message, 2, told.AttachmentFailure("lost"))
     ]
-    assert machine.snapshot()["held_octets"] == 0
+    assert machine.snapshot()["held_bytes"] == 0
     refused(machine, b"4", reason="stray")
 
 
@@ -258,7 +258,7 @@ def test_a_slot_which_is_not_filled_in_time_is_replaced():
 
 def test_our_own_attachments_are_limited_and_nothing_is_sent():
     """UM-19."""
-    machine = client(attachment_octets=10, payload_characters=10)
+    machine = client(attachment_bytes=10, payload_characters=10)
     for attachments in ([b"x"] * 33, [b"x" * 11]):
         with pytest.raises(LimitExceeded):
             machine.call("x", attachments)
@@ -276,7 +276,7 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
     assert machine.outputs() == ["A1:C1:x", "-:the attachment is too large"]
 
 
-@pytest.mark.parametrize("wrong", [b"octets", bytearray(b"octets"), 5, None])
+@pytest.mark.parametrize("wrong", [b"bytes", bytearray(b"bytes"), 5, None])
 def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
     """HO-02: b"x" would arrive as the text ``b'x'``, acknowledged."""
     machine = client()
@@ -291,7 +291,7 @@ def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
 
 
 def test_a_refused_answer_may_be_given_again():
-    machine = server(attachment_octets=10)
+    machine = server(attachment_bytes=10)
     feed(machine, "C1:x")
     with pytest.raises(LimitExceeded):
         machine.result("1", "", [b"x" * 11])
@@ -300,7 +300,7 @@ def test_a_refused_answer_may_be_given_again():
 
 
 def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
-    """NB-02: 31 of them took 130 MB of a connection, which held 1 octet as far as it was told."""
+    """NB-02: 31 of them took 130 MB of a connection, which held 1 byte as far as it was told."""
     machine = server()
     wide = "\U0001f600" + "x" * ((1 << 20) - 1)
     feed(machine, "AW:C1:x", f"-:{wide[:1000]}")
@@ -341,7 +341,7 @@ def test_what_is_held_is_nothing_when_all_attachments_are_there__NB_02(steps):
 @pytest.mark.parametrize("texts", [["S:a=" + "x" * 1000], ["A9:S:a=b", *[b"x" * 100] * 8], ["X:a"]])
 def test_what_waits_until_a_server_is_accepted_has_a_bound__NB_02(texts):
     """NB-02, UM-07, UM-19: texts and attachments of each event, and what each takes itself."""
-    machine = Client(limits(attachments_octets=50_000), 0.0, decides=True)
+    machine = Client(limits(attachments_bytes=50_000), 0.0, decides=True)
     machine.hello()
     assert names(feed(machine, "W1:")) == ["WelcomeReceived"]
     count = 0
@@ -350,7 +350,7 @@ def test_what_waits_until_a_server_is_accepted_has_a_bound__NB_02(texts):
         count += 1
         assert count < 1000
     assert count > 10
-    assert (machine.fault.reason, machine.held) == ("attachments-octets", 0)
+    assert (machine.fault.reason, machine.held) == ("attachments-bytes", 0)
 
 
 def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered():
@@ -363,13 +363,13 @@ def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered()
 
 def test_what_waits_for_the_attachments_of_welcome_has_a_bound__NB_02():
     """NB-02, UM-07: each value of one attribute waited, for up to a minute."""
-    machine = Client(limits(attachments_octets=100_000), 0.0)
+    machine = Client(limits(attachments_bytes=100_000), 0.0)
     machine.hello()
     value = "\U0001f600" + "x" * 5000
     feed(machine, "A1:W1:", *[f"S:a={value}"] * 4)
     assert machine.held >= 80_000
-    refused(machine, f"S:a={value}", reason="attachments-octets")
-    good = Client(limits(attachments_octets=100_000), 0.0)
+    refused(machine, f"S:a={value}", reason="attachments-bytes")
+    good = Client(limits(attachments_bytes=100_000), 0.0)
     good.hello()
     feed(good, "A1:W1:", *[f"S:a={value}"] * 4)
     assert len(feed(good, b"now", f"S:a={value}")) == 1 + 4 + 1

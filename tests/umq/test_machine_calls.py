@@ -96,7 +96,7 @@ def test_a_flood_of_calls_is_refused_with_8_and_costs_nothing():
 
 def test_calls_are_limited_by_their_weight_too():
     """UM-20."""
-    machine = server(calls_octets=100)
+    machine = server(calls_bytes=100)
     feed(machine, "A1:C1:" + "x" * 50, b"x" * 60)
     assert feed(machine, "C2:x") == []
     assert machine.outputs() == ["E2:8 too many calls are pending"]
@@ -134,7 +134,7 @@ def test_a_call_which_is_not_answered_expires_and_its_late_answer_is_ignored():
 
 @pytest.mark.parametrize("how", ["cancel", "expire"])
 def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
-    """UM-04, UM-20: its slots stay, its octets are discarded."""
+    """UM-04, UM-20: its slots stay, its bytes are discarded."""
     machine = client()
     machine.call("a", waiter="a", deadline=20.0)
     machine.call("b", waiter="b")
@@ -319,10 +319,10 @@ def test_attributes_are_limited():
     machine = server(attributes=2)
     feed(machine, "S:a=1", "S:b=1", "S:a=2", "X:b", "S:c=1")
     refused(machine, "S:d=1", code=1, reason="attributes")
-    machine = server(attributes_octets=10)
+    machine = server(attributes_bytes=10)
     feed(machine, "S:a=12345678", "S:a=123", "S:b=12345")
     refused(machine, "A1:S:b=", b"12345678", code=1, reason="attributes")
-    machine = server(attributes_octets=10)
+    machine = server(attributes_bytes=10)
     feed(machine, "S:a=123")
     refused(machine, "S:b=123456", code=1, reason="attributes")
 
@@ -369,7 +369,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         counted = {f"counted {name}": count for name, count in asdict(machine.counters).items()}
         own = {"whole": machine.whole, "deadline": machine.deadline}
         shown = machine.snapshot()
-        assert machine.held == shown.pop("held_octets")
+        assert machine.held == shown.pop("held_bytes")
         return {**counted, **shown, **own}
 
     assert {name: value for name, value in figures().items() if value} == {

@@ -55,7 +55,7 @@ def test_the_reference_servers_session_is_understood_by_our_client():
 
 
 def test_the_reference_servers_part_is_what_our_server_says():
-    """The recorded session, replayed octet for octet: only the application is ours."""
+    """The recorded session, replayed byte for byte: only the application is ours."""
     machine = Server()
     expected = [message for direction, message in capture() if direction == "->"]
     said = []

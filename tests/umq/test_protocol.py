@@ -38,7 +38,7 @@ class Calls(TestCase):
         return failure.value
 
     def test_a_call_is_answered_with_what_the_hook_returns(self):
-        """UM-09, UM-10: text, octets, None, Deferreds, coroutines."""
+        """UM-09, UM-10: text, bytes, None, Deferreds, coroutines."""
         self.assertEqual(self.result("héllo").payload, "héllo")
         self.assertEqual(self.result("none").payload, "")
         self.assertEqual(self.result("coroutine x").payload, "awaited x")
@@ -190,8 +190,8 @@ class Streams(TestCase):
             both.close()
 
     def test_what_nobody_takes_pauses_reading(self):
-        """UM-19: octets which were streamed and not taken are bounded."""
-        both = pair(methods=streaming(), limits={"attachments-octets": 4000})
+        """UM-19: bytes which were streamed and not taken are bounded."""
+        both = pair(methods=streaming(), limits={"attachments-bytes": 4000})
         both.client.call('["stream"]', [b"x" * 600] * 4)
         both.pump()
         self.assertFalse(both.ends["server"].reading)
@@ -216,7 +216,7 @@ class OneRead(TestCase):
 
     def test_calls_that_were_answered_late_weigh_nothing_any_more__NB_02(self):
         """UM-20, NB-02: nor what the application waited with."""
-        both = pair(limits={"calls-octets": 20})
+        both = pair(limits={"calls-bytes": 20})
         for number in range(50):
             answer = both.client.call("later")
             both.pump()

@@ -265,13 +265,13 @@ class Faults(TestCase):
 
     def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
         """UM-19, UM-20"""
-        both = pair(limits={"websocket-message-octets": 1000})
+        both = pair(limits={"websocket-message-bytes": 1000})
         pending = both.client.call("later")
         both.pump()
         both.raw("S:a=b", "C9:" + "x" * 1000, "C10:y")
         self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, 3)
         self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1009)
-        self.assertEqual(both.server_factory.counters["fault:websocket-message-octets"], 1)
+        self.assertEqual(both.server_factory.counters["fault:websocket-message-bytes"], 1)
         self.assertEqual(both.server.seen, ["established", ("a", "b"), "lost"])
         both.close()
 

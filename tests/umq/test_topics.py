@@ -114,10 +114,10 @@ class Topics(TestCase):
         both.close()
 
     def test_a_subscriber_which_does_not_read_is_dropped_with_d(self):
-        """UM-21: by messages and by octets; others are not disturbed."""
+        """UM-21: by messages and by bytes; others are not disturbed."""
         for limits, text in (
             ({"topic-queue-messages": 10}, "x"),
-            ({"topic-queue-octets": 1000}, "x" * 100),
+            ({"topic-queue-bytes": 1000}, "x" * 100),
         ):
             both, subscription, updates = self.subscribed(full=100, limits=limits)
             both.deaf.add("client")
@@ -221,10 +221,10 @@ class Topics(TestCase):
         self.failureResultOf(Deferred.fromCoroutine(to_the_end()), LimitExceeded)
         both.close()
 
-    def test_large_updates_which_nobody_takes_pause_reading_by_their_octets__NB_02(self):
-        """UM-20: 1,000 updates of a mebi-octet are a gigabyte."""
+    def test_large_updates_which_nobody_takes_pause_reading_by_their_bytes__NB_02(self):
+        """UM-20: 1,000 updates of a MiB are a gigabyte."""
         both, subscription, _ = self.subscribed(
-            hook=None, client_limits={"backlog-octets": 100_000, "payload-characters": 1 << 20}
+            hook=None, client_limits={"backlog-bytes": 100_000, "payload-characters": 1 << 20}
         )
         both.server.topic.publish("x" * 60_000)
         both.pump()
@@ -244,7 +244,7 @@ class Topics(TestCase):
 
     def test_large_updates_end_a_subscription_while_an_answer_is_awaited__NB_02(self):
         """A server that answers nothing could fill the memory until call-seconds were over."""
-        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-octets": 10_000})
+        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-bytes": 10_000})
         both.client.call("later").addErrback(lambda failure: None)
         both.pump()
         for _ in range(40):
@@ -254,7 +254,7 @@ class Topics(TestCase):
         both.close()
 
     def test_who_takes_large_updates_at_once_is_never_slow__NB_02(self):
-        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-octets": 1_000})
+        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-bytes": 1_000})
         both.client.call("later").addErrback(lambda failure: None)
         got = []
 
@@ -275,12 +275,12 @@ class Topics(TestCase):
 class Unread(TestCase):
     def test_a_peer_which_calls_and_does_not_read_is_not_served_and_then_dropped(self):
         """UM-20, UM-21: what its answers may weigh is bounded."""
-        both = pair(full=1000, limits={"unread-octets": 10_000, "calls": 100_000})
+        both = pair(full=1000, limits={"unread-bytes": 10_000, "calls": 100_000})
         both.deaf.add("client")
         for _ in range(200):
             both.client.call("x" * 500).addErrback(lambda failure: None)
             both.pump()
-        self.assertLess(both.ends["server"].protocol.output.octets, 12_000)
+        self.assertLess(both.ends["server"].protocol.output.nbytes, 12_000)
         self.assertLess(len(both.server.seen), 40)
         both.advance(30.1)
         self.assertTrue(both.ends["server"].gone)
@@ -288,20 +288,18 @@ class Unread(TestCase):
 
     def test_refusals_count_as_well(self):
         """A flood of what is refused makes output too: reading stops."""
-        both = pair(full=1000, limits={"unread-octets": 1000, "calls": 1})
+        both = pair(full=1000, limits={"unread-bytes": 1000, "calls": 1})
         both.deaf.add("client")
         both.client.call("later").addErrback(lambda failure: None)
         for _ in range(500):
             both.raw("T9:x", "C7:x")
         self.assertFalse(both.ends["server"].reading)
-        self.assertLess(both.ends["server"].protocol.output.octets, 5000)
+        self.assertLess(both.ends["server"].protocol.output.nbytes, 5000)
         both.close()
 
     def test_two_sides_which_send_much_at_once_do_not_lock_each_other(self):
-        """UM-19: both have more than unread-octets to send, and both go on reading."""
-        both = pair(
-            full=1000, limits={"unread-octets": 1000}, client_limits={"unread-octets": 1000}
-        )
+        """UM-19: both have more than unread-bytes to send, and both go on reading."""
+        both = pair(full=1000, limits={"unread-bytes": 1000}, client_limits={"unread-bytes": 1000})
         body = b"x" * 300_000
         ours = both.client.call("count", [body] * 3)
         theirs = both.server.call("x", [body] * 3)

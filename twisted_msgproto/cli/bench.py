@@ -12,7 +12,7 @@ from collections import Counter, deque
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ..net.clients.shapes import SIZE_OCTETS, SendOptions
+from ..net.clients.shapes import SIZE_BYTES, SendOptions
 from . import INTERRUPTED
 from .clients import FAILED, command_of, connecting, tell, why_not
 from .messages import MadeUp
@@ -222,8 +222,8 @@ def shown(load: Load, clients: int) -> str:
     "--size",
     metavar="B",
     type=POSITIVE,
-    default=SIZE_OCTETS,
-    help=f"bytes of a message (default {SIZE_OCTETS})",
+    default=SIZE_BYTES,
+    help=f"bytes of a message (default {SIZE_BYTES})",
 )
 @sending
 @flag("--json", "print one line of JSON")

@@ -35,7 +35,7 @@ COLUMNS: Final = (
     "QUEUE",
     "WAITING",
     "IN-FLIGHT",
-    "OCTETS",
+    "BYTES",
     "CONSUMERS",
     "OLDEST",
     "TRIES",
@@ -136,7 +136,7 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
         numbers = (
             queue.waiting,
             queue.in_flight,
-            queue.octets,
+            queue.bytes,
             queue.consumers,
             oldest,
             queue.tries,

@@ -30,13 +30,13 @@ OK, NOTE, MISSING = "ok", "note", "missing"
 OPEN_FILES_LEAST = 10_000
 """A server admits this many connections by default; each needs an open file."""
 
-FREE_OCTETS_LEAST = 1 << 30
+FREE_BYTES_LEAST = 1 << 30
 """A queue's disk with less free space than this is nearly full: senders wait when it is."""
 
 SYNCS = 20
 """The disk is timed over this many syncs of 4 KiB."""
 
-SYNC_OCTETS = 4096
+SYNC_BYTES = 4096
 
 SLOW_SYNC_SECONDS = 0.02
 """A disk that needs longer for a sync is worth a note: each acknowledgement waits for one."""
@@ -171,7 +171,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
         yield Finding("queue's disk", OK, f"{kind} at {directory}")
     free = shutil.disk_usage(directory).free
     text = f"{free / (1 << 30):.1f} GiB free"
-    if free < FREE_OCTETS_LEAST:
+    if free < FREE_BYTES_LEAST:
         yield Finding("queue's space", NOTE, text, "when it is full, senders wait")
     else:
         yield Finding("queue's space", OK, text)
@@ -209,7 +209,7 @@ def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:
     with tempfile.TemporaryFile(dir=directory) as file:
         times = []
         for _ in range(SYNCS):
-            file.write(bytes(SYNC_OCTETS))
+            file.write(bytes(SYNC_BYTES))
             file.flush()
             begun = clock()
             os.fdatasync(file.fileno())

@@ -18,9 +18,9 @@ from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-READ_OCTETS = 256 * 1024
+READ_BYTES = 256 * 1024
 
-LINE_OCTETS_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
 """A line that grows beyond this is no message of any protocol here."""
 
 
@@ -46,7 +46,7 @@ class Lines:
         self._descriptor = descriptor
         self._ready: deque[bytes] = deque()
         self._tail: list[bytes] = []  # pieces of a line whose end has not come yet
-        self._tailOctets = 0
+        self._tailBytes = 0
         self._ended = False
         self._fault: str | None = None  # why the input ends where it does
         self._waiting: Deferred[None] | None = None
@@ -90,17 +90,17 @@ class Lines:
 
     def doRead(self) -> None:
         try:
-            octets = os.read(self._descriptor, READ_OCTETS)
+            data = os.read(self._descriptor, READ_BYTES)
         except BlockingIOError:  # somebody else made this terminal or pipe non-blocking
             return
         except OSError as error:
             self._fault = f"the input cannot be read: {error.strerror}"
-            octets = b""
-        self._fed(octets)
-        if self._tailOctets > LINE_OCTETS_MAX:
+            data = b""
+        self._fed(data)
+        if self._tailBytes > LINE_BYTES_MAX:
             self._ended = True
             number = self._number + len(self._ready) + 1
-            self._fault = f"line {number} is longer than {LINE_OCTETS_MAX} octets"
+            self._fault = f"line {number} is longer than {LINE_BYTES_MAX} bytes"
         if self._ready or self._ended:
             self._wake()
 
@@ -118,23 +118,23 @@ class Lines:
         if waiting is not None:
             waiting.callback(None)
 
-    def _fed(self, octets: bytes) -> None:
-        if not octets:
+    def _fed(self, data: bytes) -> None:
+        if not data:
             self._ended = True
-            octets = b"\n" if self._tail else b""
-        *lines, rest = octets.split(b"\n")
+            data = b"\n" if self._tail else b""
+        *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._tail, lines[0]])
             self._tail.clear()
-            self._tailOctets = 0
+            self._tailBytes = 0
             self._ready.extend(line.removesuffix(b"\r") for line in lines)
         if rest:
             self._tail.append(rest)
-            self._tailOctets += len(rest)
+            self._tailBytes += len(rest)
 
 
 class MadeUp:
-    """``count`` JSON documents of ``size`` octets each (or a little more), all different."""
+    """``count`` JSON documents of ``size`` bytes each (or a little more), all different."""
 
     def __init__(self, count: int, size: int) -> None:
         self._next = 0

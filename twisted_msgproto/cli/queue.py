@@ -91,9 +91,9 @@ def _ls(arguments: SimpleNamespace) -> int:
             "losses": reader.losses,
             "begin": reader.begin(),
             "end": end,
-            "octets": sum(segment.octets for segment in found),
+            "bytes": sum(segment.bytes for segment in found),
             "segments": [
-                {"name": part.name, "begin": part.lo, "end": part.hi, "octets": part.octets}
+                {"name": part.name, "begin": part.lo, "end": part.hi, "bytes": part.bytes}
                 for part in found
             ],
             "consumers": consumers,
@@ -104,9 +104,9 @@ def _ls(arguments: SimpleNamespace) -> int:
     print(f"queue {reader.queue_id}")
     if reader.losses:
         print(f"published messages were lost {reader.losses} times")
-    print(f"offsets {reader.begin()} to {end}, {sum(part.octets for part in found)} octets")
+    print(f"offsets {reader.begin()} to {end}, {sum(part.bytes for part in found)} bytes")
     for part in found:
-        print(f"segment {part.name} offsets {part.lo} to {part.hi}, {part.octets} octets")
+        print(f"segment {part.name} offsets {part.lo} to {part.hi}, {part.bytes} bytes")
     for name, offset in consumers.items():
         print(f"consumer {name} has committed {offset}, {end - offset} behind")
     for lo, hi in damaged:
@@ -132,7 +132,7 @@ def _verify(arguments: SimpleNamespace) -> int:
         facts = asdict(report)
         facts |= {
             "directory": os.fspath(arguments.directory),
-            "octets": report.octets,
+            "bytes": report.nbytes,
             "messages": report.messages,
             "groups": report.groups,
         }
@@ -146,7 +146,7 @@ def _verify(arguments: SimpleNamespace) -> int:
             print(f"damaged: queue {report.queue_id} offsets {lo} to {hi} ({hi - lo} messages)")
         print(
             f"queue {report.queue_id}: offsets {report.begin} to {report.end}, "
-            f"{report.messages} messages in {report.groups} groups, {report.octets} octets, "
+            f"{report.messages} messages in {report.groups} groups, {report.nbytes} bytes, "
             f"{words}"
         )
     return status
@@ -240,7 +240,7 @@ def _mend(arguments: SimpleNamespace) -> int:
         owner = os.stat(place).st_uid
         if owner != os.geteuid():  # its gateway and bridge could not read what this writes
             raise QueueError(f"it belongs to the user {owner}: run this as that user")
-        log = SegmentLog(place, check_octets=0)  # a start publishes what is whole
+        log = SegmentLog(place, check_bytes=0)  # a start publishes what is whole
         log.close()
     except QueueLocked as error:
         print(f"{place}: in use: {error}")

@@ -21,15 +21,15 @@ def iso_time(microseconds: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def text_of(octets: bytes) -> str | None:
+def text_of(data: bytes) -> str | None:
     try:
-        return octets.decode()
+        return data.decode()
     except UnicodeDecodeError:
         return None
 
 
-def base64_of(octets: bytes) -> str:
-    return base64.b64encode(octets).decode()
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def row(message: Message) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def row(message: Message) -> dict[str, Any]:
         "attachments": None
         if attachments is None
         else [
-            {"base64": base64_of(octets)} if (text := text_of(octets)) is None else text
-            for octets in attachments
+            {"base64": base64_of(data)} if (text := text_of(data)) is None else text
+            for data in attachments
         ],
         "truncated": message.truncated,
     }

@@ -17,7 +17,7 @@ import click
 
 from twisted_msgproto.core.errors import ConfigurationError, TimedOut
 
-from ..net.clients.shapes import SIZE_OCTETS, Messages, SendOptions
+from ..net.clients.shapes import SIZE_BYTES, Messages, SendOptions
 from . import INTERRUPTED, USAGE_ERROR
 from .clients import (
     FAILED,
@@ -93,7 +93,7 @@ def options_of(arguments: SimpleNamespace, command: ModuleType) -> SendOptions:
         "replace_invalid": arguments.replace_invalid,
     }
     check_options(arguments.protocol, command, "send" if arguments.call is None else "call", fields)
-    size = arguments.size or SIZE_OCTETS
+    size = arguments.size or SIZE_BYTES
     return SendOptions(
         **fields,
         count=arguments.count,
@@ -150,7 +150,7 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
     "--size",
     metavar="B",
     type=POSITIVE,
-    help=f"octets of a made-up message (default {SIZE_OCTETS})",
+    help=f"bytes of a made-up message (default {SIZE_BYTES})",
 )
 @sending
 @flag("--json", "end with one line of JSON; show no progress")
@@ -183,7 +183,7 @@ def run(arguments: SimpleNamespace) -> int:
 
         messages: Messages
         if arguments.count is not None:
-            messages = MadeUp(arguments.count, options.size or SIZE_OCTETS)
+            messages = MadeUp(arguments.count, options.size or SIZE_BYTES)
         elif sys.stdin is None:
             raise ConfigurationError("there is no input to send; --count N makes messages up")
         else:

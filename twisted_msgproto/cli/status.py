@@ -132,9 +132,9 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     )
     memory = figures["memory"]
     yield (
-        f"memory: {_size(memory['waiting_octets'])} in messages that are not safe yet,"
-        f" {_size(memory['held_octets'])} in unfinished messages and unread output,"
-        f" {_size(memory.get('kept_octets', 0))} kept for sessions"
+        f"memory: {_size(memory['waiting_bytes'])} in messages that are not safe yet,"
+        f" {_size(memory['held_bytes'])} in unfinished messages and unread output,"
+        f" {_size(memory.get('kept_bytes', 0))} kept for sessions"
     )
     yield ""
     if figures["broker"]["queues"]:
@@ -172,7 +172,7 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     yield (
         f"queue {queue['directory']}: messages {queue['begin_offset']} to {queue['end_offset']},"
         f" {queue['waiting_messages']} not on disk yet,"
-        f" {_size(queue['left_octets'])} left of {_size(queue['max_octets'])}"
+        f" {_size(queue['left_bytes'])} left of {_size(queue['max_bytes'])}"
     )
     if before is not None and before["queue"] is not None and seconds > 0:
         more = queue["messages"] - before["queue"]["messages"]
@@ -224,12 +224,12 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _size(octets: int) -> str:
-    """Return a number of octets as people write it: ``9.5 GiB``."""
+def _size(nbytes: int) -> str:
+    """Return a number of bytes as people write it: ``9.5 GiB``."""
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if octets >= size:
-            return f"{octets / size:.1f} {unit}"
-    return f"{octets} octets"
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def _or_dash(value: float | None) -> str:

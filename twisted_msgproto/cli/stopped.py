@@ -57,7 +57,7 @@ class StoppedBroker:
                 space=name.space,
                 name=name.name,
                 waiting=len(rows.places),
-                octets=sum(rows.weights),
+                bytes=sum(rows.weights),
                 oldest=rows.arrived[0] * 1_000_000 if rows.places else None,
                 tries=rows.tries.largest,
             )
@@ -81,7 +81,7 @@ class StoppedBroker:
                 place=letter.place,
                 received_at=arrived[letter.place] * 1_000_000,
                 tries=rows.tries.get(letter.place),
-                octets=len(letter.body),
+                bytes=len(letter.body),
                 fields=texts_of(letter.envelope),
                 body=letter.body,
             )

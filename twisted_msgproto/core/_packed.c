@@ -39,13 +39,13 @@ shift(PyObject *module, PyObject *arguments)
     return result;
 }
 
-/* The octets of one piece, and how many; -1 for what is not plain bytes: packed.py knows the rest. */
+/* The bytes of one piece, and how many; -1 for what is not plain bytes: packed.py knows the rest. */
 static Py_ssize_t
-piece(PyObject *pieces, Py_ssize_t row, char **octets)
+piece(PyObject *pieces, Py_ssize_t row, char **data)
 {
     PyObject *value = PyList_GetItem(pieces, row);
     Py_ssize_t size;
-    if (!value || !PyBytes_Check(value) || PyBytes_AsStringAndSize(value, octets, &size) < 0)
+    if (!value || !PyBytes_Check(value) || PyBytes_AsStringAndSize(value, data, &size) < 0)
         return -1;
     return size;
 }
@@ -57,8 +57,8 @@ bound(PyObject *pieces, Py_ssize_t count, char *bounds, int32_t *total)
     int32_t place = 0;
     memcpy(bounds, &place, sizeof place);
     for (Py_ssize_t row = 0; row < count; row++) {
-        char *octets;
-        const Py_ssize_t size = piece(pieces, row, &octets);
+        char *data;
+        const Py_ssize_t size = piece(pieces, row, &data);
         if (size < 0 || size > INT32_MAX - place)
             return 0;
         place += (int32_t)size;
@@ -91,9 +91,9 @@ spans(PyObject *module, PyObject *pieces)
     }
     char *to = PyBytes_AsString(joined);
     for (Py_ssize_t row = 0; row < count; row++) {
-        char *octets;
-        const Py_ssize_t size = piece(pieces, row, &octets);
-        memcpy(to, octets, (size_t)size);
+        char *data;
+        const Py_ssize_t size = piece(pieces, row, &data);
+        memcpy(to, data, (size_t)size);
         to += size;
     }
     return Py_BuildValue("NN", bounds, joined);

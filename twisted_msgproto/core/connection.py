@@ -88,9 +88,9 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @abstractmethod
     def receive(self, inputs: Inputs, now: float) -> list[Event]:
-        """Read what arrived at ``now``: octets, or the list of frames of one read.
+        """Read what arrived at ``now``: bytes, or the list of frames of one read.
 
-        However the peer's octets are cut, the events say the same in the same order.
+        However the peer's bytes are cut, the events say the same in the same order.
         """
 
     def ended(self, now: float) -> list[Event]:
@@ -173,12 +173,12 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @property
     def held(self) -> int:
-        """Return how many octets of incomplete messages are held."""
+        """Return how many bytes of incomplete messages are held."""
         return 0
 
     @property
     def objects(self) -> int:
-        """Return how many of the octets that are ``held`` did not come: they are the weight of the
+        """Return how many of the bytes that are ``held`` did not come: they are the weight of the
         objects.  A peer that makes us hold these has not sent them, so they are no progress.
         """
         return 0

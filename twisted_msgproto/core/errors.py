@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ERROR_TEXT_OCTETS_MAX = 200
+ERROR_TEXT_BYTES_MAX = 200
 """At most this many characters of what a peer sent are shown in a log line or an error text."""
 
 
@@ -139,13 +139,13 @@ class Fault:
     """A machine's last event: the peer broke the protocol and the connection is to be closed.
 
     ``reason`` is a stable word for counters (``"frame-type"``); ``text`` says it to a person.
-    ``octets`` are the first octets of what was not understood, for the log.  ``limit`` names the
+    ``nbytes`` are the first bytes of what was not understood, for the log.  ``limit`` names the
     limit that was met, where ``reason`` is not its name.
     """
 
     reason: str
     text: str
-    octets: bytes = b""
+    nbytes: bytes = b""
     limit: str = field(default="", compare=False, kw_only=True)
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def shown(octets: bytes | str, limit: int = ERROR_TEXT_OCTETS_MAX) -> str:
+def shown(data: bytes | str, limit: int = ERROR_TEXT_BYTES_MAX) -> str:
     """Return what a peer sent, escaped and cut, fit for a log line."""
-    text = repr(octets[: limit + 1])
+    text = repr(data[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from typing import Final
 
-PIECE_OCTETS: Final = 64 << 10
-"""Shorter reads are joined up to this size: a piece for each would weigh more than its octets."""
+PIECE_BYTES: Final = 64 << 10
+"""Shorter reads are joined up to this size: a piece for each would weigh more than its bytes."""
 
 
 class FrameBuffer:
-    """The octets of a frame that is not here in full, in pieces.
+    """The bytes of a frame that is not here in full, in pieces.
 
     One buffer that grows with each read has to be moved again and again.  A thousand connections
     that do so leave holes in the process's memory, as large as the frames themselves.
 
     Attributes:
-        octets: how many octets are here.
+        bytes: how many bytes are here.
     """
 
-    __slots__ = ("_last", "_pieces", "octets")
+    __slots__ = ("_last", "_pieces", "nbytes")
 
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
         self._last: bytearray | None = None  # are idle most of the time
-        self.octets = 0
+        self.nbytes = 0
 
-    def add(self, octets: bytes) -> None:
-        size = len(octets)
-        self.octets += size
-        if size >= PIECE_OCTETS:
-            self._sealed().append(octets)
+    def add(self, nbytes: bytes) -> None:
+        size = len(nbytes)
+        self.nbytes += size
+        if size >= PIECE_BYTES:
+            self._sealed().append(nbytes)
         elif self._last is None:
-            self._last = bytearray(octets)
+            self._last = bytearray(nbytes)
         else:
-            self._last += octets
-            if len(self._last) >= PIECE_OCTETS:
+            self._last += nbytes
+            if len(self._last) >= PIECE_BYTES:
                 self._sealed()
 
-    def start(self, octets: int) -> bytes:
+    def start(self, nbytes: int) -> bytes:
         first = self._pieces[0] if self._pieces else self._last
-        return b"" if first is None else bytes(first[:octets])
+        return b"" if first is None else bytes(first[:nbytes])
 
     def taken(self) -> list[bytes | bytearray]:
         pieces, last = self._pieces, self._last
         self._pieces = self._last = None
-        self.octets = 0
+        self.nbytes = 0
         if pieces is None:
             return [] if last is None else [last]
         if last is not None:

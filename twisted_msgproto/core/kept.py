@@ -13,15 +13,15 @@ from math import inf
 from sys import getsizeof
 from typing import Final
 
-KEPT_LIMIT: Final = "process-kept-octets"
+KEPT_LIMIT: Final = "process-session-bytes"
 
-KEPT_WEIGHT_OCTETS: Final = 256
-"""What is kept counts as this many octets beside its own: the objects that it is made of."""
+KEPT_WEIGHT_BYTES: Final = 256
+"""What is kept counts as this many bytes beside its own: the objects that it is made of."""
 
-ENTRY_OCTETS: Final = 80
-"""A pair of texts counts as this many octets beside them: its place in a table."""
+ENTRY_BYTES: Final = 80
+"""A pair of texts counts as this many bytes beside them: its place in a table."""
 
-SMALL_OCTETS: Final = 8 << 10
+SMALL_BYTES: Final = 8 << 10
 """A session that keeps no more than this is never refused anything for what others keep."""
 
 CROWDED_SHARE: Final = 1.5
@@ -33,31 +33,31 @@ CROWD: Final = 20
 """Shares are divided by this then, so that all that is added still is half a limit."""
 
 
-def table_octets(texts: Mapping[str, str]) -> int:
+def table_bytes(texts: Mapping[str, str]) -> int:
     """Return what a table of texts occupies: it may be sixty times what came over the wire."""
-    octets = sum(map(getsizeof, texts)) + sum(map(getsizeof, texts.values()))
-    return octets + ENTRY_OCTETS * len(texts)
+    nbytes = sum(map(getsizeof, texts)) + sum(map(getsizeof, texts.values()))
+    return nbytes + ENTRY_BYTES * len(texts)
 
 
 class Kept:
     """What all sessions of a process keep.
 
-    All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each
+    All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_BYTES` for each
     session beside it.
 
     Attributes:
-        limit: octets; above it sessions with more than their share of it are refused.
-        octets: octets that are kept now.
+        limit: bytes; above it sessions with more than their share of it are refused.
+        bytes: bytes that are kept now.
         sessions: sessions which keep anything now; each one's share is limit / sessions.
     """
 
     def __init__(self, limit: float = inf) -> None:
         self.limit = limit
-        self.octets = 0
+        self.nbytes = 0
         self.sessions = 0
 
     def bound(self, limit: float) -> None:
-        """Set the limit to ``limit`` octets unless it is smaller already."""
+        """Set the limit to ``limit`` bytes unless it is smaller already."""
         self.limit = min(self.limit, limit)
 
 
@@ -65,56 +65,56 @@ class Keeping:
     """What one session keeps.
 
     Attributes:
-        octets: octets that it keeps, with the weight of each piece.
+        bytes: bytes that it keeps, with the weight of each piece.
     """
 
-    __slots__ = ("_every", "octets")
+    __slots__ = ("_every", "nbytes")
 
     def __init__(self, every: Kept | None = None) -> None:
         """``every`` counts those of all sessions; without it this one has no bound."""
         self._every = Kept() if every is None else every
-        self.octets = 0
+        self.nbytes = 0
 
-    def fits(self, octets: int) -> bool:
+    def fits(self, nbytes: int) -> bool:
         every = self._every
-        limit, together = every.limit, every.octets + octets
+        limit, together = every.limit, every.nbytes + nbytes
         if together <= limit:
             return True
-        share = limit / (every.sessions + (not self.octets))
+        share = limit / (every.sessions + (not self.nbytes))
         if together > limit * CROWDED_SHARE:
             share /= CROWD
-        return self.octets + octets <= max(SMALL_OCTETS, share)
+        return self.nbytes + nbytes <= max(SMALL_BYTES, share)
 
-    def take(self, octets: int) -> bool:
-        """Keep ``octets`` more if they fit: one call for both, since each message asks."""
+    def take(self, nbytes: int) -> bool:
+        """Keep ``nbytes`` more if they fit: one call for both, since each message asks."""
         every = self._every
-        if every.octets + octets > every.limit and not self.fits(octets):
+        if every.nbytes + nbytes > every.limit and not self.fits(nbytes):
             return False
-        if octets and not self.octets:
+        if nbytes and not self.nbytes:
             every.sessions += 1
-        self.octets += octets
-        every.octets += octets
+        self.nbytes += nbytes
+        every.nbytes += nbytes
         return True
 
-    def add(self, octets: int) -> None:
-        if octets:
+    def add(self, nbytes: int) -> None:
+        if nbytes:
             every = self._every
-            if not self.octets:
+            if not self.nbytes:
                 every.sessions += 1
-            self.octets += octets
-            every.octets += octets
+            self.nbytes += nbytes
+            every.nbytes += nbytes
 
-    def remove(self, octets: int) -> None:
-        if octets:
+    def remove(self, nbytes: int) -> None:
+        if nbytes:
             every = self._every
-            self.octets -= octets
-            every.octets -= octets
-            if not self.octets:
+            self.nbytes -= nbytes
+            every.nbytes -= nbytes
+            if not self.nbytes:
                 every.sessions -= 1
 
     def clear(self) -> None:
         """Keep nothing more: the connection has gone.  What is still added or removed after that,
         by those who hear of it late, is counted nowhere.
         """
-        self.remove(self.octets)
+        self.remove(self.nbytes)
         self._every = Kept()

@@ -16,7 +16,7 @@ from .named import closest
 
 
 class Limit(NamedTuple):
-    """A limit has a name, a default, a unit ("octets", "s", "messages", …) and a reason to
+    """A limit has a name, a default, a unit ("bytes", "s", "messages", …) and a reason to
     exist.
     """
 
@@ -30,8 +30,8 @@ class Limit(NamedTuple):
 
 def amount(value: float, unit: str) -> str:
     """Return ``value`` as people write it: ``64 MiB``, ``16 KiB/s``, ``10,000 connections``."""
-    if unit.startswith("octets") and value:
-        rest = unit.removeprefix("octets")
+    if unit.startswith("bytes") and value:
+        rest = unit.removeprefix("bytes")
         for size, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value % size == 0:
                 return f"{value // size:,.0f} {name}{rest}"
@@ -43,7 +43,7 @@ class Limits(Mapping[str, float]):
     """The limits in force: a table of :class:`Limit`, and the values that an operator
     changed.
 
-    ``limits["json-octets"]`` is the value in force.  A value keeps the type of its
+    ``limits["json-bytes"]`` is the value in force.  A value keeps the type of its
     default: an integer limit stays an integer.
     """
 

@@ -52,8 +52,8 @@ class MessageBatch:
     queue keeps it; :class:`Message`, the table and every reader do without it.  A row has one only
     when it is for a broker's queue.
 
-    ``octets`` says how much the batch counts against memory limits while it waits for the disk: the
-    payload octets as they came from the wire.  It is a measure for limits, not an exact size.
+    ``nbytes`` says how much the batch counts against memory limits while it waits for the disk: the
+    payload bytes as they came from the wire.  It is a measure for limits, not an exact size.
     ``weight`` is what it counts beside them, for what was read into many small objects.
     """
 
@@ -64,7 +64,7 @@ class MessageBatch:
     session: str | None = None
     client_id: str | None = None
     count: int = 0
-    octets: int = 0
+    nbytes: int = 0
     message_id: Sequence[int] | Sequence[str | None] | None = None
     destination: Sequence[str | None] | None = None
     fields: Sequence[Fields | None] | None = None

@@ -34,19 +34,19 @@ V = TypeVar("V")
 
 
 def spans_python(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return the bounds of ``pieces`` as they stand in memory, and all their octets.
+    """Return the bounds of ``pieces`` as they stand in memory, and all their bytes.
 
-    Raises TypeError for something other than octets, and OverflowError beyond 31 bits.
+    Raises TypeError for something other than bytes, and OverflowError beyond 31 bits.
     """
     bounds = [*accumulate(map(len, pieces), initial=0)]
     try:
         written = struct.pack(f"{len(bounds)}i", *bounds)
     except struct.error:
         raise OverflowError("places are signed 32-bit integers") from None
-    octets = b"".join(pieces)
-    if bounds[-1] != len(octets):
-        raise TypeError("something other than octets")
-    return written, octets
+    data = b"".join(pieces)
+    if bounds[-1] != len(data):
+        raise TypeError("something other than bytes")
+    return written, data
 
 
 def spans_compiled(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -103,28 +103,28 @@ class Packed(Sequence[V], Generic[V]):
         return repr(self.values())
 
 
-class PackedOctets(Packed[bytes]):
-    """Rows of octets that lie side by side in a buffer; they are never changed.
+class PackedBytes(Packed[bytes]):
+    """Rows of bytes that lie side by side in a buffer; they are never changed.
 
-    Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
+    Row ``k`` stands in ``bytes[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
     they are signed 32-bit integers (``array("i")``) that never decrease.
     """
 
-    __slots__ = ("bounds", "octets")
+    __slots__ = ("bounds", "nbytes")
 
-    def __init__(self, octets: bytes, bounds: array[int]) -> None:
-        self.octets = octets
+    def __init__(self, data: bytes, bounds: array[int]) -> None:
+        self.nbytes = data
         self.bounds = bounds
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def value(self, row: int) -> bytes:
-        return self.octets[self.bounds[row] : self.bounds[row + 1]]
+        return self.nbytes[self.bounds[row] : self.bounds[row + 1]]
 
     def values(self) -> list[bytes]:
-        octets = self.octets
-        return [octets[start:end] for start, end in pairwise(self.bounds)]
+        nbytes = self.nbytes
+        return [nbytes[start:end] for start, end in pairwise(self.bounds)]
 
     def text(self, row: int) -> str:
         return self.value(row).decode()
@@ -133,7 +133,7 @@ class PackedOctets(Packed[bytes]):
 class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
     """64-bit integers that never change: ``PackedNumbers("q", numbers)``.
 
-    Octets are interpreted as numbers in the machine's own byte order.
+    Bytes are interpreted as numbers in the machine's own byte order.
     """
 
     __slots__ = ()
@@ -151,7 +151,7 @@ class PackedMaps(Packed[dict[str, str]]):
 
     __slots__ = ("bounds", "items", "keys")
 
-    def __init__(self, bounds: array[int], keys: PackedOctets, items: PackedOctets) -> None:
+    def __init__(self, bounds: array[int], keys: PackedBytes, items: PackedBytes) -> None:
         """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
         self.bounds = bounds
         self.keys = keys
@@ -165,7 +165,7 @@ class PackedMaps(Packed[dict[str, str]]):
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 
 
-def joined(parts: Sequence[PackedOctets]) -> PackedOctets:
+def joined(parts: Sequence[PackedBytes]) -> PackedBytes:
     """All rows of ``parts``, in one buffer that holds nothing else unless it is a part's own."""
     if len(parts) == 1:
         return parts[0]
@@ -173,8 +173,8 @@ def joined(parts: Sequence[PackedOctets]) -> PackedOctets:
     for part in parts:
         place = bounds.pop()  # the part's first bound is the last one of the part before
         bounds.frombytes(shift(part.bounds, place - part.bounds[0]))
-    octets = b"".join([part.octets[part.bounds[0] : part.bounds[-1]] for part in parts])
-    return PackedOctets(octets, bounds)
+    data = b"".join([part.nbytes[part.bounds[0] : part.bounds[-1]] for part in parts])
+    return PackedBytes(data, bounds)
 
 
 def kept_packed(values: object) -> bool:

@@ -36,7 +36,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
         "{text}; is a server of this protocol running at {endpoint}?",
     ),
     (
-        r"^ProtocolViolation: |ended: version octet|ended: unknown|not '1' or '2'",
+        r"^ProtocolViolation: |ended: version byte|ended: unknown|not '1' or '2'",
         "what the server at {endpoint} says is not this protocol ({text})",
     ),
     (
@@ -223,8 +223,8 @@ TLS_BEGINS: Final = b"\x16\x03"
 TLS_HERE: Final = "it speaks TLS, and this endpoint does not"
 
 
-def speaks_tls(octets: bytes) -> bool:
-    return octets[:2] == TLS_BEGINS
+def speaks_tls(data: bytes) -> bool:
+    return data[:2] == TLS_BEGINS
 
 
 PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (

@@ -21,13 +21,13 @@ DEPTH_MAX: Final = 64
 
 CHECKED_DEPTH_MAX: Final = 512
 
-CHECKED_AT_ONCE_OCTETS: Final = 65_536
+CHECKED_AT_ONCE_BYTES: Final = 65_536
 """Up to this size a document is checked by the standard library, in a few milliseconds."""
 
-CHUNK_OCTETS: Final = 4096
+CHUNK_BYTES: Final = 4096
 """:class:`JsonCheck` reads this much before it checks again how much work it may still do."""
 
-STEP_OCTETS: Final = 24
+STEP_BYTES: Final = 24
 """:class:`JsonCheck` reads about this much in a microsecond, where nothing stops it."""
 
 RUN_LEVELS: Final = 2
@@ -47,22 +47,22 @@ _NO_LONE_SURROGATE: Final = re.compile(
 
 
 class NotJson(ValueError):
-    """The octets are no JSON text in UTF-8."""
+    """The bytes are no JSON text in UTF-8."""
 
 
 class JsonRefused(ValueError):
-    """The octets are JSON, and we refuse it: too large, too deep, a duplicate key, …"""
+    """The bytes are JSON, and we refuse it: too large, too deep, a duplicate key, …"""
 
 
 def parse_json(
     source: bytes | str,
-    octets_max: int,
+    bytes_max: int,
     depth_max: int = DEPTH_MAX,
     containers_max: int | None = None,
 ) -> Any:
-    """Return the value of a JSON text, given as octets in UTF-8 or already decoded.
+    """Return the value of a JSON text, given as bytes in UTF-8 or already decoded.
 
-    Raises NotJson, or JsonRefused for what is above ``octets_max`` (of decoded text: characters) or
+    Raises NotJson, or JsonRefused for what is above ``bytes_max`` (of decoded text: characters) or
     ``depth_max``, has more objects and arrays than ``containers_max``, a key twice, an integer of
     more than :data:`INTEGER_DIGITS_MAX` digits, a number too large for a float, or a lone
     surrogate.
@@ -70,8 +70,8 @@ def parse_json(
     Objects and arrays take most of the time: a megabyte of nothing else takes a sixth of a second,
     a megabyte with 10,000 of them and otherwise numbers or texts a fifth of that.
     """
-    if len(source) > octets_max:
-        raise JsonRefused(f"{len(source)} octets of JSON are above the limit of {octets_max}")
+    if len(source) > bytes_max:
+        raise JsonRefused(f"{len(source)} bytes of JSON are above the limit of {bytes_max}")
     try:
         text = source if isinstance(source, str) else source.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -90,20 +90,20 @@ def parse_json(
     return value
 
 
-def check_json(octets: bytes, depth_max: int = CHECKED_DEPTH_MAX) -> None:
-    """Check that octets are a JSON text that another program can read.
+def check_json(data: bytes, depth_max: int = CHECKED_DEPTH_MAX) -> None:
+    """Check that bytes are a JSON text that another program can read.
 
     Numbers may have any size and keys may stand twice: that is JSON.  Raises NotJson for what is
     none, JsonRefused for what is deeper than ``depth_max``.  A large document takes long:
     :class:`JsonCheck` checks it in slices.
     """
-    if len(octets) > CHECKED_AT_ONCE_OCTETS:
-        check = JsonCheck(octets, depth_max)
+    if len(data) > CHECKED_AT_ONCE_BYTES:
+        check = JsonCheck(data, depth_max)
         while not check.done:
             check.go_on(1)
         return
     try:
-        text = octets.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise NotJson(f"not JSON: {error}") from None
     if text.count("[") + text.count("{") > depth_max:
@@ -244,21 +244,21 @@ class _Place(Enum):
 
 
 class JsonCheck:
-    """A check in slices that octets are a JSON text; it says the same as :func:`check_json`.
+    """A check in slices that bytes are a JSON text; it says the same as :func:`check_json`.
 
     Nothing is built: it holds one chunk of text and the list of open containers.
 
     Attributes:
-        done: the octets are JSON to their end.
+        done: the bytes are JSON to their end.
     """
 
     __slots__ = (
         "_at",
+        "_bytes",
         "_chunk",
         "_decode",
         "_depth_max",
         "_inside",
-        "_octets",
         "_place",
         "_quoted",
         "_rest",
@@ -266,12 +266,12 @@ class JsonCheck:
     )
 
     def __init__(
-        self, octets: bytes, depth_max: int = CHECKED_DEPTH_MAX, chunk_octets: int = CHUNK_OCTETS
+        self, data: bytes, depth_max: int = CHECKED_DEPTH_MAX, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         self.done = False
-        self._octets = octets
-        self._at = 0  # octets that were decoded
-        self._chunk = chunk_octets
+        self._bytes = data
+        self._at = 0  # bytes that were decoded
+        self._chunk = chunk_bytes
         self._depth_max = depth_max
         self._decode = getincrementaldecoder("utf-8")().decode
         self._inside: list[str] = []  # the brackets that are open, outermost first
@@ -284,18 +284,18 @@ class JsonCheck:
         ``work``.
 
         ``work`` is in steps of about a microsecond: a token checked by itself is one, and so are
-        :data:`STEP_OCTETS` octets of any kind.  The last chunk may use more than was left.  Raises
+        :data:`STEP_BYTES` bytes of any kind.  The last chunk may use more than was left.  Raises
         as :func:`check_json` does.
         """
         while work > 0 and not self.done:
-            chunk = self._octets[self._at : self._at + self._chunk]
+            chunk = self._bytes[self._at : self._at + self._chunk]
             self._at += self._chunk
-            last = self._at >= len(self._octets)
+            last = self._at >= len(self._bytes)
             try:
                 text = self._rest + self._decode(chunk, last)
             except UnicodeDecodeError as error:
                 raise NotJson(f"not JSON: {error.reason}") from None
-            work -= self._read(text, last) + len(chunk) // STEP_OCTETS + 1
+            work -= self._read(text, last) + len(chunk) // STEP_BYTES + 1
             self.done = last
         return work
 
@@ -367,7 +367,7 @@ class JsonCheck:
             self._place = _Place.AFTER_VALUE if inside else _Place.END
 
     def _wrong(self, text: str, at: int) -> NotJson:
-        return NotJson(f"not JSON near octet {min(self._at, len(self._octets)) - len(text) + at}")
+        return NotJson(f"not JSON near byte {min(self._at, len(self._bytes)) - len(text) + at}")
 
 
 _FIRST: Final = {"[": _Place.FIRST_VALUE, "{": _Place.FIRST_KEY}

@@ -1,8 +1,8 @@
-/* Finds whole frames in octets: the compiled form of the two loops of scan.py in which a reader
+/* Finds whole frames in bytes: the compiled form of the two loops of scan.py in which a reader
  * spends its time.  scan.py is the reference, says what the functions mean, and does the work
  * where this module was not built; the tests hold both to the same answers.
  *
- * Octets are peers': a length among them is any number below 2^32.  So places and limits are
+ * Bytes are peers': a length among them is any number below 2^32.  So places and limits are
  * `long long` on every machine.  No place is above 2^31 + 2^32 + 10, and no sum or difference of
  * places overflows.
  */
@@ -17,33 +17,33 @@
 /* What the functions take and give; scan.py wants the same number.  Raise both together. */
 enum { FORM = 5 };
 
-enum { HEADER_OCTETS = 10, WINDOW_OCTETS = 6, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024,
+enum { HEADER_BYTES = 10, WINDOW_BYTES = 6, LENGTH_BYTES = 4, PAIRS_MAX = 64, FIRST_BYTES = 1024,
        FRAMES_AHEAD = 6 };
 
-/* Octets which are gathered. */
+/* Bytes which are gathered. */
 typedef struct {
-    unsigned char *octets;
+    unsigned char *data;
     size_t size, room;
 } Gathered;
 
 static int
-gather(Gathered *into, const void *octets, size_t size)
+gather(Gathered *into, const void *data, size_t size)
 {
     if (!size)
         return 0;
     if (into->size + size > into->room) {
-        size_t room = into->room ? into->room : FIRST_OCTETS;
+        size_t room = into->room ? into->room : FIRST_BYTES;
         while (room < into->size + size)
             room *= 2;
-        void *larger = PyMem_Realloc(into->octets, room);
+        void *larger = PyMem_Realloc(into->data, room);
         if (!larger) {
             PyErr_NoMemory();
             return -1;
         }
-        into->octets = larger;
+        into->data = larger;
         into->room = room;
     }
-    memcpy(into->octets + into->size, octets, size);
+    memcpy(into->data + into->size, data, size);
     into->size += size;
     return 0;
 }
@@ -59,26 +59,26 @@ gather_bound(Gathered *into, size_t bound)
 static PyObject *
 taken(Gathered *from)
 {
-    return PyBytes_FromStringAndSize((char *)from->octets, (Py_ssize_t)from->size);
+    return PyBytes_FromStringAndSize((char *)from->data, (Py_ssize_t)from->size);
 }
 
 static uint32_t
-number_at(const unsigned char *octets)
+number_at(const unsigned char *data)
 {
-    return (uint32_t)octets[0] << 24 | (uint32_t)octets[1] << 16 | (uint32_t)octets[2] << 8
-           | octets[3];
+    return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8
+           | data[3];
 }
 
 /* Whether a frame's version and type stand at the position; 0 with an exception set if not. */
 static int
-are_within(const Py_buffer *octets, long long position, long long stop)
+are_within(const Py_buffer *data, long long position, long long stop)
 {
-    if (octets->len > INT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "more octets than 31-bit places can tell apart");
+    if (bytes->len > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more data than 31-bit places can tell apart");
         return 0;
     }
-    if (position < 0 || position > octets->len - 2 || stop > octets->len) {
-        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+    if (position < 0 || position > bytes->len - 2 || stop > bytes->len) {
+        PyErr_SetString(PyExc_ValueError, "positions outside of the data");
         return 0;
     }
     return 1;
@@ -86,20 +86,20 @@ are_within(const Py_buffer *octets, long long position, long long stop)
 
 /* 1 for UTF-8, 0 for what is none, -1 with an exception set. */
 static int
-is_utf8(const unsigned char *octets, size_t size)
+is_utf8(const unsigned char *data, size_t size)
 {
     size_t at = 0;
     for (; at + 8 <= size; at += 8) {
         uint64_t word;
-        memcpy(&word, octets + at, 8);
+        memcpy(&word, data + at, 8);
         if (word & UINT64_C(0x8080808080808080))
             break;
     }
-    while (at < size && octets[at] < 0x80)
+    while (at < size && data[at] < 0x80)
         at++;
     if (at == size)
         return 1;
-    PyObject *text = PyUnicode_DecodeUTF8((const char *)octets, (Py_ssize_t)size, NULL);
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)size, NULL);
     if (text) {
         Py_DECREF(text);
         return 1;
@@ -112,17 +112,17 @@ is_utf8(const unsigned char *octets, size_t size)
 
 /* Have the processor fetch what will be read soon; a hint, which may be wrong. */
 static void
-fetch(const unsigned char *octets, long long position, long long end)
+fetch(const unsigned char *data, long long position, long long end)
 {
 #ifdef __GNUC__
     if (position < end)
-        __builtin_prefetch(octets + position);
+        __builtin_prefetch(data + position);
 #endif
 }
 
 /* One text of a pair: where it stands. */
 typedef struct {
-    const unsigned char *octets;
+    const unsigned char *data;
     uint32_t size;
 } Text;
 
@@ -171,7 +171,7 @@ are_numbers(PyObject *const *arguments, Py_ssize_t count, long long *numbers, Py
 
 /* The J frames between the positions, W frames among them, as columns; 0 with an exception set. */
 static int
-fill_columns(const unsigned char *octets, long long position, long long end, Py_ssize_t count,
+fill_columns(const unsigned char *data, long long position, long long end, Py_ssize_t count,
              long long size, PyObject *columns[3])
 {
     columns[0] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
@@ -183,21 +183,21 @@ fill_columns(const unsigned char *octets, long long position, long long end, Py_
     char *const bodies = PyBytes_AsString(columns[2]), *body = bodies;
     memset(bounds, 0, sizeof(int32_t));
     while (position < end) {
-        const unsigned char *frame = octets + position;
+        const unsigned char *frame = data + position;
         if (frame[1] == 'W') {
-            position += WINDOW_OCTETS;
+            position += WINDOW_BYTES;
             continue;
         }
         const int64_t sequence = number_at(frame + 2);
         const size_t length = number_at(frame + 6);
         memcpy(sequences, &sequence, sizeof sequence);
         sequences += sizeof sequence;
-        memcpy(body, frame + HEADER_OCTETS, length);
+        memcpy(body, frame + HEADER_BYTES, length);
         body += length;
         const int32_t bound = (int32_t)(body - bodies);
         bounds += sizeof bound;
         memcpy(bounds, &bound, sizeof bound);
-        position += HEADER_OCTETS + (long long)length;
+        position += HEADER_BYTES + (long long)length;
     }
     return 1;
 }
@@ -212,16 +212,16 @@ json_columns(PyObject *module, PyObject *const *arguments, Py_ssize_t given_coun
     if (!are_numbers(arguments, given_count, numbers, NUMBERS)
         || PyObject_GetBuffer(arguments[0], &given, PyBUF_SIMPLE))
         return NULL;
-    const unsigned char *octets = given.buf;
+    const unsigned char *data = given.buf;
     const long long start = numbers[POSITION], stop = numbers[STOP], end = given.len;
     long long position = start, size = 0, needed = 0;
     Py_ssize_t count = 0;
     PyObject *columns[3] = {0}, *result = NULL, *windows = PyList_New(0);
     if (!windows || !are_within(&given, position, stop))
         goto done;
-    const unsigned char version = octets[position];
-    while (count < numbers[COUNT_MAX] && position < stop && position + HEADER_OCTETS <= end) {
-        const unsigned char *frame = octets + position;
+    const unsigned char version = data[position];
+    while (count < numbers[COUNT_MAX] && position < stop && position + HEADER_BYTES <= end) {
+        const unsigned char *frame = data + position;
         if (frame[0] != version)
             break;
         if (frame[1] == 'W') {
@@ -231,12 +231,12 @@ json_columns(PyObject *module, PyObject *const *arguments, Py_ssize_t given_coun
                 break;
             if (append_window(windows, count, window))
                 goto done;
-            position += WINDOW_OCTETS;
+            position += WINDOW_BYTES;
             continue;
         }
         if (frame[1] != 'J')
             break;
-        const long long length = number_at(frame + 6), whole = HEADER_OCTETS + length;
+        const long long length = number_at(frame + 6), whole = HEADER_BYTES + length;
         if (whole > end - position) {
             needed = whole;
             break;
@@ -245,9 +245,9 @@ json_columns(PyObject *module, PyObject *const *arguments, Py_ssize_t given_coun
         size += length;
         count++;
         /* The next headers stand there if the next frames are about as large as this one. */
-        fetch(octets, position + FRAMES_AHEAD * whole, end);
+        fetch(data, position + FRAMES_AHEAD * whole, end);
     }
-    if (fill_columns(octets, start, position, count, size, columns)) {
+    if (fill_columns(data, start, position, count, size, columns)) {
         PyObject *const items[] = {
             PyLong_FromLongLong(position), columns[0], columns[1], columns[2], windows,
             PyLong_FromLongLong(needed),
@@ -265,17 +265,17 @@ done:
 
 /* Read the text at *position and go behind it: 1 if it is whole, within its limit and UTF-8. */
 static int
-read_text(const unsigned char *octets, long long end, long long *position, long long size_max,
+read_text(const unsigned char *data, long long end, long long *position, long long size_max,
           Text *text)
 {
-    if (end - *position < LENGTH_OCTETS)
+    if (end - *position < LENGTH_BYTES)
         return 0;
-    text->size = number_at(octets + *position);
-    text->octets = octets + *position + LENGTH_OCTETS;
-    if (text->size > size_max || text->size > end - *position - LENGTH_OCTETS)
+    text->size = number_at(data + *position);
+    text->data = data + *position + LENGTH_BYTES;
+    if (text->size > size_max || text->size > end - *position - LENGTH_BYTES)
         return 0;
-    *position += LENGTH_OCTETS + (long long)text->size;
-    return is_utf8(text->octets, text->size);
+    *position += LENGTH_BYTES + (long long)text->size;
+    return is_utf8(text->data, text->size);
 }
 
 static int
@@ -283,7 +283,7 @@ is_among(const Text *text, const Text *others, uint32_t count)
 {
     for (uint32_t row = 0; row < count; row++)
         if (others[row].size == text->size
-            && !memcmp(others[row].octets, text->octets, text->size))
+            && !memcmp(others[row].data, text->data, text->size))
             return 1;
     return 0;
 }
@@ -296,7 +296,7 @@ data_columns(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "y*LLLLLLLL", &given, &position, &stop, &count_max,
                           &pairs_stop, &pairs_max, &key_max, &value_max, &size_max))
         return NULL;
-    const unsigned char *octets = given.buf;
+    const unsigned char *data = given.buf;
     const long long end = given.len;
     enum { SEQUENCES, PAIRS, KEY_BOUNDS, KEYS, VALUE_BOUNDS, VALUES, COLUMNS };
     Gathered columns[COLUMNS] = {{0}};
@@ -308,23 +308,23 @@ data_columns(PyObject *module, PyObject *arguments)
         goto done;
     if (pairs_max > PAIRS_MAX)
         pairs_max = PAIRS_MAX;
-    const unsigned char version = octets[position], kind = octets[position + 1];
+    const unsigned char version = data[position], kind = data[position + 1];
     if (gather_bound(&columns[PAIRS], 0) || gather_bound(&columns[KEY_BOUNDS], 0)
         || gather_bound(&columns[VALUE_BOUNDS], 0))
         goto done;
     for (; count_max > 0 && position < stop && pairs < pairs_stop
-           && position + HEADER_OCTETS <= end;
+           && position + HEADER_BYTES <= end;
          count_max--) {
-        const unsigned char *frame = octets + position;
+        const unsigned char *frame = data + position;
         if (frame[0] != version || frame[1] != kind)
             break;
         uint32_t count = number_at(frame + 6);
-        long long at = position + HEADER_OCTETS;
+        long long at = position + HEADER_BYTES;
         unusual = count > pairs_max;
         for (uint32_t pair = 0; !unusual && pair < count; pair++) {
-            int usual = read_text(octets, end, &at, key_max, &keys[pair]);
+            int usual = read_text(data, end, &at, key_max, &keys[pair]);
             if (usual > 0)
-                usual = read_text(octets, end, &at, value_max, &values[pair]);
+                usual = read_text(data, end, &at, value_max, &values[pair]);
             if (usual < 0)
                 goto done;
             unusual = !usual || is_among(&keys[pair], keys, pair);
@@ -334,9 +334,9 @@ data_columns(PyObject *module, PyObject *arguments)
             break;
         }
         for (uint32_t pair = 0; pair < count; pair++) {
-            if (gather(&columns[KEYS], keys[pair].octets, keys[pair].size)
+            if (gather(&columns[KEYS], keys[pair].data, keys[pair].size)
                 || gather_bound(&columns[KEY_BOUNDS], columns[KEYS].size)
-                || gather(&columns[VALUES], values[pair].octets, values[pair].size)
+                || gather(&columns[VALUES], values[pair].data, values[pair].size)
                 || gather_bound(&columns[VALUE_BOUNDS], columns[VALUES].size))
                 goto done;
         }
@@ -356,7 +356,7 @@ data_columns(PyObject *module, PyObject *arguments)
 done:
     for (int column = 0; column < COLUMNS; column++) {
         Py_XDECREF(found[column]);
-        PyMem_Free(columns[column].octets);
+        PyMem_Free(columns[column].data);
     }
     PyBuffer_Release(&given);
     return result;

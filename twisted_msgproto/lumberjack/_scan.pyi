@@ -3,7 +3,7 @@
 FORM: int
 
 def json_columns(
-    octets: bytes,
+    data: bytes,
     position: int,
     stop: int,
     count_max: int,
@@ -12,7 +12,7 @@ def json_columns(
     /,
 ) -> tuple[int, bytes, bytes, bytes, list[tuple[int, int]], int]: ...
 def data_columns(
-    octets: bytes,
+    data: bytes,
     position: int,
     stop: int,
     count_max: int,

@@ -4,7 +4,7 @@ A line that is a JSON object is sent as it is.  Any other line (text, a number, 
 :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes the document
 ``{"message": LINE}``.  In version 1 of the protocol every line becomes the pair ``line``.
 
-Neither carries octets that are not UTF-8: such a line is refused, or changed where the operator
+Neither carries bytes that are not UTF-8: such a line is refused, or changed where the operator
 asks for that.
 """
 
@@ -162,7 +162,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
             "backoff-most": BACKOFF_MOST_SECONDS,
             # What waits is bounded by what we read ahead, however long the lines are.
             "unsent-events": UNBOUNDED,
-            "unsent-octets": UNBOUNDED,
+            "unsent-bytes": UNBOUNDED,
         },
     )
     waiting: deque[Deferred[None]] = deque()

@@ -24,7 +24,7 @@ READER_LIMITS: Final = (
         "s",
         "while v2 writers wait they get an ack 0 at this interval; 0 = off (LJ-14)",
     ),
-    Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
+    Limit("idle-close", 120.0, "s", "no byte for this long in mid-frame ends it; 0 = off (LJ-17)"),
 )
 """:class:`Reader` has these limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
 
@@ -38,7 +38,7 @@ class JsonReceived:
 
     sequences: Sequence[int]
     bodies: Sequence[bytes]
-    octets: int
+    nbytes: int
     position: int
 
 
@@ -48,7 +48,7 @@ class DataReceived:
 
     sequences: Sequence[int]
     pairs: Sequence[dict[str, str]]
-    octets: int
+    nbytes: int
     position: int
 
 
@@ -136,15 +136,15 @@ WINDOW_DEFAULT: Final = 2048
 COMPRESS_DEFAULT: Final = 3
 """This is zlib's level by default (``LJ-18``)."""
 
-FRAME_OCTETS: Final = 10
-"""A data frame needs this many octets beside its document; with encoded pairs it is 4 less."""
+FRAME_BYTES: Final = 10
+"""A data frame needs this many bytes beside its document; with encoded pairs it is 4 less."""
 
 WRITER_LIMITS: Final = (
     *wire.LIMITS,
-    Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
+    Limit("window-bytes", 4 << 20, "bytes", "one window's frames, not compressed (LJ-18)", 1),
     Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
     Limit("unsent-events", 100_000, "events", "that wait to be written; send fails above", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "that wait to be written; send fails above", 1),
+    Limit("unsent-bytes", 64 << 20, "bytes", "that wait to be written; send fails above", 1),
 )
 """:class:`Writer` has these limits; it never writes events above those of the reader."""
 
@@ -158,13 +158,13 @@ class Parcel:
 
     Attributes:
         payloads: documents, or encoded pairs; never changed.
-        octets: the frames of all of them, not compressed.
+        bytes: the frames of all of them, not compressed.
         token: the caller's own; whoever waits for the acknowledgement.
         written: how many of the first are acknowledged or in flight.
     """
 
     payloads: Sequence[bytes]
-    octets: int
+    nbytes: int
     token: Any = None
     written: int = 0
     acknowledged: int = 0
@@ -286,5 +286,5 @@ class WriterCounters:
     acknowledged: int = 0
     acks: int = 0
     keepalives: int = 0
-    octets: int = 0
-    octets_uncompressed: int = 0
+    bytes: int = 0
+    bytes_uncompressed: int = 0

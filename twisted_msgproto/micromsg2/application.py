@@ -27,7 +27,7 @@ from ..core.limits import Limit, Limits
 from ..net.broker import ServedBroker
 from ..net.broker.forms import fields_of
 from .letters import (
-    FILTERED_OCTETS,
+    FILTERED_BYTES,
     NO_NOTES,
     Envelopes,
     Glance,
@@ -60,11 +60,11 @@ COUNTED_STEPS: Final = 2_000
 
 MESSAGE_STEPS: Final = 20
 
-SUBSCRIPTION_OCTETS: Final = 512
-"""A subscription weighs this many octets beside its destination and its filter."""
+SUBSCRIPTION_BYTES: Final = 512
+"""A subscription weighs this many bytes beside its destination and its filter."""
 
-PLACE_OCTETS: Final = 8
-"""A subscriber keeps this many octets for a message that waits for it; the message itself is shared
+PLACE_BYTES: Final = 8
+"""A subscriber keeps this many bytes for a message that waits for it; the message itself is shared
 with all others, and counted once.
 """
 
@@ -74,7 +74,7 @@ LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
     *QUEUE_LIMITS,
     Limit("subscriber-messages", 10_000, "messages", "waiting for one topic subscriber (MM-32)", 1),
-    Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
+    Limit("subscriber-bytes", 16 << 20, "bytes", "waiting for one topic subscriber", 1),
 )
 
 FILTER_CONDITIONS: Final = 32
@@ -119,8 +119,8 @@ class Consumer(Protocol):
 
 
 def _weight(destination: str, chosen: Filter | None) -> int:
-    octets = SUBSCRIPTION_OCTETS + getsizeof(destination)
-    return octets if chosen is None else octets + chosen.weight
+    nbytes = SUBSCRIPTION_BYTES + getsizeof(destination)
+    return nbytes if chosen is None else nbytes + chosen.weight
 
 
 class Subscriber:
@@ -136,7 +136,7 @@ class Subscriber:
     """
 
     __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
-                 "waiting_octets")  # fmt: skip
+                 "waiting_bytes")  # fmt: skip
 
     def __init__(self, consumer: Consumer, counters: dict[str, int], every: Kept) -> None:
         self._counters = counters
@@ -144,7 +144,7 @@ class Subscriber:
         self.consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
-        self.waiting_octets = 0
+        self.waiting_bytes = 0
         self.in_flight: dict[int, int | None] = {}
         self.held = 0
 
@@ -333,7 +333,7 @@ class Broker:
                 name,
                 lambda letter: condition.matches(read(letter)),
                 lambda letter: (
-                    checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_OCTETS)
+                    checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_BYTES)
                 ),
             )
         except TooManyQueues as error:
@@ -450,11 +450,11 @@ class Broker:
         for destination, properties, text, payload, notes in rows:
             if text != last:
                 last, address = text, encode_address(destination, text)
-                weight = len(text) // FILTERED_OCTETS
+                weight = len(text) // FILTERED_BYTES
             self._order += 1
             frames = encode_unnumbered(address, payload)
-            octets = weight_of(address, payload, notes)
-            to.append(Routed(self._order, frames, octets, properties, notes, weight))
+            nbytes = weight_of(address, payload, notes)
+            to.append(Routed(self._order, frames, nbytes, properties, notes, weight))
             self.counters["topics_published"] += 1
             steps += MESSAGE_STEPS
             if steps >= COUNTED_STEPS:
@@ -496,32 +496,32 @@ class Broker:
     def _too_much_for_all(self, subscriber: Subscriber) -> bool:
         every = self._every
         return (
-            every.octets > every.limit
+            every.nbytes > every.limit
             and bool(subscriber.waiting)
-            and not subscriber.kept.fits(subscriber.waiting_octets)
+            and not subscriber.kept.fits(subscriber.waiting_bytes)
         )
 
     def _wait(self, subscriber: Subscriber, messages: list[Routed]) -> None:
-        octets, new = 0, 0
+        nbytes, new = 0, 0
         for message in messages:
-            octets += message.octets
+            nbytes += message.nbytes
             if not message.waiters:
-                new += message.octets
+                new += message.nbytes
             message.waiters += 1
         subscriber.waiting.extend(messages)
-        subscriber.waiting_octets += octets
-        subscriber.kept.add(PLACE_OCTETS * len(messages))
+        subscriber.waiting_bytes += nbytes
+        subscriber.kept.add(PLACE_BYTES * len(messages))
         self._waiting.add(new)
 
     def _waited(self, subscriber: Subscriber, messages: Collection[Routed]) -> None:
-        octets, done = 0, 0
+        nbytes, done = 0, 0
         for message in messages:
-            octets += message.octets
+            nbytes += message.nbytes
             message.waiters -= 1
             if not message.waiters:
-                done += message.octets
-        subscriber.waiting_octets -= octets
-        subscriber.kept.remove(PLACE_OCTETS * len(messages))
+                done += message.nbytes
+        subscriber.waiting_bytes -= nbytes
+        subscriber.kept.remove(PLACE_BYTES * len(messages))
         self._waiting.remove(done)
 
     def _end(self, subscriber: Subscriber, error: Exception) -> None:
@@ -536,7 +536,7 @@ class Broker:
             subscriber.spread(messages)
         if (
             len(waiting) > self._limits["subscriber-messages"]
-            or subscriber.waiting_octets > self._limits["subscriber-octets"]
+            or subscriber.waiting_bytes > self._limits["subscriber-bytes"]
         ):
             self._drop(subscriber)
 

@@ -124,11 +124,11 @@ def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) ->
 def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) -> str:
     destination = options.destination or DESTINATION
     try:
-        octets = write_properties(properties)
+        nbytes = write_properties(properties)
     except (BadText, LimitExceeded) as error:
         raise ConfigurationError(f"--property: {error}") from None
     try:
-        encode_address(destination, octets)
+        encode_address(destination, nbytes)
     except BadText as error:
         raise ConfigurationError(f"--destination: {error}") from None
     return destination

@@ -1,12 +1,12 @@
 """Messages go from one peer to others as frames without numbers, and as envelopes.
 
 :class:`Routed` is a message as consumers get it.  A message for a queue has an *envelope* beside
-its body, so that it can be made again from the log.  These octets stand behind the envelope's head;
+its body, so that it can be made again from the log.  These bytes stand behind the envelope's head;
 all integers are little-endian::
 
-    u16 octets, properties as they came
+    u16 bytes, properties as they came
     then for each annotating extension that said something of the message (MM-29):
-    u16 octets, the extension's name; u16 octets, what it said
+    u16 bytes, the extension's name; u16 bytes, what it said
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from sys import getsizeof
 from typing import Any, Final
 
-from ..core.broker import LETTER_OCTETS, Letter, QueueName
+from ..core.broker import LETTER_BYTES, Letter, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, Foreign, as_text, no_fields
 from .wire import (
@@ -36,13 +36,13 @@ from .wire import (
 from .wire.texts import Kind, Value
 
 FORM: Final = "micromsg2"
-"""Envelopes whose own octets are the ones above have this form."""
+"""Envelopes whose own bytes are the ones above have this form."""
 
-FILTERED_OCTETS: Final = 8
-"""This many octets of properties are one step for each condition that searches in a text."""
+FILTERED_BYTES: Final = 8
+"""This many bytes of properties are one step for each condition that searches in a text."""
 
 READ_STEPS: Final = 2
-"""Reading the properties of a letter is this many steps for each octet of its envelope."""
+"""Reading the properties of a letter is this many steps for each byte of its envelope."""
 
 HEADS_KEPT: Final = 4096
 
@@ -58,7 +58,7 @@ class Routed:
     """One message for consumers; topics compare by ``order``, its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
-    ``octets`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
+    ``nbytes`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
     of ``dotnet``), ``weight`` is what a condition that searches in a text costs with this message,
     in steps.  ``properties`` are there until all filters have seen them, and it waits
     for this number of ``waiters``.
@@ -66,7 +66,7 @@ class Routed:
 
     order: int
     frames: tuple[Unnumbered, ...]
-    octets: int
+    nbytes: int
     properties: Properties
     notes: Mapping[str, str]
     weight: int
@@ -116,30 +116,30 @@ def _written(notes: Mapping[str, str]) -> bytes:
     return b"".join([piece for text in texts for piece in (_SIZE.pack(len(text)), text)])
 
 
-def _pieces(octets: bytes) -> Iterator[bytes]:
+def _pieces(data: bytes) -> Iterator[bytes]:
     """Yield texts that have their sizes in front; ValueError where one is cut."""
-    position, end = 0, len(octets)
+    position, end = 0, len(data)
     while position < end:
         if position + _SIZE.size > end:
-            raise ValueError("an envelope's own octets are cut")
-        (size,) = _SIZE.unpack_from(octets, position)
+            raise ValueError("an envelope's own bytes are cut")
+        (size,) = _SIZE.unpack_from(data, position)
         position += _SIZE.size
         if position + size > end:
-            raise ValueError("an envelope's own octets are cut")
-        yield octets[position : position + size]
+            raise ValueError("an envelope's own bytes are cut")
+        yield data[position : position + size]
         position += size
 
 
 def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
     said = getsizeof(notes) + sum(map(getsizeof, notes.values())) if notes else 0
-    return LETTER_OCTETS + len(address) + len(payload) + said
+    return LETTER_BYTES + len(address) + len(payload) + said
 
 
 def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
     """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
 
     ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
-    with the letter, which is counted with its own octets only.
+    with the letter, which is counted with its own bytes only.
     """
     envelope = opened(letter.envelope)
     text, *said = _pieces(_own(envelope, foreign))
@@ -152,7 +152,7 @@ def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
         weight_of(address, letter.body, notes),
         NO_PROPERTIES,
         notes,
-        len(text) // FILTERED_OCTETS,
+        len(text) // FILTERED_BYTES,
     )
 
 
@@ -213,7 +213,7 @@ def _neutral(value: Value) -> object:
 
 
 def own_of(fields: Fields) -> bytes:
-    """Return the octets behind the head of an envelope for properties of another protocol.
+    """Return the bytes behind the head of an envelope for properties of another protocol.
 
     Names are written in lower case, with a hyphen for each character that no FIELD has; what no
     property can be becomes text.  Properties that are too long together are left out.

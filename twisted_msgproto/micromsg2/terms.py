@@ -24,20 +24,20 @@ NUMBER_OF_ACKS_MAX: Final = 32767
 PARTS_MAX: Final = 64
 """A payload has no more parts (``MM-31``), or one for each 256 KiB that it may have."""
 
-TYPE_NAME_OCTETS_MAX: Final = 512
+TYPE_NAME_BYTES_MAX: Final = 512
 """``MM-29``."""
 
 LIMITS: Final = (
     *wire.LIMITS,
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 16 << 20, "octets", "a body that the json extension checks (MM-28)"),
+    Limit("json-bytes", 16 << 20, "bytes", "a body that the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
     Limit(
         "idle-ack", 0.5, "s", "with ack, fewer than N that are safe are acked after this (MM-19)"
     ),
-    Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
+    Limit("idle-close", 120.0, "s", "no byte for this long in mid-payload ends it; 0 = off"),
     Limit("ack-wait", 0.0, "s", "a peer that acks nothing for this long is left; 0 = off"),
-    Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
+    Limit("payload-bytes", 16 << 20, "bytes", "a payload of several parts (MM-31)", 1),
 )
 """The machines of both sides have these limits (``MM-19``, ``MM-31``, ``MM-32``)."""
 
@@ -72,7 +72,7 @@ class MessagesReceived:
     ``fields`` are what the table shows: properties as text, and what extensions add.
     ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
     are what annotating extensions say, by their names: a row a message, or empty without any.
-    ``octets`` is what came, ``weight`` what the properties take in memory beside it.
+    ``nbytes`` is what came, ``weight`` what the properties take in memory beside it.
     """
 
     sequences: list[int] = field(default_factory=list)
@@ -81,7 +81,7 @@ class MessagesReceived:
     bodies: list[bytes] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
     properties: list[Properties] = field(default_factory=list)
-    octets: int = 0
+    nbytes: int = 0
     position: int = 0
     notes: list[Mapping[str, str]] = field(default_factory=list)
     weight: int = 0

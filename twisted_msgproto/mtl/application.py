@@ -222,7 +222,7 @@ class QueueProfile(Profile):
 
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
-    def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
+    def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:
         """The queue may grow, or be made; what is on its way to the sink counts too."""
         if resource.endswith(DEAD):
             return False
@@ -231,7 +231,7 @@ class QueueProfile(Profile):
         if not machine.knows(name) and not self._is_made(partial(self._broker.declare, name)):
             return False
         on_the_way = flow.window.unsafe + len(flow.sequences)
-        return not machine.overfull(name, on_the_way + 1, octets)
+        return not machine.overfull(name, on_the_way + 1, nbytes)
 
     def envelopes(
         self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]

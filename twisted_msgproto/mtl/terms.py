@@ -47,7 +47,7 @@ BURST: Final = 256
 
 SHARED_LIMITS: Final = (
     *control.LIMITS,
-    Limit("content-octets", 8 << 20, "octets", "of one frame; libzmq cuts off who sends more", 1),
+    Limit("content-bytes", 8 << 20, "bytes", "of one frame; libzmq cuts off who sends more", 1),
     Limit("heartbeat", 5.0, "s", "a silent data flow is pinged at this interval (MT-21)", 0.001),
     Limit("liveness", 15.0, "s", "a peer that is silent for this long is gone (MT-21)", 0.002),
 )
@@ -55,10 +55,10 @@ SHARED_LIMITS: Final = (
 SERVER_LIMITS: Final = (
     *SHARED_LIMITS,
     Limit(
-        "peer-octets",
+        "peer-bytes",
         256 << 20,
-        "octets",
-        "libzmq holds for one peer, each way, at content-octets a message; one message at least",
+        "bytes",
+        "libzmq holds for one peer, each way, at content-bytes a message; one message at least",
         1,
     ),
     Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
@@ -75,9 +75,9 @@ SERVER_LIMITS: Final = (
         1,
     ),
     Limit(
-        "queue-octets",
+        "queue-bytes",
         256 << 20,
-        "octets",
+        "bytes",
         "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
         1,
     ),
@@ -96,13 +96,13 @@ CLIENT_LIMITS: Final = (
     ),
     Limit("backlog", 1000, "contents", "a reader keeps for async for; then it reads no more", 1),
     Limit(
-        "peer-octets",
+        "peer-bytes",
         256 << 20,
-        "octets",
-        "libzmq holds of what the server sends, at content-octets a message; one at least",
+        "bytes",
+        "libzmq holds of what the server sends, at content-bytes a message; one at least",
         1,
     ),
-    Limit("backlog-octets", 16 << 20, "octets", "a reader keeps likewise", 1),
+    Limit("backlog-bytes", 16 << 20, "bytes", "a reader keeps likewise", 1),
     Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
     Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
 )

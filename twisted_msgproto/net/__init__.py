@@ -4,12 +4,13 @@ from .authorising import Access, IAuthoriser
 from .counters import Counters
 from .factory import MsgprotoServerFactory, SessionFactory
 from .link import Link, MachineTimer
-from .memory import OctetBudget, ReadControl
+from .memory import ByteBudget, ReadControl
 from .session import Delivery, Session, SessionHooks
 from .sink import DurableSink, IMessageSink
 
 __all__ = [
     "Access",
+    "ByteBudget",
     "Counters",
     "Delivery",
     "DurableSink",
@@ -18,7 +19,6 @@ __all__ = [
     "Link",
     "MachineTimer",
     "MsgprotoServerFactory",
-    "OctetBudget",
     "ReadControl",
     "Session",
     "SessionFactory",

@@ -206,17 +206,17 @@ class Traffic:
 
     Attributes:
         messages: messages that were delivered to the sink.
-        octets: their octets.
+        bytes: their bytes.
         latencies: how many messages waited as long as each class of :data:`BOUNDS` says.
         waited: seconds that all these messages waited together.
         seconds: returns the time in seconds.
     """
 
-    __slots__ = ("latencies", "messages", "octets", "seconds", "waited")
+    __slots__ = ("latencies", "messages", "nbytes", "seconds", "waited")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.messages = 0
-        self.octets = 0
+        self.nbytes = 0
         self.latencies = [0] * CLASSES
         self.waited = 0.0
         self.seconds = seconds

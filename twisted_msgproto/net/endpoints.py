@@ -3,7 +3,7 @@
 An endpoint string does not say what it means: that shows when it listens.  So :func:`ask` lets it
 listen on a reactor that passes what is :class:`Wanted` to a function.
 
-Behind a proxy (``haproxy:``) the first octets of a connection say whose it is.  Twisted raises
+Behind a proxy (``haproxy:``) the first bytes of a connection say whose it is.  Twisted raises
 whatever Python raises for a header that is none, and the reactor logs a traceback for each such
 connection.  Here it is a fault of the peer's, and is counted.
 """
@@ -436,14 +436,14 @@ Given = TypeVar("Given")
 FAULT: Final = "proxy"
 
 
-HEADER_OCTETS_MAX: Final = 16 << 10
-"""A binary header (version 2) has at most this many octets, as many as HAProxy's buffers have by
+HEADER_BYTES_MAX: Final = 16 << 10
+"""A binary header (version 2) has at most this many bytes, as many as HAProxy's buffers have by
 default: a client's certificate fits.  The length field would allow 64 KiB, and the ledger does not
-count the octets of a header.
+count the bytes of a header.
 """
 
 LENGTH: Final = slice(14, 16)
-"""A binary header contains its length here, without its own first 16 octets."""
+"""A binary header contains its length here, without its own first 16 bytes."""
 
 
 class LineParser(V1Parser):
@@ -465,10 +465,10 @@ class ProxiedConnection(HAProxyProtocolWrapper):
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
-        if (  # Twisted's reader wants these octets with the first read
+        if (  # Twisted's reader wants these bytes with the first read
             self._parser is None
             and data.startswith(V2Parser.PREFIX)
-            and 16 + int.from_bytes(data[LENGTH]) > HEADER_OCTETS_MAX
+            and 16 + int.from_bytes(data[LENGTH]) > HEADER_BYTES_MAX
         ):
             self._refuse()
             return

@@ -29,7 +29,7 @@ from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
 from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
-from .memory import MIN_RATE, Ledger, OctetBudget
+from .memory import MIN_RATE, ByteBudget, Ledger
 from .peers import CROWDED, Eviction
 from .sink import IMessageSink
 from .turns import TurnWatch
@@ -46,20 +46,18 @@ COMMON_LIMITS: Final = (
         "s",
         "a peer that reads nothing of our output for this long is cut off",
     ),
+    Limit("unsafe-bytes", 64 << 20, "bytes", "of one connection, not safe yet: reading pauses", 1),
     Limit(
-        "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
-    ),
-    Limit(
-        "process-octets",
+        "process-unsafe-bytes",
         64 << 20,
-        "octets",
+        "bytes",
         "of all connections of the process, not safe yet: reading pauses; the least of all servers",
         1,
     ),
     Limit(
-        "process-held-octets",
+        "process-held-bytes",
         256 << 20,
-        "octets",
+        "bytes",
         "of all connections, in unfinished messages (libzmq's, too) and unread output: slow peers"
         " are cut off",
         1,
@@ -67,7 +65,7 @@ COMMON_LIMITS: Final = (
     Limit(
         KEPT_LIMIT,
         256 << 20,
-        "octets",
+        "bytes",
         "of all sessions, kept for longer than a message (calls, topics, subscriptions): above it"
         " those with more than their share are refused",
         1,
@@ -75,7 +73,7 @@ COMMON_LIMITS: Final = (
     Limit(
         "min-rate",
         MIN_RATE,
-        "octets/s",
+        "bytes/s",
         "of a peer's unfinished message: slower peers are cut off first when memory is short",
         1,
     ),
@@ -173,7 +171,7 @@ class SessionFactory:
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         """Make a factory.
 
@@ -192,10 +190,10 @@ class SessionFactory:
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
         self.wallClock = wallClock
-        self.budget = OctetBudget() if budget is None else budget
+        self.budget = ByteBudget() if budget is None else budget
         self.budget.bound(
-            self.limits["process-octets"],
-            self.limits.get("process-held-octets", inf),
+            self.limits["process-unsafe-bytes"],
+            self.limits.get("process-held-bytes", inf),
             self.limits.get("min-rate", MIN_RATE),
             clock,
         )
@@ -316,7 +314,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
         authoriser: Any = None,
     ) -> None:
         """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an

@@ -29,7 +29,7 @@ from .broker.view import ServedQueues
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .logs import JsonLog, twistd_observer
-from .memory import OctetBudget
+from .memory import ByteBudget
 from .options import ServerOptions
 from .process import (
     count_monotonically,
@@ -74,7 +74,7 @@ class Gateway(MultiService):
     Attributes:
         reactor: where all of it runs.
         sink: what all servers put their batches into, or None.
-        budget: the octets of all connections that wait for the sink.
+        budget: the bytes of all connections that wait for the sink.
         factories: the server factories, for the status page.
         namespaces: the queues that several of its servers share.
         rereads: what else than its services reads files again when it is reloaded.
@@ -100,7 +100,7 @@ class Gateway(MultiService):
         self._title = title
         self._unopened: tuple[str, DurableSink] | None = None
         self.sink: IMessageSink | None = None
-        self.budget = OctetBudget()
+        self.budget = ByteBudget()
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name

@@ -1,6 +1,6 @@
 """A link connects one machine with its wire; every protocol uses it.
 
-A machine decides everything about its protocol; a wire moves octets or frames.  The link between
+A machine decides everything about its protocol; a wire moves bytes or frames.  The link between
 them follows the machine's events, writes once for everything that happened, keeps one timer, and
 ends the connection.  A protocol maps each event to the method for it in ``actions``.
 """
@@ -39,20 +39,20 @@ from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire
 from .wires.stream import StreamWire
 
-FIRST_READ_OCTETS: Final = 16 << 10
-"""The first reads of a connection return at most this many octets."""
+FIRST_READ_BYTES: Final = 16 << 10
+"""The first reads of a connection return at most this many bytes."""
 
-TIMED_OCTETS: Final = 4 << 10
+TIMED_BYTES: Final = 4 << 10
 """The pace does not change for smaller reads: none of them is slow."""
 
-PARTIAL_READ_OCTETS: Final = 64 << 10
-"""While a message is not here in full, a read returns at most this many octets.  A thousand peers
+PARTIAL_READ_BYTES: Final = 64 << 10
+"""While a message is not here in full, a read returns at most this many bytes.  A thousand peers
 that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
 can hold them back.
 """
 
-READ_OCTETS_MIN: Final = 1 << 10
-"""However slow a peer's input is to process, one read may return this many octets."""
+READ_BYTES_MIN: Final = 1 << 10
+"""However slow a peer's input is to process, one read may return this many bytes."""
 
 Actions = Mapping[type, Callable[[Any, Any], None]]
 
@@ -153,8 +153,8 @@ class Link:
     in its slots.
     """
 
-    readOctets: int = 64 << 10
-    """One read returns at most this many octets, and fewer of what is slow to process."""
+    readBytes: int = 64 << 10
+    """One read returns at most this many bytes, and fewer of what is slow to process."""
 
     faultEnds: ClassVar[str] = "closed"
     """What the line in the log says a peer's fault led to."""
@@ -189,8 +189,8 @@ class Link:
     _gone = False  # the connection is lost
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
-    _held = 0  # octets of incomplete messages
-    _stretch = FIRST_READ_OCTETS  # octets that one read may return now
+    _held = 0  # bytes of incomplete messages
+    _stretch = FIRST_READ_BYTES  # bytes that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
@@ -250,8 +250,8 @@ class Link:
         elif not self.readsWhileUnread:
             self._control.pause("unread-output")
 
-    def roomFor(self, octets: int) -> None:
-        """A verb is going to write ``octets`` to a peer that does not read: raise LimitExceeded if
+    def roomFor(self, nbytes: int) -> None:
+        """A verb is going to write ``nbytes`` to a peer that does not read: raise LimitExceeded if
         too much waits already.  Clients have a limit of their own; a server's output is counted in
         the ledger.
         """
@@ -363,25 +363,25 @@ class Link:
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def dataReceived(self, data: bytes) -> None:
-        """Octets came from a byte stream."""
+        """Bytes came from a byte stream."""
         if not self._ended:
             self.heard = now = self._now()
-            octets = len(data)
-            if octets < self._stretch:
+            nbytes = len(data)
+            if nbytes < self._stretch:
                 self._follow(self.machine.receive(data, now))
-                # Asking for CPU time twice takes as long as processing many octets, so the clock
+                # Asking for CPU time twice takes as long as processing many bytes, so the clock
                 # has to do.  It also counts what other processes took from us: then the next reads
                 # are short and full, so their CPU time is measured, and they may grow again.
                 took = self._now() - now
-                if took > TURN_SECONDS and octets >= TIMED_OCTETS:
-                    self._setPace(octets, took)
+                if took > TURN_SECONDS and nbytes >= TIMED_BYTES:
+                    self._setPace(nbytes, took)
             else:
                 began = self.factory.spent()
                 self._follow(self.machine.receive(data, now))
-                self._setPace(octets, self.factory.spent() - began)
+                self._setPace(nbytes, self.factory.spent() - began)
 
     def _announced(self, received: Callable[[bytes], None], data: bytes) -> None:
-        """Octets came behind those with which a proxy has said whose connection it is.
+        """Bytes came behind those with which a proxy has said whose connection it is.
 
         Until then it is the proxy's.  What the proxy says is believed only if it is an address: it
         goes into the log, and into what is stored.
@@ -396,10 +396,10 @@ class Link:
                 self._abort()
         received(data)
 
-    def _setPace(self, octets: int, took: float) -> None:
-        partial = self._held >= octets and not self.machine.unfinished
-        most = max(PARTIAL_READ_OCTETS if partial else self.readOctets, FIRST_READ_OCTETS)
-        stretch = next_stretch(octets, took, READ_OCTETS_MIN, most)
+    def _setPace(self, nbytes: int, took: float) -> None:
+        partial = self._held >= nbytes and not self.machine.unfinished
+        most = max(PARTIAL_READ_BYTES if partial else self.readBytes, FIRST_READ_BYTES)
+        stretch = next_stretch(nbytes, took, READ_BYTES_MIN, most)
         if stretch != self._stretch:
             self._stretch = stretch
             assert isinstance(self.wire, StreamWire)  # the others call ``received``
@@ -560,10 +560,10 @@ class Link:
         self.factory.writeOf(
             self.log,
             self.address,
-            f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
+            f"{{peer}}: {end}: {{text}} (starts with {{nbytes}})",
             peer=self.peer,
-            text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.octets) else ""),
-            octets=fault.octets.hex(" ") or "nothing",
+            text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.nbytes) else ""),
+            nbytes=fault.nbytes.hex(" ") or "nothing",
             reason=fault.reason,
         )
 
@@ -584,7 +584,7 @@ class Link:
         """Close the connection of a peer that has read nothing for too long; log and count that."""
         if not self._ended:
             seconds = self.factory.limits["unread-seconds"]
-            self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
+            self.because(TimedOut(f"the peer took no bytes for {seconds:g} s"))
             self.factory.countFault("unread", "unread-seconds")
             text = "{peer}: closed: it does not read what it is sent"
             self.factory.writeOf(self.log, self.address, text, peer=self.peer, reason="unread")
@@ -600,19 +600,19 @@ class Link:
     def holdBack(self, held_back: bool) -> None:
         """The process holds too much: do not read (True), or read again."""
         if held_back:
-            self._control.pause("process-held-octets")
+            self._control.pause("process-held-bytes")
         elif not self._gone:
-            self._control.resume("process-held-octets")
+            self._control.resume("process-held-bytes")
 
-    def cutOff(self, octets: int, limit: float) -> None:
+    def cutOff(self, nbytes: int, limit: float) -> None:
         """All connections together hold too much, and this one's peer is the latest."""
         if not self._ended:
             text = (
-                f"{octets} octets of an unfinished message arrive too slowly while memory is "
-                f"short; process-held-octets is {limit:.0f}"
+                f"{nbytes} bytes of an unfinished message arrive too slowly while memory is "
+                f"short; process-held-bytes is {limit:.0f}"
             )
             self.because(ConnectionClosed(f"cut off: {text}"))
-            self._tell(Fault("process-held-octets", text), "cut off")
+            self._tell(Fault("process-held-bytes", text), "cut off")
             self._abort()
 
     @property
@@ -625,12 +625,12 @@ class Link:
         self.because(ConnectionClosed("silent while connections were short"))
         self._abort()
 
-    def _hold(self, octets: int) -> None:
-        if octets <= self.factory.budget.held.uncounted:
-            octets = 0
-        if octets != self._held:
-            self._held = octets
-            self.factory.budget.held.hold(self, octets, self._now(), objects=self.machine.objects)
+    def _hold(self, nbytes: int) -> None:
+        if nbytes <= self.factory.budget.held.uncounted:
+            nbytes = 0
+        if nbytes != self._held:
+            self._held = nbytes
+            self.factory.budget.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True

@@ -1,7 +1,7 @@
 """What peers make this process hold, of all protocols and connections.
 
-Nothing is dropped for lack of space.  Octets that wait for the sink can wait for better times:
-above the bound of :class:`OctetBudget` those who have more than their share of it are not read.
+Nothing is dropped for lack of space.  Bytes that wait for the sink can wait for better times:
+above the bound of :class:`ByteBudget` those who have more than their share of it are not read.
 Unfinished messages and unread output cannot, because only the peer can finish or read them: with
 :class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
 off for what others hold.  What sessions keep for their peers has a bound of its own, above which
@@ -21,7 +21,7 @@ from .logs import PeerLog
 from .peers import Offenders
 
 MIN_RATE: Final = 16 << 10
-"""A peer that sends or reads less than this many octets a second is late; the later it is, the
+"""A peer that sends or reads less than this many bytes a second is late; the later it is, the
 sooner it is cut off.
 """
 
@@ -33,12 +33,12 @@ SOFT_SHARE: Final = 0.75
 
 LOOK_SECONDS: Final = 1.0
 
-UNCOUNTED_OCTETS: Final = 4 << 10
-"""A connection may hold this many octets of an unfinished frame without being counted."""
+UNCOUNTED_BYTES: Final = 4 << 10
+"""A connection may hold this many bytes of an unfinished frame without being counted."""
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
 
-READ_OCTETS: Final = 256 << 10
+READ_BYTES: Final = 256 << 10
 """A connection that may be read again is expected to bring at least this much with one read."""
 
 
@@ -66,17 +66,17 @@ class Holder(Protocol):
     def holdBack(self, held_back: bool) -> None:
         """Stop reading (True) because memory is short, or read again."""
 
-    def cutOff(self, octets: int, limit: float) -> None:
-        """End at once; it held ``octets``, and all together may hold ``limit``."""
+    def cutOff(self, nbytes: int, limit: float) -> None:
+        """End at once; it held ``nbytes``, and all together may hold ``limit``."""
 
 
 class _Account:
-    __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
+    __slots__ = ("began", "moved", "nbytes", "number", "objects", "outward", "stopped")
 
     def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
         self.number = number
         self.outward = outward
-        self.octets = 0
+        self.nbytes = 0
         self.objects = 0
         self.began = now
         self.moved = 0
@@ -109,7 +109,7 @@ class _Account:
 
 
 class Ledger:
-    """The octets that peers make this process hold; it decides which peer is cut off when
+    """The bytes that peers make this process hold; it decides which peer is cut off when
     they are too many.
 
     Above three quarters of ``limit`` a connection whose message grows is held back, unless its
@@ -118,11 +118,11 @@ class Ledger:
     however late it is.
 
     Attributes:
-        limit: octets; at most this many are held.
-        min_rate: octets a second; a peer with less is late.
-        held: octets held now.
+        limit: bytes; at most this many are held.
+        min_rate: bytes a second; a peer with less is late.
+        held: bytes held now.
         clock: times the checks of those that are held back; set before the limit is.
-        uncounted: a connection with no more octets than this need not enter them: nearly every read
+        uncounted: a connection with no more bytes than this need not enter them: nearly every read
             ends within a frame, and 10,000 connections with so little are no matter.
     """
 
@@ -131,7 +131,7 @@ class Ledger:
         self.min_rate: float = MIN_RATE
         self.held = 0
         self.clock: Clock | None = None
-        self.uncounted = UNCOUNTED_OCTETS
+        self.uncounted = UNCOUNTED_BYTES
         self._accounts: dict[Holder, _Account] = {}
         self._held_back: dict[Holder, _Account] = {}
         self._count = 0  # accounts so far
@@ -139,30 +139,30 @@ class Ledger:
         self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
-        """Set the limit to ``limit`` octets unless it is smaller already."""
+        """Set the limit to ``limit`` bytes unless it is smaller already."""
         self.limit = min(self.limit, limit)
-        self.uncounted = int(min(UNCOUNTED_OCTETS, self.limit * UNCOUNTED_SHARE))
+        self.uncounted = int(min(UNCOUNTED_BYTES, self.limit * UNCOUNTED_SHARE))
 
     def hold(
-        self, holder: Holder, octets: int, now: float, *, outward: bool = False, objects: int = 0
+        self, holder: Holder, nbytes: int, now: float, *, outward: bool = False, objects: int = 0
     ) -> None:
-        """Note that ``holder`` holds ``octets`` now, in all.
+        """Note that ``holder`` holds ``nbytes`` now, in all.
 
-        It or others may be held back or cut off before this returns.  Fewer octets than before mean
+        It or others may be held back or cut off before this returns.  Fewer bytes than before mean
         that a message was finished.  ``outward``: they wait to be read by the peer; then fewer mean
-        that it reads, and only that is progress.  ``objects`` of the octets did not come from the
+        that it reads, and only that is progress.  ``objects`` of the bytes did not come from the
         peer: they are what these are kept in, and no progress.
         """
         account = self._accounts.get(holder)
         if account is None:
-            if not octets:
+            if not nbytes:
                 return
             self._count += 1
             account = self._accounts[holder] = _Account(self._count, now, holder.reading, outward)
-        grown = octets - account.octets
-        account.octets = octets
+        grown = nbytes - account.nbytes
+        account.nbytes = nbytes
         self.held += grown
-        if not octets:
+        if not nbytes:
             del self._accounts[holder]
             if self._held_back.pop(holder, None) is not None:
                 holder.holdBack(False)
@@ -223,8 +223,8 @@ class Ledger:
             if account is not None and account.number == number:  # nobody ended meanwhile
                 del accounts[latest]
                 self._held_back.pop(latest, None)
-                self.held -= account.octets
-                latest.cutOff(account.octets, self.limit)
+                self.held -= account.nbytes
+                latest.cutOff(account.nbytes, self.limit)
         self._late_at = now
 
     def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
@@ -277,7 +277,7 @@ class Ledger:
             if account is not None:  # else what was done for the others has ended it
                 account.go_on(now)
                 running[address] += 1
-                room -= READ_OCTETS
+                room -= READ_BYTES
                 following.holdBack(False)
                 if not following.reading:  # the disk, or something else, stands in its way as well
                     account.stop(now)
@@ -292,7 +292,7 @@ class Ledger:
 # ── backpressure pauses the reading of a connection while too mu ────────────────────────────────
 
 
-_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
+_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 bytes
 
 
 class ReadControl:
@@ -333,15 +333,15 @@ class ReadControl:
             self._changed(bool(self._reasons))
 
 
-class OctetBudget:
-    """The bound of octets that wait for the sink, over all connections of a process.
+class ByteBudget:
+    """The bound of bytes that wait for the sink, over all connections of a process.
 
     Above the limit connections with more than their share of it are not read; a connection with
     little waiting is never paused for the others.
 
     Attributes:
-        limit: octets; above it reading pauses, at half of it reading resumes.
-        waiting: octets that wait now.
+        limit: bytes; above it reading pauses, at half of it reading resumes.
+        waiting: bytes that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
         kept: what sessions keep for their peers for longer than a message.
@@ -350,7 +350,7 @@ class OctetBudget:
         shared: what servers of one kind share, by its class.
     """
 
-    def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
+    def __init__(self, limit: float = inf, reason: str = "process-unsafe-bytes") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
         self.held = Ledger()
@@ -374,27 +374,27 @@ class OctetBudget:
         ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
         ledger.clock = clock
 
-    def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
-        """Note that ``octets`` of the connection behind ``control`` wait from now on.
+    def add(self, nbytes: int, control: ReadControl, own: float = inf) -> None:
+        """Note that ``nbytes`` of the connection behind ``control`` wait from now on.
 
         ``own`` is what waits of that connection with them.  Without it the connection is paused
         whenever all together are above the limit.
         """
-        self.waiting += octets
+        self.waiting += nbytes
         if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
             self._paused[control] = None
             control.pause(self._reason)
 
-    def remove(self, octets: int) -> None:
-        """Note that ``octets`` wait no longer."""
-        self.waiting -= octets
+    def remove(self, nbytes: int) -> None:
+        """Note that ``nbytes`` wait no longer."""
+        self.waiting -= nbytes
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
             for control in paused:
                 control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
-        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        """Note that the connection behind ``control`` is gone; its bytes still wait for the
         sink.
         """
         self._paused.pop(control, None)

@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-KEPT_OCTETS: Final = 64 << 20
+KEPT_BYTES: Final = 64 << 20
 """This much free memory at the end of the heap is kept: what all reads of some turns need
 together.
 """
 
-HEAP_OCTETS_MAX: Final = 32 << 20
+HEAP_BYTES_MAX: Final = 32 << 20
 """Larger pieces of memory have mappings of their own, released with them; glibc allows no higher
 value.
 """
@@ -58,7 +58,7 @@ def share_processor() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep what this process frees, up to :data:`KEPT_OCTETS`.
+    """Ask the C library to keep what this process frees, up to :data:`KEPT_BYTES`.
 
     For a process of our own: it is a setting of the whole process.  False where the C library is
     another than glibc, and manages without.
@@ -67,8 +67,8 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # TypeError: Windows has no such library
         return False
-    settings = ((_MMAP_THRESHOLD, HEAP_OCTETS_MAX), (_TRIM_THRESHOLD, KEPT_OCTETS))
-    return all([mallopt(name, octets) == 1 for name, octets in settings])
+    settings = ((_MMAP_THRESHOLD, HEAP_BYTES_MAX), (_TRIM_THRESHOLD, KEPT_BYTES))
+    return all([mallopt(name, nbytes) == 1 for name, nbytes in settings])
 
 
 # ── a reactor that counts by a clock nobody can set ─────────────────────────────────────────────

@@ -11,11 +11,11 @@ from twisted.internet.interfaces import ISSLTransport, IWriteDescriptor
 def prompt_write(
     transport: Any, waits: Callable[[bytes], None] | None = None
 ) -> Callable[[bytes], None]:
-    """Return a ``write`` for ``transport`` that hands the octets to the system before it returns.
+    """Return a ``write`` for ``transport`` that hands the bytes to the system before it returns.
 
-    A transport keeps octets until the next turn of the reactor finds its socket writable, as it
+    A transport keeps bytes until the next turn of the reactor finds its socket writable, as it
     nearly always is.  For a short answer that costs three system calls more, and a turn. After the
-    first octet that the system does not accept, or an error, everything is left to the transport:
+    first byte that the system does not accept, or an error, everything is left to the transport:
     its peer reads more slowly than we write, or is gone.
 
     Nobody else may write to the transport.  One that is no socket itself (TLS) writes as it is used
@@ -29,16 +29,16 @@ def prompt_write(
     send: Callable[[bytes], int] = transport.getHandle().send
     prompt = True  # the transport has been given nothing yet
 
-    def write(octets: bytes) -> None:
+    def write(data: bytes) -> None:
         nonlocal prompt
-        if prompt and octets:
+        if prompt and data:
             try:
-                octets = octets[send(octets) :]
+                data = data[send(data) :]
             except OSError:  # full, broken or closed: the transport knows what to do
                 prompt = False
             else:
-                prompt = not octets
-        if octets:
-            plain(octets)
+                prompt = not data
+        if data:
+            plain(data)
 
     return write

@@ -30,7 +30,7 @@ from .counters import Traffic
 from .factory import host_of
 from .hooks import Later, awaited
 from .link import Link
-from .memory import OctetBudget, ReadControl
+from .memory import ByteBudget, ReadControl
 from .outbox import Waiters
 
 GOODBYE_SECONDS: Final = 1.0
@@ -188,7 +188,7 @@ class Linked(Protocol):
         return connectionLost
 
     def dataReceived(self, data: bytes) -> None:
-        """Octets came; once there is a connection its link has a method of this name here."""
+        """Bytes came; once there is a connection its link has a method of this name here."""
         self.link.dataReceived(data)
 
     def handshakeCompleted(self) -> None:
@@ -326,8 +326,8 @@ class OrderlyLink(Link):
             self._leaving.fire(None)
 
 
-BATCH_WEIGHT_OCTETS: Final = 2000
-"""A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
+BATCH_WEIGHT_BYTES: Final = 2000
+"""A batch that waits for the sink counts as this many bytes beside its own.  Otherwise a peer
 whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
 """
 
@@ -352,7 +352,7 @@ class Delivery:
     """Batches of one connection on their way to its hook, and what of them is not safe yet.
 
     Attributes:
-        unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
+        unsafe_bytes: bytes of this connection that are not safe yet, with the weight of batches.
         unsafe_batches: batches of this connection that are not safe yet.
     """
 
@@ -364,19 +364,19 @@ class Delivery:
         "_safe",
         "_traffic",
         "unsafe_batches",
-        "unsafe_octets",
+        "unsafe_bytes",
     )
 
     def __init__(
         self,
         control: ReadControl,
-        budget: OctetBudget,
+        budget: ByteBudget,
         limit: int,
         safe: Callable[[Any], None],
         failed: Callable[[Any, Failure], None],
         traffic: Traffic,
     ) -> None:
-        """Make a delivery; above ``limit`` unsafe octets the connection is not read.
+        """Make a delivery; above ``limit`` unsafe bytes the connection is not read.
 
         For each batch ``safe(position)`` is called when it is safe, or ``failed(position,
         failure)`` when it never will be.  ``traffic`` counts what is delivered.
@@ -387,14 +387,14 @@ class Delivery:
         self._safe = safe
         self._failed = failed
         self._traffic = traffic
-        self.unsafe_octets = 0
+        self.unsafe_bytes = 0
         self.unsafe_batches = 0
 
     def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
         """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
         traffic, count = self._traffic, batch.count
         traffic.messages += count
-        traffic.octets += batch.octets
+        traffic.nbytes += batch.nbytes
         try:
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
@@ -406,24 +406,24 @@ class Delivery:
             traffic.latencies[0] += count
             self._safe(position)  # at once, without a callback
             return
-        octets = batch.octets + batch.weight + BATCH_WEIGHT_OCTETS
+        nbytes = batch.nbytes + batch.weight + BATCH_WEIGHT_BYTES
         if not self.unsafe_batches:
             self._budget.senders += 1
-        self.unsafe_octets += octets
+        self.unsafe_bytes += nbytes
         self.unsafe_batches += 1
-        self._budget.add(octets, self._control, self.unsafe_octets)
-        if self.unsafe_octets > self._limit:
-            self._control.pause("connection-octets")
-        result.addBoth(self._finished, octets, position, count, traffic.seconds())
+        self._budget.add(nbytes, self._control, self.unsafe_bytes)
+        if self.unsafe_bytes > self._limit:
+            self._control.pause("connection-bytes")
+        result.addBoth(self._finished, nbytes, position, count, traffic.seconds())
 
-    def _finished(self, result: Any, octets: int, position: Any, count: int, began: float) -> None:
-        self.unsafe_octets -= octets
+    def _finished(self, result: Any, nbytes: int, position: Any, count: int, began: float) -> None:
+        self.unsafe_bytes -= nbytes
         self.unsafe_batches -= 1
         if not self.unsafe_batches:
             self._budget.senders -= 1
-        self._budget.remove(octets)
-        if self.unsafe_octets <= self._limit // 2:
-            self._control.resume("connection-octets")
+        self._budget.remove(nbytes)
+        if self.unsafe_bytes <= self._limit // 2:
+            self._control.resume("connection-bytes")
         if isinstance(result, Failure):
             self._failed(position, result)
         else:
@@ -455,7 +455,7 @@ class SessionLink(OrderlyLink):
         self._delivery = Delivery(
             self._control,
             factory.budget,
-            factory.limits.integer("unsafe-octets"),
+            factory.limits.integer("unsafe-bytes"),
             self._safe,
             self._notSafe,
             factory.traffic,
@@ -468,7 +468,7 @@ class SessionLink(OrderlyLink):
         """
         permissions = self._permissions
         if permissions is None:
-            # Not the address of the beginning: behind a proxy its first octets say whose it is.
+            # Not the address of the beginning: behind a proxy its first bytes say whose it is.
             address = host_of(self.transport.getPeer())
             permissions = self._permissions = Permissions(
                 self.factory, self.clientId, address, self.peer, ends=self.refusalEnds
@@ -486,7 +486,7 @@ class SessionLink(OrderlyLink):
         tally = self._tally
         self.messageCount += batch.count
         tally["events"] += batch.count
-        tally["octets"] += batch.octets
+        tally["bytes"] += batch.nbytes
         self._delivery.deliver(self.protocol.batchReceived, batch, position)
 
     def _safe(self, position: Any) -> None:
@@ -525,8 +525,8 @@ class SessionLink(OrderlyLink):
         super().sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
-        unsafe_octets = self._delivery.unsafe_octets
-        return {"client_id": self.clientId, "unsafe_octets": unsafe_octets, **super().snapshot()}
+        unsafe_bytes = self._delivery.unsafe_bytes
+        return {"client_id": self.clientId, "unsafe_bytes": unsafe_bytes, **super().snapshot()}
 
 
 class Session(SessionHooks, Linked, link=SessionLink):

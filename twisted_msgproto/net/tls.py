@@ -129,24 +129,24 @@ class _FromDirectory:
         return _Connection(restrict(self._names.defaultContext), None)
 
 
-GATHERED_OCTETS: Final = 64_000
-"""Small writes of one turn of the reactor are encrypted together, up to this many octets.  Each
-record of TLS costs 29 octets and some microseconds.
+GATHERED_BYTES: Final = 64_000
+"""Small writes of one turn of the reactor are encrypted together, up to this many bytes.  Each
+record of TLS costs 29 bytes and some microseconds.
 """
 
 RECORDS: Final = 16
 """This many records are decrypted before the clock is read: a usual read brings four, and the
-costliest record of one octet needs a quarter of a millisecond.
+costliest record of one byte needs a quarter of a millisecond.
 """
 
-HEADER_OCTETS: Final = 5
+HEADER_BYTES: Final = 5
 
 APPLICATION_DATA: Final = 23
 """Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
 
-RECORD_OCTETS: Final = 16 << 10
+RECORD_BYTES: Final = 16 << 10
 
-LARGE_OCTETS: Final = 16 << 10
+LARGE_BYTES: Final = 16 << 10
 """A connection has a large buffer in OpenSSL when it has read more than this at once."""
 
 LARGE_BUFFERS: Final = 64
@@ -165,9 +165,9 @@ def end_of_records(data: bytes, begin: int) -> int:
     """
     size = len(data)
     for _ in range(RECORDS):
-        if begin + HEADER_OCTETS > size:
+        if begin + HEADER_BYTES > size:
             break
-        begin += HEADER_OCTETS + int.from_bytes(data[begin + 3 : begin + HEADER_OCTETS])
+        begin += HEADER_BYTES + int.from_bytes(data[begin + 3 : begin + HEADER_BYTES])
     return begin
 
 
@@ -175,24 +175,24 @@ class TlsConnection(TLSMemoryBIOProtocol):
     """Encrypts what is written in one turn of the reactor together, and hands it to the system;
     decrypts what one turn can process.
 
-    Twisted's own class needs a timer for each connection that writes, and its octets wait until
+    Twisted's own class needs a timer for each connection that writes, and its bytes wait until
     the reactor has found the socket writable.  Ten thousand idle connections with pings do little
     else.  It also delivers each record of a read by itself, and all of them in one
-    turn, whatever was paused meanwhile: 64 KiB are 2,800 records of one octet, which kept the
+    turn, whatever was paused meanwhile: 64 KiB are 2,800 records of one byte, which kept the
     reactor for half a second.
     """
 
     factory: TlsFactory
     transport: Any
     _unread = b""  # it came, and waits for the next turn or until nothing is paused
-    _missing = 0  # octets until the next record begins
+    _missing = 0  # bytes until the next record begins
     _paused = False  # by whoever reads this connection
     _next_turn: Any = None  # the call that goes on with what waits
     _tell_rest: Callable[[int], None] | None = None  # told how much waits while this is paused
-    _told = 0  # octets that it was told of
-    _octets = 0  # of what is gathered
+    _told = 0  # bytes that it was told of
+    _bytes = 0  # of what is gathered
     _records: list[bytes] | None = None  # what is encrypted just now
-    _leave: Callable[[bytes], None]  # hands octets to the system
+    _leave: Callable[[bytes], None]  # hands bytes to the system
 
     def __init__(self, factory: TlsFactory, wrappedProtocol: Any, _connectWrapped: bool = True):
         super().__init__(factory, wrappedProtocol, _connectWrapped)  # type: ignore[no-untyped-call]
@@ -204,18 +204,18 @@ class TlsConnection(TLSMemoryBIOProtocol):
             transport.write = self._encrypted
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
 
-    def _encrypted(self, octets: bytes) -> None:
+    def _encrypted(self, data: bytes) -> None:
         if self._records is None:
-            self._leave(octets)
+            self._leave(data)
         else:
-            self._records.append(octets)
+            self._records.append(data)
 
-    def write(self, octets: bytes) -> None:
-        """Write ``octets`` when this turn of the reactor is over, or as soon as they are many."""
+    def write(self, data: bytes) -> None:
+        """Write ``nbytes`` when this turn of the reactor is over, or as soon as they are many."""
         gathered = self._gathered
-        gathered.append(octets)
-        self._octets += len(octets)
-        if self._octets > GATHERED_OCTETS:
+        gathered.append(data)
+        self._bytes += len(data)
+        if self._bytes > GATHERED_BYTES:
             self.flush()
         elif len(gathered) == 1:
             self.factory.flushSoon(self)
@@ -223,47 +223,47 @@ class TlsConnection(TLSMemoryBIOProtocol):
     def writeSequence(self, sequence: Iterable[bytes]) -> None:
         self.write(b"".join(sequence))
 
-    def writeNow(self, octets: bytes) -> None:
-        """Write ``octets`` behind what is gathered, at once.
+    def writeNow(self, data: bytes) -> None:
+        """Write ``nbytes`` behind what is gathered, at once.
 
         What is touched once more in the next turn of the reactor costs more.
         """
-        if self._gathered or not self._flushed(octets):
-            self.write(octets)
+        if self._gathered or not self._flushed(data):
+            self.write(data)
             self.flush()
 
     def flush(self) -> None:
         if self._gathered:
-            octets = b"".join(self._gathered)
+            data = b"".join(self._gathered)
             self._gathered.clear()
-            self._octets = 0
+            self._bytes = 0
             if self._records is not None:  # a producer writes while it is told to pause
-                super().write(octets)  # type: ignore[no-untyped-call]
+                super().write(data)  # type: ignore[no-untyped-call]
                 return
-            if self._flushed(octets):
+            if self._flushed(data):
                 return
             records: list[bytes] = []
             self._records = records
             try:
-                super().write(octets)  # type: ignore[no-untyped-call]
+                super().write(data)  # type: ignore[no-untyped-call]
             finally:
                 self._records = None
                 if records:
                     self._leave(records[0] if len(records) == 1 else b"".join(records))
 
-    def _flushed(self, octets: bytes) -> bool:
-        if len(octets) > RECORD_OCTETS or self.disconnecting:
+    def _flushed(self, data: bytes) -> bool:
+        if len(data) > RECORD_BYTES or self.disconnecting:
             return False
         handle = self.getHandle()  # type: ignore[no-untyped-call]
         try:
-            handle.send(octets)
+            handle.send(data)
         except SSL.Error:  # it wants a part of the handshake first, or has failed
             return False
-        self.transport.write(handle.bio_read(2 * RECORD_OCTETS))
+        self.transport.write(handle.bio_read(2 * RECORD_BYTES))
         return True
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive the octets of a read, or an empty read that continues with the waiting octets."""
+        """Receive the bytes of a read, or an empty read that continues with the waiting bytes."""
         if self._unread:
             data = self._unread + data
             self._unread = b""
@@ -285,20 +285,20 @@ class TlsConnection(TLSMemoryBIOProtocol):
         because the buffer that it leaves is noted.
         """
         size = len(data)
-        whole = LARGE_OCTETS >= size == HEADER_OCTETS + int.from_bytes(data[3:HEADER_OCTETS])
+        whole = LARGE_BYTES >= size == HEADER_BYTES + int.from_bytes(data[3:HEADER_BYTES])
         ours = whole and data[0] == APPLICATION_DATA and not self._missing
         return ours and self._handshakeDone and not self._aborted
 
-    def _receive(self, octets: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         """Decrypt and deliver one record.
 
-        If it holds octets of the application, OpenSSL has no answer and nothing more to return.
+        If it holds bytes of the application, OpenSSL has no answer and nothing more to return.
         Twisted's class asks for both, and gets two exceptions, which cost more than the record.
         """
         handle = self.getHandle()  # type: ignore[no-untyped-call]
-        handle.bio_write(octets)
+        handle.bio_write(data)
         try:
-            plain = handle.recv(len(octets))
+            plain = handle.recv(len(data))
         except (SSL.WantReadError, SSL.ZeroReturnError):  # it says so again when it is asked again
             self._flushReceiveBIO()  # type: ignore[no-untyped-call]
         except SSL.Error:
@@ -307,7 +307,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.wrappedProtocol.dataReceived(plain)
 
     def tellRest(self, tell: Callable[[int], None]) -> None:
-        """Call ``tell(octets)`` when the number of octets changes that wait because this is
+        """Call ``tell(bytes)`` when the number of bytes changes that wait because this is
         paused.
         """
         self._tell_rest = tell
@@ -334,10 +334,10 @@ class TlsConnection(TLSMemoryBIOProtocol):
                 self._missing = missing
             if end == place:  # no more than a part of a header
                 break
-            octets = data if end - place == size else data[place:end]
+            raw = data if end - place == size else data[place:end]
             place = end
-            super().dataReceived(octets)  # type: ignore[no-untyped-call]
-        if place > LARGE_OCTETS and self not in self.factory.large:
+            super().dataReceived(raw)  # type: ignore[no-untyped-call]
+        if place > LARGE_BYTES and self not in self.factory.large:
             self.factory.grown(self)
         return place
 
@@ -359,7 +359,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     def resumeProducing(self) -> None:
         self._paused = False
-        if len(self._unread) < HEADER_OCTETS:  # also while something is being delivered
+        if len(self._unread) < HEADER_BYTES:  # also while something is being delivered
             self.transport.resumeProducing()
         elif self._next_turn is None:
             self._go_on_soon()

@@ -23,7 +23,7 @@ Slow = Callable[[str, str, float], None]
 
 
 def next_stretch(stretch: int, took: float, least: int, most: int) -> int:
-    """Return how many octets or messages of a connection to process at a time from now on.
+    """Return how many bytes or messages of a connection to process at a time from now on.
 
     ``stretch`` of them were processed in ``took`` seconds.  Slow input gets fewer, so that a turn
     lasts for :data:`TURN_SECONDS`; quick input gets twice as many, since every stretch costs a

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from twisted_msgproto.core.packed import spans
 
-from .schema import ATTACHMENTS, FIELDS, OCTETS, STORED, TEXT, TYPES, stored_schema
+from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT, TYPES, stored_schema
 
 UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, KeyError, StructError)
 """What this module does not know raises one of these; UnicodeEncodeError is a ValueError."""
@@ -48,7 +48,7 @@ def _bits(values: Sequence[bool | None]) -> bytes:
 
 
 def _written(code: str, numbers: Sequence[Any]) -> bytes:
-    """Return numbers as octets; an ``array`` would check each of them more slowly."""
+    """Return numbers as bytes; an ``array`` would check each of them more slowly."""
     return pack(f"{len(numbers)}{code}", *numbers)
 
 
@@ -56,7 +56,7 @@ def _written(code: str, numbers: Sequence[Any]) -> bytes:
 # the writing is tried first: it ends at the first None.
 
 
-def _octets(values: Sequence[Any]) -> Column:
+def _bytes(values: Sequence[Any]) -> Column:
     try:
         return Column((len(values), 0), (b"", *spans(values)))
     except TypeError:
@@ -144,7 +144,7 @@ def _lists(values: Sequence[Sequence[bytes] | None]) -> Column:
     nulls, validity = _validity(values)
     whole = [() if pieces is None else pieces for pieces in values] if nulls else values
     bounds = _written("i", [*accumulate(map(len, whole), initial=0)])  # type: ignore[arg-type]
-    pieces = _octets([piece for pieces in whole for piece in pieces])  # type: ignore[union-attr]
+    pieces = _bytes([piece for pieces in whole for piece in pieces])  # type: ignore[union-attr]
     return Column((len(values), nulls, *pieces.nodes), (validity, bounds, *pieces.buffers))
 
 
@@ -153,7 +153,7 @@ _KNOWN: Final[dict[pa.DataType, Callable[[Any], Column]]] = {
     pa.int64(): _numbers,
     pa.int32(): _small_numbers,
     FIELDS: _maps,
-    OCTETS: _octets,
+    BYTES: _bytes,
     ATTACHMENTS: _lists,
     pa.bool_(): _truths,
 }
@@ -208,11 +208,11 @@ _BUFFERS: Final = {pa.string().id: 3, pa.binary().id: 3, pa.struct([]).id: 1}
 
 ALIGNMENT: Final = 8
 
-JOINED_OCTETS: Final = 64 << 10
-"""A message up to this size is one piece; a larger one would cost another copy of its octets."""
+JOINED_BYTES: Final = 64 << 10
+"""A message up to this size is one piece; a larger one would cost another copy of its bytes."""
 
 _PREFIX: Final = struct.Struct("<II")
-"""A message begins with a continuation marker and the number of octets of its metadata."""
+"""A message begins with a continuation marker and the number of bytes of its metadata."""
 
 _HEADER, _BODY_LENGTH = 2, 3
 """Of the fields of Arrow's message, these are the record batch and the length of its columns."""
@@ -224,7 +224,7 @@ _PROBES: Final[dict[pa.DataType, Any]] = {
     TEXT: "x",
     pa.int64(): 1,
     FIELDS: {"x": "x"},
-    OCTETS: b"x",
+    BYTES: b"x",
     ATTACHMENTS: [b"x"],
     pa.bool_(): True,
 }
@@ -248,14 +248,14 @@ class Form(NamedTuple):
         at = 0
         for column in columns:
             for buffer in column.buffers:
-                octets = len(buffer)
-                places += (at, octets)
-                if octets:
+                nbytes = len(buffer)
+                places += (at, nbytes)
+                if nbytes:
                     pieces.append(buffer)
-                    if rest := -octets % ALIGNMENT:
+                    if rest := -nbytes % ALIGNMENT:
                         pieces.append(bytes(rest))
-                        octets += rest
-                    at += octets
+                        nbytes += rest
+                    at += nbytes
         struct.pack_into("<q", metadata, self.length_at, rows)
         struct.pack_into("<q", metadata, self.body_length_at, at)
         nodes = [number for column in columns for number in column.nodes]
@@ -316,5 +316,5 @@ def ipc_message(rows: int, columns: Mapping[int, Sequence[Any]]) -> list[Any] | 
     except UNKNOWN:
         return None
     pieces: list[Any] = form_of(sum(columns)).filled(rows, made)
-    octets = sum(map(len, pieces))
-    return pieces if octets > JOINED_OCTETS else [b"".join(pieces)]
+    nbytes = sum(map(len, pieces))
+    return pieces if nbytes > JOINED_BYTES else [b"".join(pieces)]

@@ -22,13 +22,14 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
+from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers, kept_packed
 
 from .arrays import UNKNOWN, array_of, compute, ipc_message, scalar_of
-from .format import ALIGNMENT, FRAME_OCTETS_MAX, crc32
+from .format import ALIGNMENT, FRAME_BYTES_MAX, crc32
 from .schema import (
     ATTACHMENTS_GIVEN,
     BODY,
+    BYTES,
     DESTINATION,
     ENVELOPE,
     FIELDS,
@@ -36,7 +37,6 @@ from .schema import (
     KNOWN_COLUMNS,
     MESSAGE_ID_INTEGER,
     MESSAGE_ID_TEXT,
-    OCTETS,
     SCHEMA,
     STORED,
     TEXT,
@@ -65,14 +65,14 @@ class Encoded:
 
     count: int
     pieces: list[Any]
-    """These are buffers; their octets together are ``octets``, a multiple of 8."""
-    octets: int
+    """These are buffers; their bytes together are ``nbytes``, a multiple of 8."""
+    nbytes: int
     runs: int
     crc: int
     envelopes: int = 0
     """This many messages are for a broker's queue."""
     replaced: int = 0
-    """This counts the texts in which octets that are not UTF-8 became U+FFFD."""
+    """This counts the texts in which bytes that are not UTF-8 became U+FFFD."""
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -81,16 +81,16 @@ class Encoded:
 def clean(text: str) -> tuple[str, int]:
     """Return ``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
 
-    Octets from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
+    Bytes from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
     """
     try:
         text.encode()
     except UnicodeEncodeError:
         try:
-            octets = text.encode("utf-8", "surrogateescape")
+            data = text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            octets = text.encode("utf-8", "surrogatepass")
-        return octets.decode("utf-8", "replace"), 1
+            data = text.encode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "replace"), 1
     return text, 0
 
 
@@ -197,9 +197,9 @@ def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if isinstance(values, PackedOctets):
-        buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.octets)]
-        return pa.Array.from_buffers(OCTETS, len(values), buffers)
+    if isinstance(values, PackedBytes):
+        buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.nbytes)]
+        return pa.Array.from_buffers(BYTES, len(values), buffers)
     if isinstance(values, PackedNumbers):
         buffers = [None, pa.py_buffer(values)]
         return pa.Array.from_buffers(pa.int64(), len(values), buffers)
@@ -238,9 +238,9 @@ def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
     return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
 
 
-def _packed_texts(rows: PackedOctets) -> pa.Array:
+def _packed_texts(rows: PackedBytes) -> pa.Array:
     return pa.StringArray.from_buffers(
-        len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
+        len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.nbytes)
     )
 
 
@@ -275,7 +275,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
 
     Every batch holds at least one message.  Raises TypeError, ValueError or pyarrow's errors
     (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
-    LimitExceeded for more octets than a frame can hold.
+    LimitExceeded for more bytes than a frame can hold.
     """
     gathered = _gathered(batches)
     count = sum([batch.count for batch in batches])
@@ -283,18 +283,18 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     columns, message, envelopes, replaced = _packed(gathered) if written is None else written
     runs, changed = _runs(batches, columns)
     pieces = [runs, *message]
-    octets = crc = 0
+    nbytes = crc = 0
     for piece in pieces:
-        octets += len(piece)
+        nbytes += len(piece)
         crc = crc32(piece, crc)
-    padding = bytes(-octets % ALIGNMENT)
+    padding = bytes(-nbytes % ALIGNMENT)
     if padding:  # pragma: no cover - Arrow pads to 8 by itself; the format does not rely on it
         pieces.append(padding)
-        octets += len(padding)
+        nbytes += len(padding)
         crc = crc32(padding, crc)
-    if octets > FRAME_OCTETS_MAX:
-        raise LimitExceeded(f"{octets} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
-    return Encoded(count, pieces, octets, len(runs), crc, envelopes, replaced + changed)
+    if nbytes > FRAME_BYTES_MAX:
+        raise LimitExceeded(f"{nbytes} bytes in one group; a frame holds {FRAME_BYTES_MAX}")
+    return Encoded(count, pieces, nbytes, len(runs), crc, envelopes, replaced + changed)
 
 
 Written = tuple[int, list[Any], int, int]
@@ -398,7 +398,7 @@ def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
 
 def _whole(array: Any) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
-        raise LimitExceeded(f"{array.nbytes} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
+        raise LimitExceeded(f"{array.nbytes} bytes in one group; a frame holds {FRAME_BYTES_MAX}")
     return array
 
 
@@ -455,7 +455,7 @@ class Assembly:
 
     gateway: str
     rows: int = 0
-    octets: int = 0
+    nbytes: int = 0
     _spans: list[tuple[int, int]] = field(default_factory=list)
     _times: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
@@ -492,7 +492,7 @@ class Assembly:
                 self._ends.append(end)
                 self._run_origins.append(origin)
         self.rows = end
-        self.octets += len(payload)
+        self.nbytes += len(payload)
         if self._spans and self._spans[-1][1] == lo:
             self._spans[-1] = self._spans[-1][0], hi
         else:
@@ -540,7 +540,7 @@ class Assembly:
             _stored_column(parts, ATTACHMENTS_GIVEN),
             compute().fill_null(_stored_column(parts, TRUNCATED), _FALSE),
         ]
-        self.rows = self.octets = 0
+        self.rows = self.nbytes = 0
         for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
             gathered.clear()
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

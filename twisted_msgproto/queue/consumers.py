@@ -47,10 +47,10 @@ def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None
 
     Raises QueueError for a name that cannot be a consumer's.
     """
-    octets = read_whole(disk, _path(directory, consumer))
-    if octets is None:
+    nbytes = read_whole(disk, _path(directory, consumer))
+    if nbytes is None:
         return None
-    match = _TEXT.fullmatch(unseal(octets) or "")
+    match = _TEXT.fullmatch(unseal(nbytes) or "")
     return int(match[1]) if match and match[2] == queue_id else 0
 
 
@@ -63,12 +63,12 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     path = _path(directory, consumer)
     if not 0 <= offset <= OFFSET_MAX:
         raise QueueError(f"no offset: {offset}")
-    octets = seal(f"offset {offset:020d} queue {queue_id}")
+    nbytes = seal(f"offset {offset:020d} queue {queue_id}")
     before = read_whole(disk, path)
-    if before == octets:
+    if before == nbytes:
         return  # the time of the file says when its offset last changed
     try:
-        replace_whole(disk, path, octets)
+        replace_whole(disk, path, nbytes)
     except OSError as error:
         if before is None:
             # Or else the next one would find the name that a failed sync has left in memory alone.
@@ -78,7 +78,7 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
             raise
         file = disk.open(path, write=True)
         try:
-            file.write(0, [octets])
+            file.write(0, [nbytes])
             file.sync()
         finally:
             file.close()
@@ -167,13 +167,13 @@ class Watch:
 
 STATUSES: Final = "bridges"
 
-STATUS_OCTETS_MAX: Final = 64 << 10
+STATUS_BYTES_MAX: Final = 64 << 10
 """A status file above this is not read: a bridge writes some kilobytes."""
 
 STATUSES_MAX: Final = 32
 
-SENT_OCTETS_MAX: Final = 3 << 10
-"""A status that is sent has at most this many octets, so that it fits into a request."""
+SENT_BYTES_MAX: Final = 3 << 10
+"""A status that is sent has at most this many bytes, so that it fits into a request."""
 
 LISTS: Final = ("known", "away")
 """These members of a status are lists; they are cut, in this order, where one is too long."""
@@ -196,7 +196,7 @@ def read_statuses(queue: str | os.PathLike[str]) -> list[dict[str, Any]]:
             about = path.stat()
         except OSError:
             continue
-        if about.st_size <= STATUS_OCTETS_MAX:
+        if about.st_size <= STATUS_BYTES_MAX:
             found.append((about.st_mtime, path))
     statuses = []
     for path in sorted(path for _, path in sorted(found)[-STATUSES_MAX:]):
@@ -223,10 +223,10 @@ def write_status(path: Path, status: Mapping[str, Any]) -> None:
     os.replace(fresh, path)
 
 
-def cut_to_fit(status: Mapping[str, Any], octets: int = SENT_OCTETS_MAX) -> dict[str, Any]:
-    """Return ``status`` with lists so short that it has at most ``octets`` as JSON."""
+def cut_to_fit(status: Mapping[str, Any], nbytes: int = SENT_BYTES_MAX) -> dict[str, Any]:
+    """Return ``status`` with lists so short that it has at most ``nbytes`` as JSON."""
     fitting = dict(status)
     for name in LISTS:
-        while fitting.get(name) and len(json.dumps(fitting)) > octets:
+        while fitting.get(name) and len(json.dumps(fitting)) > nbytes:
             fitting[name] = fitting[name][: len(fitting[name]) // 2]
     return fitting

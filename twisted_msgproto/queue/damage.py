@@ -20,9 +20,9 @@ def read(disk: Disk, directory: str) -> dict[Range, str]:
     """Return the ranges that the file names, each with its reason; damaged lines are passed
     over.
     """
-    octets = read_whole(disk, os.path.join(directory, FILE)) or b""
+    data = read_whole(disk, os.path.join(directory, FILE)) or b""
     found = {}
-    for line in octets.splitlines():
+    for line in data.splitlines():
         match = _TEXT.fullmatch(unseal(line) or "")
         if match:
             found[int(match[1]), int(match[2])] = match[3]

@@ -52,24 +52,24 @@ REMEDY = (
 
 
 class File(Protocol):
-    """One open file.  Positions and sizes are in octets.  Every call may raise
+    """One open file.  Positions and sizes are in bytes.  Every call may raise
     OSError.
     """
 
     def size(self) -> int:
         """Return the file's size now."""
 
-    def read(self, position: int, octets: int) -> bytes:
-        """Read up to ``octets`` octets from ``position``; fewer only at the end of the file."""
+    def read(self, position: int, nbytes: int) -> bytes:
+        """Read up to ``nbytes`` bytes from ``position``; fewer only at the end of the file."""
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
         """Write the buffers ``pieces`` one after another at ``position``.
 
-        Returns how many octets were written: fewer than all means that the disk is full.
+        Returns how many bytes were written: fewer than all means that the disk is full.
         """
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` octets."""
+        """Cut the file to ``size`` bytes."""
 
     def sync(self) -> None:
         """Return when everything written to the file would survive a loss of power."""
@@ -83,7 +83,7 @@ class Stat(NamedTuple):
 
     device: int
     inode: int
-    octets: int
+    nbytes: int
 
 
 class Disk(Protocol):
@@ -175,10 +175,10 @@ class OSFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
-    def read(self, position: int, octets: int) -> bytes:
-        data = os.pread(self._descriptor, octets, position)
-        while len(data) < octets:
-            more = os.pread(self._descriptor, octets - len(data), position + len(data))
+    def read(self, position: int, nbytes: int) -> bytes:
+        data = os.pread(self._descriptor, nbytes, position)
+        while len(data) < nbytes:
+            more = os.pread(self._descriptor, nbytes - len(data), position + len(data))
             if not more:
                 break
             data += more
@@ -360,7 +360,7 @@ def exists(disk: Disk, path: str) -> bool:
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """Return the octets of a small file, or None if there is no such file.
+    """Return the bytes of a small file, or None if there is no such file.
 
     Raises OSError for one that cannot be read now: that is not the same.
     """
@@ -376,14 +376,14 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
         file.close()
 
 
-def replace_whole(disk: Disk, path: str, octets: bytes) -> None:
+def replace_whole(disk: Disk, path: str, data: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
     file = disk.open(beside, write=True)
     try:
         file.truncate(0)
-        if file.write(0, [octets]) < len(octets):
+        if file.write(0, [data]) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
         file.sync()
     finally:

@@ -1,7 +1,7 @@
 """Decide who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost`.
 
 Sessions share the disk by deficit round-robin: in each round a session may write a quantum of
-octets, so one that sends in bulk delays the others by no more than the group that is being written.
+bytes, so one that sends in bulk delays the others by no more than the group that is being written.
 How large that group may be follows from what groups have cost lately.  Nothing here knows threads,
 files or clocks.
 """
@@ -12,33 +12,33 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-QUANTUM_OCTETS: Final = 64 << 10
-"""In one round a session may write this many octets: one usual read of a socket."""
+QUANTUM_BYTES: Final = 64 << 10
+"""In one round a session may write this many bytes: one usual read of a socket."""
 
 GROUP_SECONDS: Final = 0.020
 """Writing one group should last this long: others wait for half of it on average."""
 
 SYNC_SHARE: Final = 3.0
-"""A group's octets may cost this many times what its sync costs.
+"""A group's bytes may cost this many times what its sync costs.
 
 A disk with slow syncs needs large groups: if they were bounded by :data:`GROUP_SECONDS` alone, bulk
 would starve.
 """
 
-GROUP_OCTETS_MIN: Final = 256 << 10
+GROUP_BYTES_MIN: Final = 256 << 10
 """Smaller groups save nobody any time: most of their cost is the sync."""
 
 MEMORY: Final = 0.9
 """Each group's cost keeps this much of its weight when the next one is known: some ten count."""
 
 SPREAD_MIN: Final = 0.1
-"""Sizes of groups must differ this much (relative to their mean) to tell octets from syncs."""
+"""Sizes of groups must differ this much (relative to their mean) to tell bytes from syncs."""
 
 FIRST_SYNC_SECONDS: Final = 0.001
 """What a sync is believed to cost before anything was written."""
 
-FIRST_OCTET_SECONDS: Final = 1e-8
-"""What an octet is believed to cost before anything was written: 100 MB/s."""
+FIRST_BYTE_SECONDS: Final = 1e-8
+"""What a byte is believed to cost before anything was written: 100 MB/s."""
 
 IDLE_SESSIONS_MAX: Final = 64
 """Where nothing waits, at most this many sessions are remembered.  Each of many short connections
@@ -54,7 +54,7 @@ class _Session(Generic[E]):
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.entries: deque[tuple[E, int, int]] = deque()
-        self.deficit = QUANTUM_OCTETS
+        self.deficit = QUANTUM_BYTES
 
 
 class FairQueue(Generic[E]):
@@ -64,7 +64,7 @@ class FairQueue(Generic[E]):
     quantum.  It cannot come first again before the others have had a turn.
     """
 
-    __slots__ = ("_new", "_old", "_sessions", "entries", "messages", "octets")
+    __slots__ = ("_new", "_old", "_sessions", "entries", "messages", "nbytes")
 
     def __init__(self) -> None:
         self._sessions: dict[Hashable, _Session[E]] = {}
@@ -72,29 +72,29 @@ class FairQueue(Generic[E]):
         self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
         self.entries = 0
         self.messages = 0
-        self.octets = 0
+        self.nbytes = 0
 
-    def add(self, key: Hashable, entry: E, messages: int, octets: int) -> None:
-        """Append ``entry`` to the session named ``key``; ``octets`` is what writing it costs."""
+    def add(self, key: Hashable, entry: E, messages: int, nbytes: int) -> None:
+        """Append ``entry`` to the session named ``key``; ``nbytes`` is what writing it costs."""
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = _Session(key)
             self._new.append(session)
-        session.entries.append((entry, messages, octets))
+        session.entries.append((entry, messages, nbytes))
         self.entries += 1
         self.messages += messages
-        self.octets += octets
+        self.nbytes += nbytes
 
-    def take(self, messages_max: int, octets_max: int) -> list[E]:
+    def take(self, messages_max: int, bytes_max: int) -> list[E]:
         """Remove and return the entries of the next group: at least one if any entry waits.
 
-        Together they have at most ``octets_max`` octets, unless the first entry alone is larger.
+        Together they have at most ``bytes_max`` bytes, unless the first entry alone is larger.
         None is added once there are ``messages_max`` messages.  An entry that goes beyond that
         number is taken with the others: a single message must not wait for a group of its own
         because each entry of a bulk sender reaches that number.
         """
         taken: list[E] = []
-        messages = octets = 0
+        messages = nbytes = 0
         while self.entries:
             queue = self._new or self._old
             session = queue[0]
@@ -103,22 +103,22 @@ class FairQueue(Generic[E]):
                 queue.popleft()
                 del self._sessions[session.key]
                 continue
-            entry, entry_messages, entry_octets = waiting[0]
-            if session.deficit < entry_octets and len(self._sessions) > 1:
-                session.deficit += QUANTUM_OCTETS
+            entry, entry_messages, entry_bytes = waiting[0]
+            if session.deficit < entry_bytes and len(self._sessions) > 1:
+                session.deficit += QUANTUM_BYTES
                 self._old.append(queue.popleft())
                 continue
-            if taken and (messages >= messages_max or octets + entry_octets > octets_max):
+            if taken and (messages >= messages_max or nbytes + entry_bytes > bytes_max):
                 break
             messages += entry_messages
-            octets += entry_octets
+            nbytes += entry_bytes
             waiting.popleft()
             taken.append(entry)
             self.entries -= 1
             self.messages -= entry_messages
-            self.octets -= entry_octets
+            self.nbytes -= entry_bytes
             # Alone a session owes nobody anything.
-            session.deficit = max(session.deficit - entry_octets, 0)
+            session.deficit = max(session.deficit - entry_bytes, 0)
             if not waiting and queue is self._new:
                 self._old.append(queue.popleft())
         if not self.entries and len(self._sessions) > IDLE_SESSIONS_MAX:
@@ -130,46 +130,46 @@ class FairQueue(Generic[E]):
         self._sessions.clear()
         self._new.clear()
         self._old.clear()
-        self.entries = self.messages = self.octets = 0
+        self.entries = self.messages = self.nbytes = 0
         return entries
 
 
 class GroupCost:
-    """What a group costs, ``sync_seconds`` and ``octet_seconds`` each, learnt from the last ones.
+    """What a group costs, ``sync_seconds`` and ``byte_seconds`` each, learnt from the last ones.
 
     It is a line fitted by least squares; older groups count less and less.
     """
 
     __slots__ = (
-        "_octets",
-        "_octets_squared",
+        "_bytes",
+        "_bytes_squared",
         "_product",
         "_seconds",
         "_weight",
-        "octet_seconds",
+        "byte_seconds",
         "sync_seconds",
     )
 
     def __init__(self) -> None:
-        self._weight = self._octets = self._seconds = 0.0
-        self._octets_squared = self._product = 0.0
+        self._weight = self._bytes = self._seconds = 0.0
+        self._bytes_squared = self._product = 0.0
         self.sync_seconds = FIRST_SYNC_SECONDS
-        self.octet_seconds = FIRST_OCTET_SECONDS
+        self.byte_seconds = FIRST_BYTE_SECONDS
 
-    def learn(self, octets: int, seconds: float) -> None:
+    def learn(self, nbytes: int, seconds: float) -> None:
         self._weight = self._weight * MEMORY + 1.0
-        self._octets = self._octets * MEMORY + octets
+        self._bytes = self._bytes * MEMORY + nbytes
         self._seconds = self._seconds * MEMORY + seconds
-        self._octets_squared = self._octets_squared * MEMORY + octets * octets
-        self._product = self._product * MEMORY + octets * seconds
-        size, cost = self._octets / self._weight, self._seconds / self._weight
-        variance = self._octets_squared / self._weight - size * size
+        self._bytes_squared = self._bytes_squared * MEMORY + nbytes * nbytes
+        self._product = self._product * MEMORY + nbytes * seconds
+        size, cost = self._bytes / self._weight, self._seconds / self._weight
+        variance = self._bytes_squared / self._weight - size * size
         if variance > (SPREAD_MIN * size) ** 2:
             slope = (self._product / self._weight - size * cost) / variance
-            # Noise may say that larger groups are cheaper; an octet is never free.
-            self.octet_seconds = max(min(slope, cost / size), FIRST_OCTET_SECONDS / 100)
-        self.sync_seconds = max(cost - self.octet_seconds * size, 0.0)
+            # Noise may say that larger groups are cheaper; a byte is never free.
+            self.byte_seconds = max(min(slope, cost / size), FIRST_BYTE_SECONDS / 100)
+        self.sync_seconds = max(cost - self.byte_seconds * size, 0.0)
 
-    def octets_max(self, most: int) -> int:
+    def bytes_max(self, most: int) -> int:
         seconds = max(GROUP_SECONDS - self.sync_seconds, SYNC_SHARE * self.sync_seconds)
-        return min(most, max(GROUP_OCTETS_MIN, int(seconds / self.octet_seconds)))
+        return min(most, max(GROUP_BYTES_MIN, int(seconds / self.byte_seconds)))

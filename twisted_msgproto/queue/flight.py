@@ -35,7 +35,7 @@ from .served import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served,
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
 
-TOKEN_OCTETS = 32
+TOKEN_BYTES = 32
 
 TOKEN_SECONDS = 10.0
 """A call that comes while the server writes its token waits this long for it."""
@@ -90,7 +90,7 @@ class QueueFlightServer(flight.FlightServerBase):
         """Where the token stands that the server has made; None for an operator's."""
         if token is None:
             # Not before the port is ours: who listened there until now may have the old one.
-            token = f"{self.address}/{secrets.token_hex(TOKEN_OCTETS)}"
+            token = f"{self.address}/{secrets.token_hex(TOKEN_BYTES)}"
             name = TOKEN_FILE.format(port=self.port)
             self.token_file = os.path.join(os.path.abspath(directory), name)
             try:
@@ -175,17 +175,17 @@ def _write_token(disk: Disk, path: str, token: str) -> None:
 
     Half of one after a crash is no harm, because the next start makes another one.
     """
-    octets = f"{token}\n".encode()
+    data = f"{token}\n".encode()
     try:
-        replace_whole(disk, path, octets)
+        replace_whole(disk, path, data)
     except OSError as error:
         # Without its bridge a full disk would stay full.
         if error.errno not in NO_ROOM or read_whole(disk, path) is None:
             raise
         file = disk.open(path, write=True)
         try:
-            file.write(0, [octets])
-            file.truncate(len(octets))
+            file.write(0, [data])
+            file.truncate(len(data))
         finally:
             file.close()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .disk import File
 
 crc32: Callable[..., int] = zlib_crc32
-"""``crc32(octets, start=0)`` returns the CRC-32 of ``octets``, continuing from ``start``."""
+"""``crc32(bytes, start=0)`` returns the CRC-32 of ``nbytes``, continuing from ``start``."""
 
 try:
     # Three times as fast: it uses the processor's carry-less multiplication.
@@ -42,25 +42,25 @@ END = struct.Struct("<8sQQQQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
-SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
-FRAME_HEADER_OCTETS = FRAME_HEADER.size
-FRAME_CHECKED_AT = FRAME_HEADER_OCTETS - FRAME_CHECKED.size
-EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
+SEGMENT_HEADER_BYTES = SEGMENT_HEADER.size + CHECKSUM.size
+FRAME_HEADER_BYTES = FRAME_HEADER.size
+FRAME_CHECKED_AT = FRAME_HEADER_BYTES - FRAME_CHECKED.size
+EMPTY_SEGMENT_BYTES = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + LINEAGE.size
 """A segment without messages has this size: its header, and the frame that names the row before
 it.
 """
-END_OCTETS = END.size + CHECKSUM.size
+END_BYTES = END.size + CHECKSUM.size
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"
 OFFSET_MAX = 2**63 - 1
 """The table's ``offset`` is a signed 64-bit integer."""
-FRAME_OCTETS_MAX = 2**31 - 1
-"""Arrow's text and binary columns count octets in 31 bits."""
+FRAME_BYTES_MAX = 2**31 - 1
+"""Arrow's text and binary columns count bytes in 31 bits."""
 
-WINDOW_OCTETS = 1 << 20
+WINDOW_BYTES = 1 << 20
 
-BLOCK_OCTETS = 4096
+BLOCK_BYTES = 4096
 """Where a disk cannot be read, this much is skipped at a time."""
 BLOCK_READS_MAX = 3
 """A block that the disk cannot read is asked for this often: a disk that resets, or a store behind
@@ -74,15 +74,15 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
 
 def seal(text: str) -> bytes:
-    octets = text.encode()
-    return b"%s %08x\n" % (octets, crc32(octets))
+    data = text.encode()
+    return b"%s %08x\n" % (data, crc32(data))
 
 
 def unseal(line: bytes) -> str | None:
-    octets, _, checksum = line.rstrip(b"\n").rpartition(b" ")
-    if checksum != b"%08x" % crc32(octets):
+    data, _, checksum = line.rstrip(b"\n").rpartition(b" ")
+    if checksum != b"%08x" % crc32(data):
         return None
-    return octets.decode("utf-8", "replace")
+    return data.decode("utf-8", "replace")
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ class Identity:
         return seal(f"msgproto-queue {FORMAT_VERSION} {self.queue_id} {self.seed.hex()}")
 
     @classmethod
-    def unsealed(cls, octets: bytes) -> Identity | int | None:
+    def unsealed(cls, data: bytes) -> Identity | int | None:
         """Return what the file says; a format version we do not know; None if it is damaged."""
-        text = unseal(octets) or ""
+        text = unseal(data) or ""
         match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
         if match is None:
             return None
@@ -135,23 +135,23 @@ class SegmentHeader:
     first: int
 
     def packed(self) -> bytes:
-        octets = SEGMENT_HEADER.pack(
+        nbytes = SEGMENT_HEADER.pack(
             SEGMENT_MAGIC,
             self.version,
-            SEGMENT_HEADER_OCTETS,
+            SEGMENT_HEADER_BYTES,
             bytes.fromhex(self.identity.queue_id),
             self.identity.seed,
             self.first,
             0,
         )
-        return octets + CHECKSUM.pack(crc32(octets))
+        return nbytes + CHECKSUM.pack(crc32(nbytes))
 
     @classmethod
-    def unpacked(cls, octets: bytes) -> SegmentHeader | None:
-        if len(octets) < SEGMENT_HEADER_OCTETS:
+    def unpacked(cls, data: bytes) -> SegmentHeader | None:
+        if len(data) < SEGMENT_HEADER_BYTES:
             return None
-        head = octets[: SEGMENT_HEADER.size]
-        if CHECKSUM.unpack_from(octets, SEGMENT_HEADER.size)[0] != crc32(head):
+        head = data[: SEGMENT_HEADER.size]
+        if CHECKSUM.unpack_from(data, SEGMENT_HEADER.size)[0] != crc32(head):
             return None
         magic, version, _, queue_id, seed, first, _ = SEGMENT_HEADER.unpack(head)
         if magic != SEGMENT_MAGIC:
@@ -166,46 +166,46 @@ class Published:
     offset: int
     segment: int
     """The segment that was being written begins with this offset."""
-    octets: int
+    nbytes: int
     """That segment was this long at that time."""
     incarnation: int = 0
     """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
     ``lineage.py``).
     """
     witness: int = 0
-    frame_octets: int = 0
-    """The frame that ends at ``octets`` has this many octets; 0 when it is not known."""
+    frame_bytes: int = 0
+    """The frame that ends at ``nbytes`` has this many bytes; 0 when it is not known."""
 
     def packed(self) -> bytes:
-        octets = END.pack(
+        nbytes = END.pack(
             END_MAGIC,
             self.offset,
             self.segment,
-            self.octets,
+            self.nbytes,
             self.incarnation,
             self.witness,
-            self.frame_octets,
+            self.frame_bytes,
         )
-        return octets + CHECKSUM.pack(crc32(octets))
+        return nbytes + CHECKSUM.pack(crc32(nbytes))
 
     @classmethod
-    def unpacked(cls, octets: bytes) -> Published | None:
-        if len(octets) < END_OCTETS:
+    def unpacked(cls, data: bytes) -> Published | None:
+        if len(data) < END_BYTES:
             return None
-        head = octets[: END.size]
-        if CHECKSUM.unpack_from(octets, END.size)[0] != crc32(head):
+        head = data[: END.size]
+        if CHECKSUM.unpack_from(data, END.size)[0] != crc32(head):
             return None
         magic, *numbers = END.unpack(head)
         return cls(*numbers) if magic == END_MAGIC else None
 
 
 def pack_frame_header(
-    frame_seed: int, *, payload_crc: int, octets: int, first: int, count: int, runs: int
+    frame_seed: int, *, payload_crc: int, nbytes: int, first: int, count: int, runs: int
 ) -> bytes:
-    """Return the 32 octets before a frame's payload of ``octets`` octets, ``runs`` of them its
+    """Return the 32 bytes before a frame's payload of ``nbytes`` bytes, ``runs`` of them its
     head.
     """
-    checked = FRAME_CHECKED.pack(payload_crc, octets, first, count, runs)
+    checked = FRAME_CHECKED.pack(payload_crc, nbytes, first, count, runs)
     return FRAME_MARKER + CHECKSUM.pack(crc32(checked, frame_seed)) + checked
 
 
@@ -218,7 +218,7 @@ def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness
         pack_frame_header(
             frame_seed,
             payload_crc=crc32(payload),
-            octets=len(payload),
+            nbytes=len(payload),
             first=first,
             count=0,
             runs=0,
@@ -236,10 +236,10 @@ class Record:
     position: int
     first: int
     count: int
-    octets: int
-    """The whole frame has this many octets, header included."""
+    nbytes: int
+    """The whole frame has this many bytes, header included."""
     runs: int
-    """The runs at the head of the payload have this many octets."""
+    """The runs at the head of the payload have this many bytes."""
     payload_crc: int
 
     @property
@@ -248,15 +248,15 @@ class Record:
 
     @property
     def end_position(self) -> int:
-        return self.position + self.octets
+        return self.position + self.nbytes
 
 
 @dataclass(slots=True)
 class Damage:
-    """Octets that are no valid record, and the offsets that are lost with them.
+    """Bytes that are no valid record, and the offsets that are lost with them.
 
     ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
-    far offsets went.  ``lo == hi``: octets that cost no message.  ``position == end_position``:
+    far offsets went.  ``lo == hi``: bytes that cost no message.  ``position == end_position``:
     messages that are missing without remains.
     """
 
@@ -267,36 +267,36 @@ class Damage:
     reason: str
 
 
-def read_readable(file: File, position: int, octets: int, unread: set[int] | None = None) -> bytes:
+def read_readable(file: File, position: int, nbytes: int, unread: set[int] | None = None) -> bytes:
     """Return what a file holds; a block that the disk cannot read is asked for several times.
 
     Raises OSError for one that it cannot read even then: it may read it another time.  With
-    ``unread`` zeros stand for such blocks, and their numbers, of BLOCK_OCTETS each, are added to
+    ``unread`` zeros stand for such blocks, and their numbers, of BLOCK_BYTES each, are added to
     it; OSError is then never a read error (EIO).
     """
     try:
-        return file.read(position, octets)
+        return file.read(position, nbytes)
     except OSError as error:
         _check_read_error(error)
     pieces = []
-    end = min(position + octets, file.size())
+    end = min(position + nbytes, file.size())
     while position < end:
         # Up to the next boundary: a disk loses whole blocks.
-        wanted = min(BLOCK_OCTETS - position % BLOCK_OCTETS, end - position)
+        wanted = min(BLOCK_BYTES - position % BLOCK_BYTES, end - position)
         piece = _read_block(file, position, wanted)
         if piece is None:
             if unread is None:
                 raise OSError(errno.EIO, f"the disk cannot read the block at {position}")
-            unread.add(position // BLOCK_OCTETS)
+            unread.add(position // BLOCK_BYTES)
         pieces.append((piece or b"").ljust(wanted, b"\0"))
         position += wanted
     return b"".join(pieces)
 
 
-def _read_block(file: File, position: int, octets: int) -> bytes | None:
+def _read_block(file: File, position: int, nbytes: int) -> bytes | None:
     for _ in range(BLOCK_READS_MAX):
         try:
-            return file.read(position, octets)
+            return file.read(position, nbytes)
         except OSError as error:
             _check_read_error(error)
     return None
@@ -311,7 +311,7 @@ class Segment:
     """A reader of one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
-    ``window`` how much is read at a time, both in octets.  A block that the disk cannot read now
+    ``window`` how much is read at a time, both in bytes.  A block that the disk cannot read now
     is an OSError, and no damage.  Only with ``blanks`` zeros replace such blocks, and the caller
     asks :meth:`unread` before it reports damage.
     """
@@ -322,55 +322,55 @@ class Segment:
         frame_seed: int,
         first: int,
         size: int | None = None,
-        window: int = WINDOW_OCTETS,
+        window: int = WINDOW_BYTES,
         *,
         blanks: bool = False,
     ) -> None:
         self.file = file
         self.first = first
         self.size = file.size() if size is None else size
-        self._window_octets = window
+        self._window_bytes = window
         self.frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
         self._unread: set[int] | None = set() if blanks else None
 
     def header(self) -> SegmentHeader | None:
-        return SegmentHeader.unpacked(bytes(self.octets(0, SEGMENT_HEADER_OCTETS)))
+        return SegmentHeader.unpacked(bytes(self.nbytes(0, SEGMENT_HEADER_BYTES)))
 
-    def octets(self, position: int, octets: int) -> memoryview:
-        """Read ``octets`` octets from ``position``; fewer where the segment ends."""
-        octets = min(octets, self.size - position)
-        if octets <= 0:
+    def nbytes(self, position: int, nbytes: int) -> memoryview:
+        """Read ``nbytes`` bytes from ``position``; fewer where the segment ends."""
+        nbytes = min(nbytes, self.size - position)
+        if nbytes <= 0:
             return memoryview(b"")
         start = position - self._window_position
-        if start < 0 or start + octets > len(self._window):
-            wanted = min(max(octets, self._window_octets), self.size - position)
+        if start < 0 or start + nbytes > len(self._window):
+            wanted = min(max(nbytes, self._window_bytes), self.size - position)
             self._window = memoryview(self._read(position, wanted))
             self._window_position = position
             start = 0
-        return self._window[start : start + octets]
+        return self._window[start : start + nbytes]
 
-    def _read(self, position: int, octets: int) -> bytes:
+    def _read(self, position: int, nbytes: int) -> bytes:
         try:
-            return read_readable(self.file, position, octets, self._unread)
+            return read_readable(self.file, position, nbytes, self._unread)
         except OSError as error:
             raise OSError(error.errno, f"{segment_name(self.first)}: {error.strerror}") from error
 
     def unread(self, position: int = 0, end_position: int = OFFSET_MAX) -> bool:
-        """Return whether zeros stand for some of these octets, because the disk did not read them.
+        """Return whether zeros stand for some of these bytes, because the disk did not read them.
 
         A later read may succeed.
         """
-        last = max(end_position - 1, position) // BLOCK_OCTETS
-        return any(position // BLOCK_OCTETS <= block <= last for block in self._unread or ())
+        last = max(end_position - 1, position) // BLOCK_BYTES
+        return any(position // BLOCK_BYTES <= block <= last for block in self._unread or ())
 
-    def at_hand(self, position: int, octets: int) -> tuple[bytes, int]:
+    def at_hand(self, position: int, nbytes: int) -> tuple[bytes, int]:
         """Return what is in memory, and where ``position`` is in it.
 
-        It is at least ``octets`` octets from there on, or up to the segment's end.
+        It is at least ``nbytes`` bytes from there on, or up to the segment's end.
         """
-        self.octets(position, octets)
+        self.nbytes(position, nbytes)
         whole: bytes = self._window.obj  # type: ignore[assignment]
         return whole, position - self._window_position
 
@@ -380,9 +380,7 @@ class Segment:
 
     def payload(self, record: Record) -> memoryview:
         """Return the payload of a record: runs, then the record batch."""
-        return self.octets(
-            record.position + FRAME_HEADER_OCTETS, record.octets - FRAME_HEADER_OCTETS
-        )
+        return self.nbytes(record.position + FRAME_HEADER_BYTES, record.nbytes - FRAME_HEADER_BYTES)
 
     def record_at(self, position: int, expected: int = 0) -> Record | None:
         """Return the record whose frame begins at ``position``, by its header alone.
@@ -390,15 +388,15 @@ class Segment:
         None if there is no valid header, if its messages are not all at or above ``expected``, or
         if the frame is incomplete.
         """
-        octets = self.octets(position, FRAME_HEADER_OCTETS)
-        if len(octets) < FRAME_HEADER_OCTETS:
+        nbytes = self.nbytes(position, FRAME_HEADER_BYTES)
+        if len(nbytes) < FRAME_HEADER_BYTES:
             return None
-        marker, checksum, payload_crc, length, first, count, runs = FRAME_HEADER.unpack(octets)
-        if marker != FRAME_MARKER or checksum != crc32(octets[8:], self.frame_seed):
+        marker, checksum, payload_crc, length, first, count, runs = FRAME_HEADER.unpack(nbytes)
+        if marker != FRAME_MARKER or checksum != crc32(nbytes[8:], self.frame_seed):
             return None
-        if first < expected or position + FRAME_HEADER_OCTETS + length > self.size:
+        if first < expected or position + FRAME_HEADER_BYTES + length > self.size:
             return None
-        return Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
+        return Record(position, first, count, FRAME_HEADER_BYTES + length, runs, payload_crc)
 
     def damaged_record_at(self, position: int, expected: int) -> Record | None:
         """Return the record whose header at ``position`` has one flipped bit, or a wrong marker.
@@ -407,11 +405,11 @@ class Segment:
         whole, and its messages can be counted.  Frames in the bodies of messages are not taken for
         it: they do not have the seed.  None if there is no such record.
         """
-        octets = bytes(self.octets(position, FRAME_HEADER_OCTETS))
-        if len(octets) < FRAME_HEADER_OCTETS:
+        data = bytes(self.nbytes(position, FRAME_HEADER_BYTES))
+        if len(data) < FRAME_HEADER_BYTES:
             return None
-        checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
-        fields = octets[FRAME_CHECKED_AT:]
+        checksum = CHECKSUM.unpack_from(data, len(FRAME_MARKER))[0]
+        fields = data[FRAME_CHECKED_AT:]
         found = fields if (checksum ^ crc32(fields, self.frame_seed)).bit_count() <= 1 else None
         number = int.from_bytes(fields, "little")
         for bit in range(8 * len(fields)):
@@ -421,7 +419,7 @@ class Segment:
         if found is None:
             return None
         payload_crc, length, first, count, runs = FRAME_CHECKED.unpack(found)
-        record = Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
+        record = Record(position, first, count, FRAME_HEADER_BYTES + length, runs, payload_crc)
         whole = length and length % ALIGNMENT == 0 and record.end_position <= self.size
         return record if whole and first == expected else None
 
@@ -429,12 +427,12 @@ class Segment:
         """Return whether what begins at ``position`` is shorter than a header, or than its own
         says.
         """
-        octets = self.octets(position, FRAME_HEADER_OCTETS)
-        if len(octets) < FRAME_HEADER_OCTETS:
+        nbytes = self.nbytes(position, FRAME_HEADER_BYTES)
+        if len(nbytes) < FRAME_HEADER_BYTES:
             return True
-        marker, checksum, _, length, _, _, _ = FRAME_HEADER.unpack(octets)
-        right = checksum == crc32(octets[FRAME_CHECKED_AT:], self.frame_seed)
-        whole = position + FRAME_HEADER_OCTETS + length <= self.size
+        marker, checksum, _, length, _, _, _ = FRAME_HEADER.unpack(nbytes)
+        right = checksum == crc32(nbytes[FRAME_CHECKED_AT:], self.frame_seed)
+        whole = position + FRAME_HEADER_BYTES + length <= self.size
         return right and marker == FRAME_MARKER and not whole
 
     def unfinished_at(self, position: int) -> bool:
@@ -444,8 +442,8 @@ class Segment:
         """
         if self.cut_at(position):
             return True
-        for start in range(position, self.size, self._window_octets):
-            if self._read(start, min(self._window_octets, self.size - start)).strip(b"\0"):
+        for start in range(position, self.size, self._window_bytes):
+            if self._read(start, min(self._window_bytes, self.size - start)).strip(b"\0"):
                 return False
         return True
 
@@ -456,7 +454,7 @@ class Segment:
         stop = self.size if stop is None else stop
         while position < stop:
             # One look at a window, however many false markers are in it: peers choose the bodies.
-            window = bytes(self.octets(position, self._window_octets))
+            window = bytes(self.nbytes(position, self._window_bytes))
             found = window.find(FRAME_MARKER)
             while found >= 0 and position + found < stop:
                 record = self.record_at(position + found, expected)
@@ -473,9 +471,9 @@ class Segment:
         Halves the segment until no more than a window is left, so that reading from the middle
         costs the same wherever the middle is.
         """
-        position, first = SEGMENT_HEADER_OCTETS, self.first
+        position, first = SEGMENT_HEADER_BYTES, self.first
         stop = self.size
-        while stop - position > self._window_octets:
+        while stop - position > self._window_bytes:
             middle = (position + stop) // 2
             record = self.next_record(middle, self.first, stop)
             if record is None or record.first > offset:
@@ -492,12 +490,12 @@ class Segment:
         """
         unpack, seed = FRAME_HEADER.unpack_from, self.frame_seed
         while True:
-            window = self.octets(position, self._window_octets)
-            available = len(window) - FRAME_HEADER_OCTETS
+            window = self.nbytes(position, self._window_bytes)
+            available = len(window) - FRAME_HEADER_BYTES
             at = 0
             while at <= available and expected < bound:
                 marker, checksum, payload_crc, length, first, count, _ = unpack(window, at)
-                payload = at + FRAME_HEADER_OCTETS
+                payload = at + FRAME_HEADER_BYTES
                 end = payload + length
                 if (
                     marker != FRAME_MARKER
@@ -529,8 +527,8 @@ class Segment:
             if bound is not None:
                 end_position, end = self.stretch(position, expected, bound)
                 if end > expected:
-                    octets = end_position - position
-                    yield Record(position, expected, end - expected, octets, 0, 0)
+                    nbytes = end_position - position
+                    yield Record(position, expected, end - expected, nbytes, 0, 0)
                     position, expected = end_position, end
                     continue
             record = self.record_at(position, expected)

@@ -65,15 +65,15 @@ class Description:
     end: int
     landed: Landed
     """This is the lineage of ``end``: a table that lands everything keeps it."""
-    octets: int
-    """The queue's segments hold this many octets together."""
+    bytes: int
+    """The queue's segments hold this many bytes together."""
     oldest: int | None
     """The first waiting row was received at this time, µs since 1970 UTC; None when nothing waits.
 
     A row waits that stands at or above the place that was asked for, or ``begin`` without one.
     """
-    waiting_octets: int
-    """About this many octets of segments wait."""
+    waiting_bytes: int
+    """About this many bytes of segments wait."""
     damaged: tuple[tuple[int, int], ...]
     """Ranges lo ≤ offset < hi that are known to be damaged or lost, and not trimmed."""
     consumers: Mapping[str, int]
@@ -158,10 +158,10 @@ class Lineage:
 
 
 @lru_cache(FILES_PARSED_MAX)
-def unsealed(octets: bytes) -> Lineage | None:
+def unsealed(data: bytes) -> Lineage | None:
     starts: list[tuple[int, int]] = []
     count = 0
-    for line in octets.splitlines():
+    for line in data.splitlines():
         text = unseal(line) or ""
         if start := _START.fullmatch(text):
             starts.append((int(start[1]), int(start[2])))
@@ -173,8 +173,8 @@ def unsealed(octets: bytes) -> Lineage | None:
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:
-    octets = read_whole(disk, os.path.join(directory, FILE))
-    return unsealed(octets) if octets else None
+    data = read_whole(disk, os.path.join(directory, FILE))
+    return unsealed(data) if data else None
 
 
 def write(disk: Disk, directory: str, lineage: Lineage) -> None:

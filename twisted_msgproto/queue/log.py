@@ -31,10 +31,10 @@ from .disk import (
     replace_whole,
 )
 from .format import (
-    EMPTY_SEGMENT_OCTETS,
-    END_OCTETS,
+    EMPTY_SEGMENT_BYTES,
+    END_BYTES,
     FORMAT_VERSION,
-    FRAME_HEADER_OCTETS,
+    FRAME_HEADER_BYTES,
     Identity,
     Published,
     SegmentHeader,
@@ -51,7 +51,7 @@ LOCK_FILE = "lock"
 END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
 """A queue with this file has a broker over it, or had one; see ``docs/broker-format.md``."""
-CHECK_OCTETS = 256 << 20
+CHECK_BYTES = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 SEGMENTS_PER_LOOK = 8
 """Each look at the files checks the sizes of this many older segments, in turn."""
@@ -87,7 +87,7 @@ class Keeper(Protocol):
     def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
         """Return how many of these segments, from the first on, may be removed now.
 
-        Each is its first offset, the offset behind it and its octets.  ``pressed``: the log is
+        Each is its first offset, the offset behind it and its bytes.  ``pressed``: the log is
         full, and waits for room.  This may not block.
         """
 
@@ -99,7 +99,7 @@ class SegmentLog:
     QueueLocked if another process has the queue, QueueError if the queue cannot be opened.
 
     ``max_bytes`` bounds what all segments hold together, ``segment_bytes`` one segment (a single
-    larger group gets a segment of its own); both in octets.
+    larger group gets a segment of its own); both in bytes.
     """
 
     def __init__(
@@ -108,20 +108,20 @@ class SegmentLog:
         *,
         max_bytes: int = MAX_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
-        check_octets: int = CHECK_OCTETS,
+        check_bytes: int = CHECK_BYTES,
         disk: Disk = OS_DISK,
         make_identity: Callable[[], Identity] = new_identity,
         make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
         self.directory = os.path.abspath(os.fspath(directory))
         self._disk = disk
-        self._max_octets = max_bytes
+        self._max_bytes = max_bytes
         # At the limit there are always several segments: trimming removes whole ones.
-        self._segment_octets = min(segment_bytes, max(max_bytes // 4, 1))
+        self._segment_bytes = min(segment_bytes, max(max_bytes // 4, 1))
         self._file: File | None = None
         self._end_file: File | None = None
         self._sizes: dict[int, int] = {}
-        self._frame_octets = 0
+        self._frame_bytes = 0
         # Which files the names of this queue led to when they were opened.
         self._own: dict[str, Stat] = {}
         self._looked = 0
@@ -134,7 +134,7 @@ class SegmentLog:
         self.keeper: Keeper | None = None
         self._unlock: Callable[[], None] | None = None
         try:
-            self._open(check_octets, make_identity, make_incarnation)
+            self._open(check_bytes, make_identity, make_incarnation)
         except OSError as error:
             self.close()
             if isinstance(error, FileExistsError | NotADirectoryError):
@@ -148,7 +148,7 @@ class SegmentLog:
 
     def _open(
         self,
-        check_octets: int,
+        check_bytes: int,
         make_identity: Callable[[], Identity],
         make_incarnation: Callable[[], int],
     ) -> None:
@@ -163,7 +163,7 @@ class SegmentLog:
             self._own[path] = disk.stat(path)
         before = recovery.read_published(disk, directory)
         found = recovery.recover(
-            disk, directory, make_identity=make_identity, check_octets=check_octets
+            disk, directory, make_identity=make_identity, check_bytes=check_bytes
         )
         self._found = found
         self._sizes = found.sizes
@@ -174,7 +174,7 @@ class SegmentLog:
         """This is the offset after the last durable message."""
         self.begin = next(iter(self._sizes), self.end)
         """This is the first offset that is kept."""
-        self.octets = sum(self._sizes.values())
+        self.nbytes = sum(self._sizes.values())
         self.recovery = found.recovery
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
@@ -260,14 +260,14 @@ class SegmentLog:
         return list(self._sizes)
 
     @property
-    def max_octets(self) -> int:
+    def max_bytes(self) -> int:
         """Return how much all segments may hold together."""
-        return self._max_octets
+        return self._max_bytes
 
     @property
-    def segment_octets(self) -> int:
+    def segment_bytes(self) -> int:
         """Return how much one segment holds."""
-        return self._segment_octets
+        return self._segment_bytes
 
     @property
     def disk(self) -> Disk:
@@ -302,30 +302,30 @@ class SegmentLog:
         another.  Raises QueueError when the segment's name does not lead to its file any more:
         nobody would find the group there.
         """
-        octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
+        nbytes = sum(FRAME_HEADER_BYTES + encoded.nbytes for encoded in group)
         try:
-            self._make_room(octets)
+            self._make_room(nbytes)
             self._write_lineage()
-            file = self._writable(octets)
+            file = self._writable(nbytes)
             position = self._sizes[self._first]
             pieces, end = self._framed(group)
-            if file.write(position, pieces) < octets:
+            if file.write(position, pieces) < nbytes:
                 self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}")
             file.sync()
-            self._check_segment(position + octets)
+            self._check_segment(position + nbytes)
         except OSError as error:
             if error.errno in NO_ROOM:
                 self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
             self._give_up_segment()
             raise
-        self._sizes[self._first] = position + octets
-        self.octets += octets
+        self._sizes[self._first] = position + nbytes
+        self.nbytes += nbytes
         self.end = end
         last = group[-1]
         self._tail = Landed(end, self.incarnation, lineage.witness(last.crc, last.count - 1))
-        self._frame_octets = FRAME_HEADER_OCTETS + last.octets
+        self._frame_bytes = FRAME_HEADER_BYTES + last.nbytes
         if self.keeper is not None:
             envelopes = sum([encoded.envelopes for encoded in group])
             self.keeper.appended(self._first, end, envelopes)
@@ -340,7 +340,7 @@ class SegmentLog:
                 pack_frame_header(
                     self.identity.frame_seed,
                     payload_crc=encoded.crc,
-                    octets=encoded.octets,
+                    nbytes=encoded.nbytes,
                     first=end,
                     count=encoded.count,
                     runs=encoded.runs,
@@ -350,14 +350,14 @@ class SegmentLog:
             end += encoded.count
         return pieces, end
 
-    def _make_room(self, octets: int) -> None:
-        """Trim if ``octets`` more would be above the limit; QueueFull if that is not enough."""
-        if self._file is None or self._ends_before(octets):
-            octets += EMPTY_SEGMENT_OCTETS
-        if self.octets + octets <= self._max_octets:
+    def _make_room(self, nbytes: int) -> None:
+        """Trim if ``nbytes`` more would be above the limit; QueueFull if that is not enough."""
+        if self._file is None or self._ends_before(nbytes):
+            nbytes += EMPTY_SEGMENT_BYTES
+        if self.nbytes + nbytes <= self._max_bytes:
             return
         self.trim(ending=True)
-        if self.octets + octets <= self._max_octets or self.begin == self.end:
+        if self.nbytes + nbytes <= self._max_bytes or self.begin == self.end:
             return
         kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
@@ -367,15 +367,15 @@ class SegmentLog:
             if self.keeper is None:
                 why = f"{BROKER_NAMES} tells of a broker's queues, and no broker runs"
         raise QueueFull(
-            f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
+            f"the queue {self.directory} holds {self.nbytes} of {self._max_bytes} bytes; {why}"
         )
 
-    def _ends_before(self, octets: int) -> bool:
+    def _ends_before(self, nbytes: int) -> bool:
         used = self._sizes.get(self._first, 0)
-        return used > EMPTY_SEGMENT_OCTETS and used + octets > self._segment_octets
+        return used > EMPTY_SEGMENT_BYTES and used + nbytes > self._segment_bytes
 
-    def _writable(self, octets: int) -> File:
-        if self._file is not None and self._ends_before(octets):
+    def _writable(self, nbytes: int) -> File:
+        if self._file is not None and self._ends_before(nbytes):
             self._end_segment()
         if self._file is None:
             self._begin_segment()
@@ -403,9 +403,9 @@ class SegmentLog:
             self._file = self._disk.open(path, write=True)
             self._segment_path, self._segment = path, self._disk.stat(path)
         self._first = self.end
-        self.octets += len(header) - self._sizes.get(self.end, 0)
+        self.nbytes += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
-        self._frame_octets = 0
+        self._frame_bytes = 0
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -445,7 +445,7 @@ class SegmentLog:
             self._sizes.get(self._first, 0),
             self._tail.incarnation,
             self._tail.witness,
-            self._frame_octets,
+            self._frame_bytes,
         ).packed()
         assert self._end_file is not None
         self._unpublished = None
@@ -483,7 +483,7 @@ class SegmentLog:
         for path, own in self._own.items():
             found = self._named_by(path)
             if found is not None and _same(found, own):
-                emptied = path.endswith(END_FILE) and found.octets < END_OCTETS
+                emptied = path.endswith(END_FILE) and found.nbytes < END_BYTES
                 continue
             if path.endswith(LOCK_FILE):
                 raise QueueError(
@@ -527,16 +527,16 @@ class SegmentLog:
         first = max((first for first in sizes if first <= offset), default=None)
         if first is not None:
             found = self._named_by(self._path(first))
-            if found is None or found.octets < sizes[first]:
+            if found is None or found.nbytes < sizes[first]:
                 raise self._gone(self._path(first))
 
-    def _check_segment(self, octets: int) -> None:
+    def _check_segment(self, nbytes: int) -> None:
         """Raise QueueError unless the segment's name leads to its file, with this many bytes.
 
         Every group asks this once, before it is acknowledged.
         """
         found = self._named_by(self._segment_path)
-        if found is None or found[:2] != self._segment[:2] or found[2] < octets:
+        if found is None or found[:2] != self._segment[:2] or found[2] < nbytes:
             raise self._gone(self._segment_path)
 
     def _named_by(self, path: str) -> Stat | None:
@@ -594,10 +594,10 @@ class SegmentLog:
 
     def _remove(self, segments: Sequence[tuple[int, int, int]]) -> int:
         removed = 0
-        for first, following, octets in segments:
+        for first, following, nbytes in segments:
             self._disk.remove(self._path(first))
             del self._sizes[first]
-            self.octets -= octets
+            self.nbytes -= nbytes
             self.begin = following
             removed += 1
         if removed:

@@ -28,7 +28,7 @@ from .row_locator import RowLocator
 from .source import Rows
 
 READ_ROWS = 10_000
-READ_OCTETS = 32 << 20
+READ_BYTES = 32 << 20
 """A batch is returned at this size, however few rows it has."""
 END_READS_MAX = 100
 LOOKS_MAX = 100
@@ -94,10 +94,10 @@ class QueueReader:
         Raises QueueCorrupt if it is damaged for good.
         """
         for _ in range(END_READS_MAX):
-            octets = read_whole(self._disk, os.path.join(self.directory, "end"))
-            if not octets:
+            data = read_whole(self._disk, os.path.join(self.directory, "end"))
+            if not data:
                 return None
-            published = Published.unpacked(octets)
+            published = Published.unpacked(data)
             if published is not None:
                 return published
         raise QueueCorrupt(
@@ -133,7 +133,7 @@ class QueueReader:
                 self._check(landed, published, firsts, known)
             begin = firsts[0] if firsts else published.offset
             start = begin if landed is None else landed.offset
-            sizes = self._octets(published, firsts)
+            sizes = self._bytes(published, firsts)
             oldest, waiting = self._waiting(start, published, firsts, sizes)
             standing = consumers.read_all(self._disk, self.directory, self.queue_id)
             moved = {
@@ -237,18 +237,18 @@ class QueueReader:
         self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
     ) -> Landed:
         if offset == published.offset and published.incarnation:
-            if published.frame_octets:
-                segment, end = published.segment, published.octets
-                self._locator.remember(offset - 1, segment, end - published.frame_octets)
+            if published.frame_bytes:
+                segment, end = published.segment, published.nbytes
+                self._locator.remember(offset - 1, segment, end - published.frame_bytes)
                 self._locator.remember(offset, segment, end)
             return Landed(offset, published.incarnation, published.witness)
         return self._locator.landed(offset, firsts, published, known)
 
-    def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
+    def _bytes(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
         sizes = {}
         for first in firsts:
             if first == published.segment:
-                size = published.octets
+                size = published.nbytes
             else:
                 known = self._sizes.get(first)
                 size = self._size(first) if known is None else known
@@ -271,7 +271,7 @@ class QueueReader:
         if placed is None or placed.record.first >= published.offset:
             return None, 0
         oldest = self._locator.received_at(placed, start, published)
-        later = sum(octets for first, octets in sizes.items() if first > placed.segment)
+        later = sum(nbytes for first, nbytes in sizes.items() if first > placed.segment)
         return oldest, sizes[placed.segment] - placed.record.position + later
 
     # -- rows -------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class QueueReader:
         lo: int,
         hi: int,
         rows: int = READ_ROWS,
-        octets: int = READ_OCTETS,
+        nbytes: int = READ_BYTES,
         *,
         landed: Landed | None = None,
     ) -> Rows:
@@ -300,10 +300,10 @@ class QueueReader:
             self._met[first, last] = why
             met.append((max(first, lo), min(last, hi)))
 
-        return Rows(self._batches(lo, hi, rows, octets, landed, note), met)
+        return Rows(self._batches(lo, hi, rows, nbytes, landed, note), met)
 
     def _batches(
-        self, lo: int, hi: int, rows: int, octets: int, landed: Landed | None, note: Note
+        self, lo: int, hi: int, rows: int, nbytes: int, landed: Landed | None, note: Note
     ) -> Iterator[pa.RecordBatch]:
         if landed is not None:
             self.check(landed)
@@ -326,7 +326,7 @@ class QueueReader:
                 self._check_read(segment, record, record.first, record.end)
                 note(record.first, record.end, str(error))
                 continue
-            if assembly.rows >= rows or assembly.octets >= octets:
+            if assembly.rows >= rows or assembly.nbytes >= nbytes:
                 yield assembly.finish()
         if assembly.rows:
             yield assembly.finish()
@@ -420,7 +420,7 @@ class QueueReader:
         return (
             published is not None
             and published.segment == segment.first
-            and segment.file.size() < published.octets
+            and segment.file.size() < published.nbytes
         )
 
     # -- consumers --------------------------------------------------------------------------------
@@ -484,5 +484,5 @@ def is_unpublished(directory: str) -> bool:
     if published is None or not firsts:
         return bool(firsts)
     newest = os.path.join(directory, segment_name(firsts[-1]))
-    at_end = (published.segment, published.octets)
+    at_end = (published.segment, published.nbytes)
     return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end

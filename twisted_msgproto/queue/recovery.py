@@ -26,7 +26,7 @@ from .disk import IDENTITY_FILE, NO_ROOM, REMEDY, Disk, read_whole, replace_whol
 from .format import (
     FORMAT_VERSION,
     OFFSET_MAX,
-    SEGMENT_HEADER_OCTETS,
+    SEGMENT_HEADER_BYTES,
     Damage,
     Identity,
     Published,
@@ -37,21 +37,21 @@ from .format import (
     segment_offset,
 )
 
-LOOK_OCTETS = 64 << 10
-WRITE_AGAIN_OCTETS = 1 << 20
+LOOK_BYTES = 64 << 10
+WRITE_AGAIN_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Recovery:
     """What was found at a start.  ``lines`` say it for the log, one line each."""
 
-    truncated_octets: int = 0
+    truncated_bytes: int = 0
     kept_records: int = 0
     """Messages above the published end that were whole and are published now."""
     quarantined: list[Range] = field(default_factory=list)
     """Damaged or lost ranges of offsets that were not known before."""
     lost: bool = False
-    """Published messages are gone with their octets: a disk lost what it had confirmed."""
+    """Published messages are gone with their bytes: a disk lost what it had confirmed."""
     lines: list[str] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ class Found:
     identity: Identity
     end: int
     sizes: dict[int, int]
-    """This maps the first offset of each segment to its octets, in order."""
+    """This maps the first offset of each segment to its bytes, in order."""
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
@@ -84,8 +84,8 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
     Raises QueueError for a format version this program does not know.
     """
-    octets = read_whole(disk, os.path.join(directory, IDENTITY_FILE))
-    identity = Identity.unsealed(octets) if octets is not None else None
+    data = read_whole(disk, os.path.join(directory, IDENTITY_FILE))
+    identity = Identity.unsealed(data) if data is not None else None
     if isinstance(identity, int):
         raise QueueError(
             f"queue {directory} has format version {identity}; this program knows {FORMAT_VERSION}"
@@ -94,8 +94,8 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
-    octets = read_whole(disk, os.path.join(directory, "end"))
-    return Published.unpacked(octets) if octets is not None else None
+    data = read_whole(disk, os.path.join(directory, "end"))
+    return Published.unpacked(data) if data is not None else None
 
 
 def read_headers(
@@ -132,7 +132,7 @@ def checked(
     """
     expected = first
     limit = (OFFSET_MAX if bound is None else bound) if stretches else None
-    for item in segment.walk(SEGMENT_HEADER_OCTETS, first, bound=limit):
+    for item in segment.walk(SEGMENT_HEADER_BYTES, first, bound=limit):
         if isinstance(item, Record):
             if bound is not None and item.first >= bound:
                 break
@@ -155,11 +155,11 @@ def recover(
     directory: str,
     *,
     make_identity: Callable[[], Identity],
-    check_octets: int,
+    check_bytes: int,
 ) -> Found:
     """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
-    The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
+    The caller holds the lock.  The newest segments are checked, ``check_bytes`` of them (the
     newest one always, in full).  The caller makes the damage that was found durable
     (:func:`put_damaged`).  Raises QueueError for a queue that is not ours to mend (another format
     version, segments of another queue), OSError from the disk; then no message was lost.
@@ -193,7 +193,7 @@ def recover(
         [],
         recovery,
     )
-    checkable = check_octets
+    checkable = check_bytes
     oldest_checked = len(firsts) - 1
     while oldest_checked > 0 and checkable >= state.sizes[firsts[oldest_checked]]:
         checkable -= state.sizes[firsts[oldest_checked]]
@@ -239,7 +239,7 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
 def _reaches(disk: Disk, directory: str, state: Found, first: int, bound: int) -> bool:
     file = disk.open(os.path.join(directory, segment_name(first)))
     try:
-        segment = Segment(file, state.identity.frame_seed, first, window=LOOK_OCTETS)
+        segment = Segment(file, state.identity.frame_seed, first, window=LOOK_BYTES)
         position, end = segment.locate(bound - 1)
         for item in segment.walk(position, end, check=False):
             end = item.end if isinstance(item, Record) else item.hi or end
@@ -269,7 +269,7 @@ def _newest(
     try:
         segment = Segment(file, state.identity.frame_seed, first)
         size, end = segment.size, first
-        position = min(SEGMENT_HEADER_OCTETS, size)
+        position = min(SEGMENT_HEADER_BYTES, size)
         tail: Damage | None = None
         for item in checked(segment, first, None, stretches=True):
             if isinstance(item, Record):
@@ -292,7 +292,7 @@ def _newest(
             _write_again(segment, known.offset)
             file.sync()
             return
-        # Published messages are damaged, or gone with their octets.
+        # Published messages are damaged, or gone with their bytes.
         state.appendable = False
         where = tail or Damage(position, size, end, None, "records missing")
         in_place = tail is not None and _in_place(segment, position, published, known)
@@ -315,23 +315,23 @@ def _write_again(segment: Segment, published: int) -> None:
     position = segment.locate(published)[0] if published > segment.first else 0
     while position < size:
         try:
-            octets = file.read(position, WRITE_AGAIN_OCTETS)
+            data = file.read(position, WRITE_AGAIN_BYTES)
         except OSError as error:
             raise OSError(error.errno, error.strerror, segment_name(segment.first)) from error
         try:
-            written = file.write(position, [octets])
+            written = file.write(position, [data])
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             return
-        if written < len(octets):
+        if written < len(data):
             return
         position += written
 
 
 def _in_place(segment: Segment, position: int, published: Published | None, known: Proven) -> bool:
     if published is not None and published.offset == known.offset:
-        return published.segment == segment.first and segment.size >= published.octets
+        return published.segment == segment.first and segment.size >= published.nbytes
     return not segment.unfinished_at(position)
 
 
@@ -341,32 +341,32 @@ def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: i
     What cannot be copied stays where it is, and a new segment begins; but in a segment without
     messages, whose name the new one would have, it is cut off all the same.
     """
-    recovery, octets = state.recovery, segment.size - position
+    recovery, nbytes = state.recovery, segment.size - position
     path = os.path.join(directory, segment_name(segment.first))
     unfinished = segment.unfinished_at(position)
     suffix = UNFINISHED if unfinished else ""
-    copied = copied_aside(segment, position, octets)  # what cannot be read is not cut
+    copied = copied_aside(segment, position, nbytes)  # what cannot be read is not cut
     try:
-        place = keep_aside(disk, directory, segment, position, octets, copied, suffix=suffix)
+        place = keep_aside(disk, directory, segment, position, nbytes, copied, suffix=suffix)
         kept = f"they are kept in {place}"
     except OSError as error:
         kept = f"they could not be copied aside: {error}"
         if state.end > segment.first:
             state.appendable = False
             recovery.lines.append(
-                f"left {octets} octets that are no record in {path} at {position}, "
+                f"left {nbytes} bytes that are no record in {path} at {position}, "
                 f"because they could not be copied aside: {error}"
             )
             return
     if unfinished:
-        recovery.lines.append(f"cut {octets} octets of an unfinished record from {path}; {kept}")
+        recovery.lines.append(f"cut {nbytes} bytes of an unfinished record from {path}; {kept}")
     else:
         recovery.lines.append(
-            f"possible loss: queue {state.identity.queue_id}: cut {octets} octets that are no "
+            f"possible loss: queue {state.identity.queue_id}: cut {nbytes} bytes that are no "
             f"record from {path} at {position}; nothing proves that they were published, but they "
             f"may have held messages from offset {state.end} on; {kept}"
         )
-    recovery.truncated_octets = octets
+    recovery.truncated_bytes = nbytes
     segment.file.truncate(position)
     state.sizes[segment.first] = position
 
@@ -375,16 +375,16 @@ def _quarantine(
     disk: Disk, directory: str, state: Found, segment: Segment, found: Damage, hi: int
 ) -> None:
     path = os.path.join(directory, segment_name(segment.first))
-    octets = found.end_position - found.position
+    nbytes = found.end_position - found.position
     if found.lo >= hi:
         state.recovery.lines.append(
-            f"{octets} damaged octets in {path} at {found.position}: no message is lost"
+            f"{nbytes} damaged bytes in {path} at {found.position}: no message is lost"
         )
         return
     new = damage.uncovered(found.lo, hi, state.damaged)
     if not new:
         return
-    copied = copied_aside(segment, found.position, octets)
+    copied = copied_aside(segment, found.position, nbytes)
     for lo, end in new:
         state.damaged[lo, end] = found.reason
         state.recovery.quarantined.append((lo, end))
@@ -393,11 +393,11 @@ def _quarantine(
             f"({end - lo} messages, {found.reason}) in {path} at {found.position}; "
             "what follows stays readable"
         )
-    if octets:
+    if nbytes:
         try:
-            keep_aside(disk, directory, segment, found.position, octets, copied)
+            keep_aside(disk, directory, segment, found.position, nbytes, copied)
         except OSError as error:
-            state.recovery.lines.append(f"could not copy the damaged octets aside: {error}")
+            state.recovery.lines.append(f"could not copy the damaged bytes aside: {error}")
 
 
 def put_damaged(disk: Disk, directory: str, state: Found) -> None:
@@ -446,7 +446,7 @@ def _note_loss(recovery: Recovery, why: str) -> None:
 
 
 QUARANTINE = "quarantine"
-COPY_OCTETS_MAX = 64 << 20
+COPY_BYTES_MAX = 64 << 20
 UNFINISHED = ".unfinished"
 UNFINISHED_KEPT = 8
 """At most this number of copies of unfinished records is kept, and the oldest go first.
@@ -455,9 +455,9 @@ A loss of power may leave one copy of up to one group.
 """
 
 
-def copied_aside(segment: Segment, position: int, octets: int) -> bytes:
+def copied_aside(segment: Segment, position: int, nbytes: int) -> bytes:
     """Return as much of a stretch or tail as is copied aside.  Raises OSError."""
-    return bytes(segment.octets(position, min(octets, COPY_OCTETS_MAX)))
+    return bytes(segment.nbytes(position, min(nbytes, COPY_BYTES_MAX)))
 
 
 def keep_aside(
@@ -465,12 +465,12 @@ def keep_aside(
     directory: str,
     segment: Segment,
     position: int,
-    octets: int,
+    nbytes: int,
     copied: bytes,
     *,
     suffix: str = "",
 ) -> str:
-    """Put ``copied`` of ``octets`` octets of ``segment`` aside, durably; return in words where they
+    """Put ``copied`` of ``nbytes`` bytes of ``segment`` aside, durably; return in words where they
     are.
 
     Raises OSError if they cannot be written.
@@ -481,7 +481,7 @@ def keep_aside(
     replace_whole(disk, os.path.join(aside, name), copied)
     if suffix:
         _forget_oldest(disk, aside, suffix, name)
-    part = "" if len(copied) == octets else f" (the first {len(copied)} of them)"
+    part = "" if len(copied) == nbytes else f" (the first {len(copied)} of them)"
     return f"{QUARANTINE}/{name}{part}"
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from .columns import received_at
 from .disk import Disk
 from .format import (
-    FRAME_HEADER_OCTETS,
+    FRAME_HEADER_BYTES,
     LINEAGE,
-    SEGMENT_HEADER_OCTETS,
+    SEGMENT_HEADER_BYTES,
     Identity,
     Published,
     Record,
@@ -28,7 +28,7 @@ from .format import (
 )
 from .lineage import Landed, Lineage, witness
 
-LOOK_OCTETS = 16 << 10
+LOOK_BYTES = 16 << 10
 HINTS_MAX = 64
 
 
@@ -89,11 +89,11 @@ class RowLocator:
         file = self._disk.open(os.path.join(self._directory, segment_name(first)))
         size = file.size()
         if published.segment == first:
-            size = min(size, published.octets)
-        return Segment(file, self._identity.frame_seed, first, size, LOOK_OCTETS, blanks=True)
+            size = min(size, published.nbytes)
+        return Segment(file, self._identity.frame_seed, first, size, LOOK_BYTES, blanks=True)
 
     def _in_segment(self, segment: Segment, row: int, firsts: Sequence[int]) -> Record | None:
-        hinted, position = self._hints.get(row, (segment.first, SEGMENT_HEADER_OCTETS))
+        hinted, position = self._hints.get(row, (segment.first, SEGMENT_HEADER_BYTES))
         if hinted == segment.first:
             record = segment.record_at(position)
             if record is not None and record.first <= row < record.end:
@@ -130,7 +130,7 @@ class RowLocator:
         incarnation = lineage.incarnation(first - 1) if first else 0
         segment = self._open(first, published)
         try:
-            record = segment.record_at(SEGMENT_HEADER_OCTETS)
+            record = segment.record_at(SEGMENT_HEADER_BYTES)
             if record is not None and not record.count:
                 payload = segment.payload(record)
                 if crc32(payload) == record.payload_crc:
@@ -150,7 +150,7 @@ class RowLocator:
         segment = self._open(placed.segment, published)
         try:
             record = placed.record
-            head = segment.octets(record.position + FRAME_HEADER_OCTETS, record.runs)
+            head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)
             _check_read(segment)
             return received_at(head, max(row - record.first, 0))
         finally:

@@ -12,7 +12,7 @@ from functools import cache
 import pyarrow as pa
 
 TEXT: pa.DataType = pa.string()
-OCTETS: pa.DataType = pa.binary()
+BYTES: pa.DataType = pa.binary()
 FIELDS: pa.DataType = pa.map_(pa.string(), pa.string())
 ATTACHMENTS: pa.DataType = pa.list_(pa.field("element", pa.binary()))
 TIME: pa.DataType = pa.timestamp("us", tz="UTC")
@@ -30,7 +30,7 @@ SCHEMA: pa.Schema = pa.schema(
         pa.field("message_id", TEXT),
         pa.field("destination", TEXT),
         pa.field("fields", FIELDS),
-        pa.field("body", OCTETS),
+        pa.field("body", BYTES),
         pa.field("attachments", ATTACHMENTS),
         pa.field("truncated", pa.bool_(), nullable=False),
     ]
@@ -52,10 +52,10 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
     (MESSAGE_ID_INTEGER, "message_id", pa.int64()),
     (DESTINATION, "destination", TEXT),
     (FIELDS_GIVEN, "fields", FIELDS),
-    (BODY, "body", OCTETS),
+    (BODY, "body", BYTES),
     (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS),
     (TRUNCATED, "truncated", pa.bool_()),
-    (ENVELOPE, "envelope", OCTETS),
+    (ENVELOPE, "envelope", BYTES),
 )
 """Bit, name and type of every column that a frame may hold, in the order they stand in it."""
 

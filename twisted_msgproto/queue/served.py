@@ -27,7 +27,7 @@ from .lineage import Description, Landed
 from .reader import READ_ROWS, QueueReader
 from .schema import SCHEMA, empty
 
-REQUEST_OCTETS_MAX = 4096
+REQUEST_BYTES_MAX = 4096
 """What an action's body or a ticket may have: it is a few names and numbers."""
 ROWS_MAX = 100_000
 
@@ -75,7 +75,7 @@ class Served:
         self._reader = self._opened()
         self.queue_id = self._reader.queue_id
         self.actions: dict[str, tuple[str, Callable[[Request, str], Request]]] = {
-            "describe": ("id, offsets, lineage, octets, times, damage", self._describe),
+            "describe": ("id, offsets, lineage, bytes, times, damage", self._describe),
             "place": ("what proves the row before an offset", self._place),
             "check": ("whether a place is this queue's history", self._check),
             "register": ("make a consumer known", self._register),
@@ -264,11 +264,11 @@ def _damaged(ranges: list[Range]) -> bytes:
     return json.dumps({"damaged": ranges}).encode()
 
 
-def _request(octets: bytes) -> Request:
-    if len(octets) > REQUEST_OCTETS_MAX:
-        raise QueueError(f"a request has at most {REQUEST_OCTETS_MAX} octets")
+def _request(data: bytes) -> Request:
+    if len(data) > REQUEST_BYTES_MAX:
+        raise QueueError(f"a request has at most {REQUEST_BYTES_MAX} bytes")
     try:
-        request = json.loads(octets or b"{}")
+        request = json.loads(data or b"{}")
     except (ValueError, RecursionError):
         request = None
     if not isinstance(request, dict):

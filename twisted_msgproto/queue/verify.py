@@ -29,7 +29,7 @@ class SegmentReport:
     name: str
     lo: int
     hi: int
-    octets: int
+    bytes: int
     groups: int = 0
     messages: int = 0
 
@@ -43,7 +43,7 @@ class Report:
     damaged: list[Range] = field(default_factory=list)
     """Ranges below the published end that cannot be read."""
     lines: list[str] = field(default_factory=list)
-    unpublished_octets: int = 0
+    unpublished_bytes: int = 0
     """These lie behind the published end: a write under way, or the rest of a crash."""
     unseen: list[str] = field(default_factory=list)
     """Each line names a part of the queue that could not be read, and the reason."""
@@ -55,8 +55,8 @@ class Report:
         return not (self.damaged or self.lines or self.unseen)
 
     @property
-    def octets(self) -> int:
-        return sum(segment.octets for segment in self.segments)
+    def nbytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
 
     @property
     def messages(self) -> int:
@@ -235,11 +235,11 @@ class Behind:
     """What lies behind the published end of the newest segment."""
 
     name: str
-    octets: int
+    nbytes: int
     messages: int = 0
     damaged: list[Range] = field(default_factory=list)
     unknown: int = 0
-    """These octets are no record, and may have been one."""
+    """These bytes are no record, and may have been one."""
 
 
 def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
@@ -263,7 +263,7 @@ def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind
             now = None
         if now is None or now.offset <= report.end:
             report.unseen.append(
-                f"{behind.name}: {behind.octets} octets behind the published end were not looked "
+                f"{behind.name}: {behind.nbytes} bytes behind the published end were not looked "
                 f"at, because process {holder} has the queue open"
             )
         return
@@ -279,7 +279,7 @@ def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind
         )
     if behind.unknown:
         report.unseen.append(
-            f"{behind.name}: {behind.unknown} octets at its end are no record; nothing proves that "
+            f"{behind.name}: {behind.unknown} bytes at its end are no record; nothing proves that "
             "they were published, but they may have held messages"
         )
 
@@ -298,7 +298,7 @@ def _verify_segment(
     expected = found.lo
     for item in recovery.checked(segment, found.lo, None if newest else found.hi):
         if (item.first if isinstance(item, Record) else item.lo) >= report.end:
-            report.unpublished_octets += segment.size - item.position
+            report.unpublished_bytes += segment.size - item.position
             return item.position, expected
         if isinstance(item, Record) and not item.count:
             continue  # the segment's lineage
@@ -321,7 +321,7 @@ def _verify_segment(
                 ranges.append((item.lo, expected))
             report.lines.append(
                 f"{found.name} at {item.position}: {item.end_position - item.position} damaged "
-                f"octets ({item.reason}), offsets {item.lo} to {expected}"
+                f"bytes ({item.reason}), offsets {item.lo} to {expected}"
             )
     if newest and expected < report.end:
         ranges.append((expected, report.end))

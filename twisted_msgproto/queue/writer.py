@@ -4,7 +4,7 @@ Batches come from any thread; one thread of the writer's own makes them durable.
 committed at once when no sync is under way; what arrives during a sync is the next group.
 
 Lists of small batches are encoded once a group, by the writer's thread.  A packed batch is encoded
-by whoever submits it, because its octets are still in that processor's cache.  So is a long list,
+by whoever submits it, because its bytes are still in that processor's cache.  So is a long list,
 since only one thread at a time can encode it anyway.
 """
 
@@ -37,12 +37,12 @@ from .troubles import Troubles
 if TYPE_CHECKING:
     from .broker_files import BrokerState
 
-GROUP_OCTETS = 8 << 20
+GROUP_BYTES = 8 << 20
 GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with at least this many messages is worth a frame of its own."""
-ROW_OCTETS = 32
-"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+ROW_BYTES = 32
+"""A message of a list has this cost in its frame beside its bytes: offsets, numbers, short
 texts.
 """
 RETRY_DELAY_S = 0.25
@@ -68,22 +68,22 @@ is.
 class _Entry(NamedTuple):
     """A batch that waits, its size and who waits for it.
 
-    It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
+    It holds either the batch or its frame, never both: a batch keeps the bytes in which it came,
     and memory counts them once.
     """
 
     messages: int
-    octets: int
+    nbytes: int
     callback: Callback
     content: MessageBatch | Encoded
 
     def weight(self) -> int:
-        """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
+        """Return what writing it costs, in bytes of a frame: ``{}`` is not as cheap as it
         seems.
         """
         if isinstance(self.content, Encoded):
-            return self.content.octets
-        return self.octets + ROW_OCTETS * self.messages
+            return self.content.nbytes
+        return self.nbytes + ROW_BYTES * self.messages
 
 
 def _session_of(batch: MessageBatch) -> Hashable:
@@ -113,14 +113,14 @@ class QueueWriter:
     Making one takes the lock, recovers the queue and starts the thread.  Raises QueueLocked if
     another process writes this queue, QueueError if it cannot be opened; both are one line.
 
-    * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
-      ``segment_bytes``: octets of one segment.
-    * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
+    * ``max_bytes``: above this many bytes on disk the queue waits for its consumers;
+      ``segment_bytes``: bytes of one segment.
+    * ``group_bytes``, ``group_messages``: what one group holds at most (one batch alone may be
       larger, and the last batch of a group may go beyond the messages).  Groups of sessions that
       send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between attempts while nothing can be stored.
-    * ``check_octets``: how much of the queue is checked before it accepts messages (the newest
+    * ``check_bytes``: how much of the queue is checked before it accepts messages (the newest
       part; the rest is checked when there is nothing else to do).
     * ``report``: called in a thread of the writer's with one line when something happens that an
       operator should know (first of all what the start has found: damage, a torn tail); default:
@@ -140,15 +140,15 @@ class QueueWriter:
         *,
         max_bytes: int = segment_log.MAX_BYTES,
         segment_bytes: int = segment_log.SEGMENT_BYTES,
-        group_octets: int = GROUP_OCTETS,
+        group_bytes: int = GROUP_BYTES,
         group_messages: int = GROUP_MESSAGES,
         commit_delay: float = 0.0,
         retry_delay: float = RETRY_DELAY_S,
-        check_octets: int = segment_log.CHECK_OCTETS,
+        check_bytes: int = segment_log.CHECK_BYTES,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        self._group_octets = group_octets
+        self._group_bytes = group_bytes
         self._group_messages = group_messages
         self._commit_delay_s = commit_delay
         self._retry_delay_s = retry_delay
@@ -157,7 +157,7 @@ class QueueWriter:
             directory,
             max_bytes=max_bytes,
             segment_bytes=segment_bytes,
-            check_octets=check_octets,
+            check_bytes=check_bytes,
             disk=disk,
         )
         self.directory = self._log.directory
@@ -176,7 +176,7 @@ class QueueWriter:
         self._waiting: FairQueue[_Entry] = FairQueue()  # not taken by the thread yet
         self._cost = GroupCost()
         self._waiting_messages = 0  # not called back yet
-        self._waiting_octets = 0
+        self._waiting_bytes = 0
         self._idle = False  # the thread waits for something to do
         self._closing = False
         self._trim_at = 0.0
@@ -227,9 +227,9 @@ class QueueWriter:
         return self._log.damaged
 
     @property
-    def max_octets(self) -> int:
-        """Return how many octets the queue may hold on disk."""
-        return self._log.max_octets
+    def max_bytes(self) -> int:
+        """Return how many bytes the queue may hold on disk."""
+        return self._log.max_bytes
 
     @property
     def refusal(self) -> str | None:
@@ -256,7 +256,7 @@ class QueueWriter:
         sessions take turns.  Raises QueueClosed after :meth:`close`, or if the writer
         has failed.
         """
-        entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))
+        entry = _Entry(batch.count, batch.nbytes, callback, self._encoded_at_once(batch))
         session, weight = _session_of(batch), entry.weight()
         with self._changed:
             if self._closing or self._failure is not None:
@@ -264,7 +264,7 @@ class QueueWriter:
                 raise QueueClosed(f"the queue {self.directory} is closed{why}") from self._failure
             self._waiting.add(session, entry, entry.messages, weight)
             self._waiting_messages += entry.messages
-            self._waiting_octets += entry.octets
+            self._waiting_bytes += entry.nbytes
             if self._idle:
                 self._changed.notify()
 
@@ -296,10 +296,10 @@ class QueueWriter:
             "begin_offset": self._log.begin,
             "end_offset": self._log.end,
             "losses": self._log.losses,
-            "stored_octets": self._log.octets,
+            "stored_bytes": self._log.nbytes,
             "segments": self._log.segments,
             "waiting_messages": self._waiting_messages,
-            "waiting_octets": self._waiting_octets,
+            "waiting_bytes": self._waiting_bytes,
             "groups": self._groups,
             "messages": self._messages,
             "failed_messages": self._failed_messages,
@@ -310,7 +310,7 @@ class QueueWriter:
             "disk_errors": self._disk_errors,
             "texts_replaced": self._texts_replaced,
             "damaged_messages": sum(hi - lo for lo, hi in self._log.damaged),
-            "truncated_octets": self.recovery.truncated_octets,
+            "truncated_bytes": self.recovery.truncated_bytes,
             "trimmed_segments": self._log.trimmed_segments,
             "consumers_standing_still": len(self._watch.still),
         }
@@ -377,15 +377,15 @@ class QueueWriter:
             if not self._waiting.entries:
                 return None if self._closing else []
             self._delay()
-            octets = self._cost.octets_max(self._group_octets)
-            return self._waiting.take(self._group_messages, octets)
+            nbytes = self._cost.bytes_max(self._group_bytes)
+            return self._waiting.take(self._group_messages, nbytes)
 
     def _delay(self) -> None:
         until = time.monotonic() + self._commit_delay_s
         self._idle = True
         while (
             not self._closing
-            and self._waiting.octets < self._group_octets
+            and self._waiting.nbytes < self._group_bytes
             and self._waiting.messages < self._group_messages
             and (left := until - time.monotonic()) > 0
         ):
@@ -590,11 +590,11 @@ class QueueWriter:
         ``first`` is the offset of the first message that was written.  A callback's own fault stops
         at itself.
         """
-        messages = octets = failed = 0
+        messages = nbytes = failed = 0
         for entry, own in results:
             result = error if own is None else own
             messages += entry.messages
-            octets += entry.octets
+            nbytes += entry.nbytes
             place = first if result is None else None
             if result is None:
                 first += entry.messages
@@ -606,5 +606,5 @@ class QueueWriter:
                 _logger.exception("a callback of the queue %s failed", self.directory)
         with self._changed:
             self._waiting_messages -= messages
-            self._waiting_octets -= octets
+            self._waiting_bytes -= nbytes
             self._failed_messages += failed

@@ -2,7 +2,7 @@
 
 ENDPOINT is ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…`` or ``wss://…``.
 ``--user`` is the client-id, ``--password-file`` holds the passcode, ``--property`` a header of
-every message.  A body is octets: lines are carried as they are.
+every message.  A body is bytes: lines are carried as they are.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Options(AuthenticationOptions):
 
     optFlags: ClassVar[list[list[Any]]] = [
         ["lenient", None, "Read bare LF as a line end too, as a terminal sends it."],
-        ["refuse-oversize", None, "Refuse a message above message-octets instead of cutting it."],
+        ["refuse-oversize", None, "Refuse a message above message-bytes instead of cutting it."],
     ]
 
     def __init__(self) -> None:

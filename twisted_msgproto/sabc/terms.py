@@ -78,7 +78,7 @@ class MessagesReceived:
 
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
     ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
-    message was cut (``SA-22``).  ``octets`` are those of the bodies; ``weight`` is what ids and
+    message was cut (``SA-22``).  ``nbytes`` are those of the bodies; ``weight`` is what ids and
     headers count beside.  ``position`` is for ``made_safe`` and ``not_safe``.
     """
 
@@ -87,7 +87,7 @@ class MessagesReceived:
     fields: list[Mapping[str, str]]
     bodies: list[bytes]
     truncated: list[bool] | None
-    octets: int
+    nbytes: int
     weight: int = field(default=0, compare=False)
     position: int = field(default=0, compare=False)
     batch: object = field(default=None, compare=False, repr=False)
@@ -362,14 +362,12 @@ MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
 
 SESSION_LIMITS: Final = (
     Limit("connect-seconds", 10.0, "s", "for CONNECT to come and to be answered (SA-27)", 0.001),
-    Limit(
-        "message-octets", 1 << 20, "octets", "a message is cut there, twice it closes (SA-22)", 1
-    ),
-    Limit("header-block-octets", 8192, "octets", "of all headers of a frame (SA-27)", 64),
+    Limit("message-bytes", 1 << 20, "bytes", "a message is cut there, twice it closes (SA-22)", 1),
+    Limit("header-block-bytes", 8192, "bytes", "of all headers of a frame (SA-27)", 64),
     Limit("unfinished-messages", 16, "messages", "whose last part has not come (SA-19)", 1),
     Limit("outstanding-requests", 1024, "requests", "unanswered, each direction (SA-27)", 1),
     Limit("response-seconds", 60.0, "s", "for the answer to our request (SA-27)", 0.001),
-    Limit("part-octets", 65536, "octets", "of a body are sent as one frame (SA-18)", 1),
+    Limit("part-bytes", 65536, "bytes", "of a body are sent as one frame (SA-18)", 1),
 )
 
 LOGIN_ATTEMPTS: Final = 5

@@ -45,7 +45,7 @@ FRESH_SECONDS = 0.02
 TOKEN_FILE_VARIABLE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
 
-TOKEN_OCTETS_MAX = 4096
+TOKEN_BYTES_MAX = 4096
 
 AWAY = (flight.FlightUnavailableError, flight.FlightTimedOutError)
 
@@ -286,7 +286,7 @@ def _own_token(path: str, location: str) -> bytes | None:
         return None
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        token = os.read(descriptor, TOKEN_OCTETS_MAX)
+        token = os.read(descriptor, TOKEN_BYTES_MAX)
     finally:
         os.close(descriptor)
     return token.strip() if token.startswith(f"{location}/".encode()) else None

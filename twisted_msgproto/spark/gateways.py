@@ -1,7 +1,7 @@
 """A gateway is a unit of failure: one that is away keeps its place, the others' rows go on.
 
 A batch begins with one round of questions: every gateway is asked at once how far it is
-(``describe``: id, lineage, begin, end, octets, oldest time), with a short limit.  One that does not
+(``describe``: id, lineage, begin, end, bytes, oldest time), with a short limit.  One that does not
 answer is left out of this batch and asked again after a growing pause.  A gateway that
 turns out to be another queue, or another history, is refused: not one of its rows is read.
 

@@ -193,8 +193,8 @@ class Loop:
         if self.pace.once or self.clock() >= self._due:
             return True
         rows = sum(self.lags[one.gateway].rows for one in behind)
-        octets = sum(one.description.waiting_octets for one in behind if one.description)
-        return rows >= EARLY_ROWS or octets >= EARLY_BYTES
+        nbytes = sum(one.description.waiting_bytes for one in behind if one.description)
+        return rows >= EARLY_ROWS or nbytes >= EARLY_BYTES
 
     @staticmethod
     def _begin(one: Gateway, landed: Mapping[str, Landed]) -> int:

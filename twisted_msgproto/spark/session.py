@@ -84,7 +84,7 @@ def session_settings(
             f'"-Djava.io.tmpdir={scratch / "tmp"}" {java}'.rstrip()
         ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        # Parquet's default for timestamps is a 12-octet type that others read as nanoseconds.
+        # Parquet's default for timestamps is a 12-byte type that others read as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Hadoop's own local file system writes a checksum file beside each file and starts a
         # process (chmod) for every file it makes: some 12 a batch. This one: 4, and no clutter.
@@ -275,13 +275,13 @@ class JavaErrors:
 
     def _run(self) -> None:
         with self._stream, open(self.path, "wb") as file:
-            for octets in self._stream:
+            for data in self._stream:
                 if file.tell() > LOG_BYTES_MAX:
                     file.seek(0)
                     file.truncate()
-                file.write(octets)
+                file.write(data)
                 file.flush()
-                line = octets.decode(errors="replace").rstrip()
+                line = data.decode(errors="replace").rstrip()
                 self.last = line or self.last
                 if line.startswith(OWN_LINE):
                     print(line, file=sys.stderr, flush=True)

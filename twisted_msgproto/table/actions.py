@@ -54,7 +54,7 @@ class DataFile:
     path: str
     """The path is relative to the table, with ``/``, not percent-encoded."""
     size: int
-    """The size is in octets."""
+    """The size is in bytes."""
     partition: Mapping[str, str | None]
     """This maps partition columns to values, as Delta writes values (``day`` → ``2026-01-31``)."""
     rows: int | None = None
@@ -272,15 +272,15 @@ def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str
     }
 
 
-def parse_commit(version: int, octets: bytes) -> Commit:
+def parse_commit(version: int, data: bytes) -> Commit:
     """Return a version's file as a :class:`Commit`.
 
     Raises:
         Torn: the file is empty, cut or holds something else than actions.
     """
-    if not octets.strip(b"\0 \r\n"):
+    if not data.strip(b"\0 \r\n"):
         raise Torn("it is empty")
-    actions = action_lines(octets)
+    actions = action_lines(data)
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if a.get("commitInfo")), {})
     ours: dict[str, Any] = info.get(OURS) or {}
     expected = ours.get("actions")
@@ -310,18 +310,18 @@ def parse_commit(version: int, octets: bytes) -> Commit:
         raise Torn(f"it holds an action without {error}") from error
 
 
-def action_lines(octets: bytes) -> list[dict[str, Any]]:
+def action_lines(data: bytes) -> list[dict[str, Any]]:
     """Return the actions of a version's file; raise Torn."""
-    return [_action(line) for line in octets.splitlines() if line.strip()]
+    return [_action(line) for line in data.splitlines() if line.strip()]
 
 
-def stamp_of(octets: bytes) -> Stamp:
+def stamp_of(data: bytes) -> Stamp:
     """Return the stamp of a version's file; nothing else of it is parsed.
 
     Raises:
         Torn: the line that says it is cut.
     """
-    for line in octets.splitlines():
+    for line in data.splitlines():
         if b'"commitInfo"' in line[:COMMIT_INFO_WITHIN]:
             run, operation, timestamp = _said(_action(line).get("commitInfo") or {})
             return (run.id if run else "", operation, timestamp)

@@ -159,11 +159,11 @@ def write_checkpoint(
         for action in lines:
             actions.take(action)
     kept = _seconds(properties, "delta.deletedFileRetentionDuration", TOMBSTONE_SECONDS)
-    octets, rows = actions.written((now - kept) * 1000)
+    data, rows = actions.written((now - kept) * 1000)
     made = f"{version:020d}.checkpoint.parquet"
     with contextlib.suppress(FileExistsError):  # another bridge made the same
-        storage.put_new(f"{LOG}/{made}", octets)
-    hint = {"version": version, "size": rows, "sizeInBytes": len(octets)}
+        storage.put_new(f"{LOG}/{made}", data)
+    hint = {"version": version, "size": rows, "sizeInBytes": len(data)}
     storage.put(f"{LOG}/{LAST_CHECKPOINT}", json.dumps(hint, separators=(",", ":")).encode())
     return Base(version, (made,))
 

@@ -79,13 +79,13 @@ def _age(file: DataFile) -> tuple[int, str]:
 
 def _groups(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
-    octets = 0
+    nbytes = 0
     for file in files:
-        if group and octets + file.size > target:
+        if group and nbytes + file.size > target:
             yield group
-            group, octets = [], 0
+            group, nbytes = [], 0
         group.append(file)
-        octets += file.size
+        nbytes += file.size
     yield group
 
 
@@ -181,16 +181,16 @@ class Compactions:
 
 def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
     part: list[DataFile] = []
-    octets = 0
+    nbytes = 0
     for file in group:
         footer = read_footer(table.storage, file)
         groups = range(footer.num_row_groups)
         needed = sum(footer.row_group(index).total_byte_size for index in groups)
-        if part and octets + needed > memory:
+        if part and nbytes + needed > memory:
             yield part
-            part, octets = [], 0
+            part, nbytes = [], 0
         part.append(file)
-        octets += needed
+        nbytes += needed
     yield part
 
 

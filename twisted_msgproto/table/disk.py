@@ -31,20 +31,20 @@ class TableDisk(Protocol):
     def read(self, path: str) -> bytes:
         """Return a whole file."""
 
-    def last(self, path: str, octets: int) -> bytes:
-        """Return at most this many octets from the end of a file."""
+    def last(self, path: str, nbytes: int) -> bytes:
+        """Return at most this many bytes from the end of a file."""
 
     def size(self, path: str) -> int:
-        """Return the size of a file in octets."""
+        """Return the size of a file in bytes."""
 
     def modified(self, path: str) -> float:
         """When a file was last written, in seconds since 1970."""
 
-    def write(self, path: str, octets: bytes) -> None:
-        """Make a new file with these octets; it must not exist."""
+    def write(self, path: str, data: bytes) -> None:
+        """Make a new file with these bytes; it must not exist."""
 
     def sync(self, path: str) -> None:
-        """Return when the file's octets would survive a loss of power."""
+        """Return when the file's bytes would survive a loss of power."""
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory would survive a loss of power."""
@@ -72,9 +72,9 @@ class OSTableDisk:
         with open(path, "rb", buffering=0) as file:
             return file.read()
 
-    def last(self, path: str, octets: int) -> bytes:
+    def last(self, path: str, nbytes: int) -> bytes:
         with open(path, "rb", buffering=0) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - octets))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - nbytes))
             return file.read()
 
     def size(self, path: str) -> int:
@@ -83,10 +83,10 @@ class OSTableDisk:
     def modified(self, path: str) -> float:
         return os.stat(path).st_mtime
 
-    def write(self, path: str, octets: bytes) -> None:
+    def write(self, path: str, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
-            left = memoryview(octets)
+            left = memoryview(data)
             while left:
                 left = left[os.write(descriptor, left) :]
         finally:

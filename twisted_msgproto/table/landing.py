@@ -393,7 +393,7 @@ class PartitionFile:
             ],
         )
         self._held: list[pa.Table] = []
-        self._rows = self._octets = 0
+        self._rows = self._bytes = 0
         self._size = 0
         self._closed = False
 
@@ -401,14 +401,14 @@ class PartitionFile:
         table = table.select(self._schema.names)
         self._held.append(table)
         self._rows += table.num_rows
-        self._octets += table.nbytes
-        if self._rows >= GROUP_ROWS or self._octets >= GROUP_BYTES:
+        self._bytes += table.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._write_group()
 
     def _write_group(self) -> None:
         group = pa.concat_tables(self._held).cast(self._schema)
         self._held = []
-        self._rows = self._octets = 0
+        self._rows = self._bytes = 0
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:

@@ -451,9 +451,9 @@ class Table:
         """
         name = version_name(self.version)
         try:
-            octets = self._storage.read(f"{LOG}/{name}")
+            nbytes = self._storage.read(f"{LOG}/{name}")
             # Others may have gone on with an older copy, up to this number and beyond.
-            if self._last is None or stamp_of(octets) == self._last.stamp:
+            if self._last is None or stamp_of(nbytes) == self._last.stamp:
                 return
             raise self._replaced()
         except FileNotFoundError:

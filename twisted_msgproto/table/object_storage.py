@@ -69,7 +69,7 @@ PROBE_ROUNDS = 4
 winners.
 """
 
-READ_AHEAD_OCTETS = 1 << 18
+READ_AHEAD_BYTES = 1 << 18
 """A file is read in steps of this size; a footer mostly fits into one."""
 
 
@@ -192,13 +192,13 @@ class ObjectStorage:
         with _os_errors():
             return int(obstore.head(self.store, path)["size"])
 
-    def put(self, path: str, octets: bytes) -> None:
+    def put(self, path: str, data: bytes) -> None:
         with _os_errors():
-            obstore.put(self.store, path, octets)
+            obstore.put(self.store, path, data)
 
-    def put_new(self, path: str, octets: bytes) -> None:
+    def put_new(self, path: str, data: bytes) -> None:
         with _os_errors():
-            obstore.put(self.store, path, octets, mode="create")
+            obstore.put(self.store, path, data, mode="create")
 
     def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
         """Do nothing: what a store has answered is durable."""
@@ -351,7 +351,7 @@ class _Files(pafs.FileSystemHandler):
     def open_input_file(self, path: str) -> pa.NativeFile:
         with _os_errors():
             size = obstore.head(self._store, path)["size"]
-            file = obstore.open_reader(self._store, path, buffer_size=READ_AHEAD_OCTETS, size=size)
+            file = obstore.open_reader(self._store, path, buffer_size=READ_AHEAD_BYTES, size=size)
         return pa.PythonFile(_Input(file, size), mode="r")
 
     open_input_stream = open_input_file
@@ -373,17 +373,17 @@ def _described(one: Mapping[str, Any]) -> pafs.FileInfo:
 
 
 class _Input:
-    """A file of obstore as pyarrow reads one; octets are Python's own, errors the system's."""
+    """A file of obstore as pyarrow reads one; bytes are Python's own, errors the system's."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file = file
         self._size = size
         self.closed = False
 
-    def read(self, octets: int | None = None) -> bytes:
+    def read(self, nbytes: int | None = None) -> bytes:
         with _os_errors():
             left = self._size - self._file.tell()
-            wanted = left if octets is None or octets < 0 else min(octets, left)
+            wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
             return bytes(self._file.read(wanted)) if wanted > 0 else b""
 
     def seek(self, position: int, whence: int = 0) -> int:
@@ -411,9 +411,9 @@ class _Output:
         self._position = 0
         self.closed = False
 
-    def write(self, octets: Any) -> int:
+    def write(self, data: Any) -> int:
         with _os_errors():
-            plain = bytes(octets)
+            plain = bytes(data)
             self._file.write(plain)
         self._position += len(plain)
         return len(plain)

@@ -70,7 +70,7 @@ class Waiting:
     @property
     def bytes(self) -> int:
         """Return how many bytes wait, about."""
-        return self.description.waiting_octets if self.rows else 0
+        return self.description.waiting_bytes if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,10 @@ def batch_ends(
     A gateway that has rows and a share gets on by at least one row, however heavy it is.
     """
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
-    octets = sum(one.bytes * shares[one.gateway] // max(1, one.rows) for one in waiting)
-    if octets > bytes_max:
+    nbytes = sum(one.bytes * shares[one.gateway] // max(1, one.rows) for one in waiting)
+    if nbytes > bytes_max:
         shares = {
-            gateway: max(1, rows * bytes_max // octets) if rows else 0
+            gateway: max(1, rows * bytes_max // nbytes) if rows else 0
             for gateway, rows in shares.items()
         }
     return {one.gateway: one.lo + shares[one.gateway] for one in waiting}

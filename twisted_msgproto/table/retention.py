@@ -94,7 +94,7 @@ def store_time(storage: Storage) -> float:
     path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     filesystem = storage.filesystem()
     with filesystem.open_output_stream(path) as stream:
-        if not storage.local:  # a full disk has no room for octets, and vacuum is to make room
+        if not storage.local:  # a full disk has no room for bytes, and vacuum is to make room
             stream.write(b"What time is it?")
     try:
         [info] = filesystem.get_file_info([path])

@@ -56,7 +56,7 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 class Coverage:
     """Offsets of one gateway that were seen, and those that were seen more than once.
 
-    A table has billions of rows: they are kept as ranges, in Arrow arrays of 16 octets a range.
+    A table has billions of rows: they are kept as ranges, in Arrow arrays of 16 bytes a range.
     """
 
     rows: int = 0

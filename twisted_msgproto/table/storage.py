@@ -53,12 +53,12 @@ class Storage(Protocol):
         """Return a whole file."""
 
     def size(self, path: str) -> int:
-        """Return the size of a file in octets."""
+        """Return the size of a file in bytes."""
 
-    def put(self, path: str, octets: bytes) -> None:
+    def put(self, path: str, data: bytes) -> None:
         """Put a file in the place of what may be there: durably, in one step."""
 
-    def put_new(self, path: str, octets: bytes) -> None:
+    def put_new(self, path: str, data: bytes) -> None:
         """Make a whole, durable file, of several writers by one alone.
 
         Raises:
@@ -127,14 +127,14 @@ class LocalStorage:
     def size(self, path: str) -> int:
         return self.disk.size(self.path(path))
 
-    def put(self, path: str, octets: bytes) -> None:
-        with self._temporary(octets) as temporary:
+    def put(self, path: str, data: bytes) -> None:
+        with self._temporary(data) as temporary:
             self.disk.rename(temporary, self.path(path))
         self.disk.sync_directory(os.path.dirname(self.path(path)))
 
-    def put_new(self, path: str, octets: bytes) -> None:
+    def put_new(self, path: str, data: bytes) -> None:
         whole = self.path(path)
-        with self._temporary(octets, stays=True) as temporary:
+        with self._temporary(data, stays=True) as temporary:
             try:
                 self.disk.link(temporary, whole)
             except FileExistsError:
@@ -150,7 +150,7 @@ class LocalStorage:
 
     def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
         folders = {self.log_path()}
-        for path in renewed:  # whoever reads meanwhile sees the same octets
+        for path in renewed:  # whoever reads meanwhile sees the same bytes
             with self._temporary(self.read(path)) as temporary:
                 self.disk.rename(temporary, self.path(path))
         for path in map(self.path, files):
@@ -161,11 +161,11 @@ class LocalStorage:
             self.disk.sync_directory(folder)
 
     @contextlib.contextmanager
-    def _temporary(self, octets: bytes, *, stays: bool = False) -> Iterator[str]:
+    def _temporary(self, data: bytes, *, stays: bool = False) -> Iterator[str]:
         """A synced file beside the log's; it is gone afterwards unless it got another name."""
         path = self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
         try:
-            self.disk.write(path, octets)
+            self.disk.write(path, data)
             self.disk.sync(path)
             yield path
         except BaseException:

@@ -33,7 +33,7 @@ from .storage import LOG, LocalStorage
 
 EMPTY = "EMPTY"
 PARQUET_MARK = b"PAR1"
-"""Every complete Parquet file ends with these octets."""
+"""Every complete Parquet file ends with these bytes."""
 
 
 def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
@@ -133,8 +133,8 @@ def _make_empty(
         "operationParameters": {"reason": reason},
         "engineInfo": "twisted-msgproto",
     }
-    octets = json.dumps({"commitInfo": info}).encode() + b"\n"
-    storage.put(f"{LOG}/{version_name(version)}", octets)
+    data = json.dumps({"commitInfo": info}).encode() + b"\n"
+    storage.put(f"{LOG}/{version_name(version)}", data)
 
 
 def _since_own(commits: list[Commit]) -> list[Commit]:

@@ -293,8 +293,8 @@ def counts(table: Table) -> Counts:
     """
     check_columns(table)
     files = table.files()
-    octets = sum(file.size for file in files)
-    found = Counts(table.location, table.version, table.table_id, len(files), octets)
+    nbytes = sum(file.size for file in files)
+    found = Counts(table.location, table.version, table.table_id, len(files), nbytes)
     for gateway, landed in sorted(table.landed().items()):
         found.gateways[gateway] = GatewayCounts(gateway, landed.offset)
     for file in files:

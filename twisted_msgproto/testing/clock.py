@@ -13,7 +13,7 @@ BEGIN_SECONDS: Final = 1_700_000_000.0
 
 
 class Clock(TwistedClock):
-    """Twisted's clock for tests, which also moves the octets of pairs.
+    """Twisted's clock for tests, which also moves the bytes of pairs.
 
     Pass it to a factory as its ``clock``, and ``clock.seconds`` as its ``wallClock``: then the
     times in messages are those of the test.
@@ -24,7 +24,7 @@ class Clock(TwistedClock):
         self.rightNow = BEGIN_SECONDS
 
     def settle(self, *pairs: Pair) -> None:
-        """Move octets and run the calls that are due, until nothing happens any more."""
+        """Move bytes and run the calls that are due, until nothing happens any more."""
         moved = True
         while moved:
             moved = any([pair.pump() for pair in pairs])

@@ -164,9 +164,9 @@ class _BrokenFile:
     def size(self) -> int:
         return self._file.size()
 
-    def read(self, position: int, octets: int) -> bytes:
+    def read(self, position: int, nbytes: int) -> bytes:
         self._disk.look("read", self._path)
-        return self._file.read(position, octets)
+        return self._file.read(position, nbytes)
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
         self._disk.look("write", self._path)

@@ -1,4 +1,4 @@
-"""A server's and a client's protocol are connected in memory; octets move when the test says so."""
+"""A server's and a client's protocol are connected in memory; bytes move when the test says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zope.interface import alsoProvides, implementer
 
 log: Final = Logger(namespace="twisted_msgproto.testing")
 
-FULL_OCTETS: Final = 65536
+FULL_BYTES: Final = 65536
 """A transport pauses its producer above this, as Twisted's own do."""
 
 SERVER_PORT: Final = 5048
@@ -35,9 +35,9 @@ class MemoryTransport:
     Attributes:
         protocol: this end's protocol; None if the factory built none.
         other: the other end.
-        buffer: octets that were written here and have not arrived there.
-        written: how many octets were written here, in all.
-        full: the producer is paused while ``buffer`` has more octets than this.
+        buffer: bytes that were written here and have not arrived there.
+        written: how many bytes were written here, in all.
+        full: the producer is paused while ``buffer`` has more bytes than this.
         reading: the protocol wants to read.
         deaf: nothing is read here, whatever the protocol wants: set it to play a peer that does
             not read.
@@ -47,7 +47,7 @@ class MemoryTransport:
         gone: the protocol's ``connectionLost`` was called.
     """
 
-    def __init__(self, port: int, full: int = FULL_OCTETS, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, full: int = FULL_BYTES, host: str = "127.0.0.1") -> None:
         """``host`` and ``port`` are this end's address."""
         self.full = full
         self.buffer = bytearray()
@@ -76,13 +76,13 @@ class MemoryTransport:
         return self.address
 
     def setTcpNoDelay(self, on: bool) -> None:
-        """Do nothing: octets wait for the test in any case."""
+        """Do nothing: bytes wait for the test in any case."""
 
     def setTcpKeepAlive(self, on: bool) -> None:
         """Do nothing: no system watches this connection."""
 
     def write(self, data: bytes) -> None:
-        """Put octets into the buffer; nothing after the end was asked for."""
+        """Put bytes into the buffer; nothing after the end was asked for."""
         assert isinstance(data, bytes)
         if self.closing or self.gone:
             return
@@ -144,7 +144,7 @@ class MemoryTransport:
                 self.producer.resumeProducing()
 
     def read(self, size: int | None = None) -> bool:
-        """Read once, at most ``size`` octets; return whether there was anything to read."""
+        """Read once, at most ``size`` bytes; return whether there was anything to read."""
         source = self.other
         if self.gone or not self.reading or self.deaf or self.closing:
             return False
@@ -175,11 +175,11 @@ class MemoryTransport:
 class Pair:
     """A server's and a client's protocol, connected.
 
-    Octets, and the end of the connection, move when :meth:`pump` is called::
+    Bytes, and the end of the connection, move when :meth:`pump` is called::
 
         pair = Pair(server_factory.buildProtocol, client_factory.buildProtocol)
         sent = pair.client.protocol.send(b"hello")
-        pair.pump(size=1)          # octet by octet
+        pair.pump(size=1)          # byte by byte
 
     Attributes:
         server: the server's end, with its ``protocol``.
@@ -191,13 +191,13 @@ class Pair:
         server: Build,
         client: Build,
         *,
-        full: int = FULL_OCTETS,
+        full: int = FULL_BYTES,
         host: str = "127.0.0.1",
         tls: bool = False,
     ) -> None:
         """Build the protocols with ``server(address)`` and ``client(address)``, and connect them.
 
-        A transport pauses its producer while more than ``full`` octets wait.  ``host`` is the
+        A transport pauses its producer while more than ``full`` bytes wait.  ``host`` is the
         client's address.  With ``tls`` the client begins a TLS hand-shake that never completes.
         """
         self.server = MemoryTransport(SERVER_PORT, full)
@@ -223,7 +223,7 @@ class Pair:
         return self.server, self.client
 
     def pump(self, size: int | None = None) -> bool:
-        """Move octets (at most ``size`` a read) until all that can has arrived.
+        """Move bytes (at most ``size`` a read) until all that can has arrived.
 
         Returns whether any did.
         """
@@ -233,7 +233,7 @@ class Pair:
         return some
 
     def pump_once(self, size: int | None = None) -> bool:
-        """Let each end read once, at most ``size`` octets; return whether anything happened."""
+        """Let each end read once, at most ``size`` bytes; return whether anything happened."""
         moved = self.server.read(size) | self.client.read(size)
         for end in self.ends:
             if end.closing and not end.buffer and not end.gone:

@@ -227,26 +227,26 @@ Event = (
 LIMITS: Final = (
     *wire.LIMITS,
     Limit("hello-seconds", 10.0, "s", "from the upgrade to H, and from H to W (UM-20)", 0.001),
-    Limit("attachment-octets", 16 << 20, "octets", "one attachment (UM-19)", 1),
-    Limit("attachments-octets", 64 << 20, "octets", "attachments that wait (UM-19)", 1),
+    Limit("attachment-bytes", 16 << 20, "bytes", "one attachment (UM-19)", 1),
+    Limit("attachments-bytes", 64 << 20, "bytes", "attachments that wait (UM-19)", 1),
     Limit("attachment-seconds", 60.0, "s", "the next attachment's arrival (UM-19)", 0.001),
     Limit("announcements", 1024, "messages", "with attachments to come (UM-19)", 1),
     Limit("waiting-messages", 1024, "messages", "behind such attachments (UM-19)", 1),
     Limit("calls", 1024, "calls", "of the peer, not answered yet (UM-20)", 1),
-    Limit("calls-octets", 64 << 20, "octets", "such calls, with attachments (UM-20)", 1),
+    Limit("calls-bytes", 64 << 20, "bytes", "such calls, with attachments (UM-20)", 1),
     Limit("own-calls", 4096, "calls", "of ours, not answered yet (UM-20)", 1),
     Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
     Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
     Limit("subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
     Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
-    Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
+    Limit("attributes-bytes", 1 << 20, "bytes", "names, values, attachments of these", 1),
 )
 
 HELLO_CHARACTERS: Final = 1 << 16
 
 HELLO_ATTACHMENTS: Final = 4
 
-HELLO_ATTACHMENT_OCTETS: Final = 1 << 16
+HELLO_ATTACHMENT_BYTES: Final = 1 << 16
 
 FILL_SECONDS: Final = 45.0
 """An attachment of ours that is not filled by then is sent as - (``UM-04``)."""

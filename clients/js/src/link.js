@@ -19,9 +19,9 @@ import { ConnectionClosed, LimitExceeded } from "./errors.js";
  */
 
 const CLOSE_SECONDS = 4; // the peer's part of the closing handshake; then the socket is left alone
-const AHEAD_OCTETS = 1 << 20; // what is read of a stream before the peer takes it
+const AHEAD_BYTES = 1 << 20; // what is read of a stream before the peer takes it
 const LOOK_SECONDS = 0.02; // a socket does not say when it has room again
-const UNSENT_OCTETS_MAX = 64 << 20; // what waits in the socket because the peer does not read
+const UNSENT_BYTES_MAX = 64 << 20; // what waits in the socket because the peer does not read
 
 /** @template E */
 export class Link {
@@ -62,13 +62,13 @@ export class Link {
 
   /** Throws LimitExceeded while the peer reads nothing and too much waits for it. */
   checkRoom() {
-    if (this._socket.bufferedAmount > UNSENT_OCTETS_MAX)
+    if (this._socket.bufferedAmount > UNSENT_BYTES_MAX)
       throw new LimitExceeded("too much waits to be sent: the peer does not read");
   }
 
   /** Fires when little waits in the socket, or when it is closed. */
   async room() {
-    while (!this._over && this._socket.bufferedAmount > AHEAD_OCTETS)
+    while (!this._over && this._socket.bufferedAmount > AHEAD_BYTES)
       await new Promise((resolve) => this._world.after(LOOK_SECONDS, () => resolve(null)));
   }
 

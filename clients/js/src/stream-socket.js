@@ -9,7 +9,7 @@ export class StreamSocket {
   constructor(url, protocols = []) {
     const { WebSocketStream } = /** @type {any} */ (globalThis);
     this.binaryType = "arraybuffer";
-    /** Octets, and characters of text, that the stream has not accepted. */
+    /** Bytes, and characters of text, that the stream has not accepted. */
     this.bufferedAmount = 0;
     /** @type {((event: any) => void) | null} */
     this.onopen = null;
@@ -72,7 +72,7 @@ export class StreamSocket {
     const { length } = data;
     this.bufferedAmount += length;
     const sent = () => (this.bufferedAmount -= length);
-    // A copy: the program may change its octets before the stream reads them.
+    // A copy: the program may change its bytes before the stream reads them.
     this._writer?.write(typeof data === "string" ? data : data.slice()).then(sent, sent);
   }
 

@@ -5,28 +5,28 @@ export const BACKLOG = 10_000;
 
 /** One client has one of these, and all its sessions count in it. */
 export class Unread {
-  /** @param {number} most octets */
+  /** @param {number} most bytes */
   constructor(most) {
     this.most = most;
-    this.octets = 0;
+    this.bytes = 0;
     this.messages = 0;
     /** Is called when something was counted, true: it was taken. @type {(taken: boolean) => void} */
     this.changed = () => {};
   }
 
   /**
-   * @param {number} octets that came (positive) or were taken (negative)
+   * @param {number} bytes that came (positive) or were taken (negative)
    * @param {number} [messages] likewise
    */
-  count(octets, messages = 0) {
-    this.octets += octets;
+  count(bytes, messages = 0) {
+    this.bytes += bytes;
     this.messages += messages;
-    this.changed(octets < 0 || messages < 0);
+    this.changed(bytes < 0 || messages < 0);
   }
 
   /** The bound is exceeded: whoever receives more has to give up. */
   get tooMuch() {
-    return this.octets > this.most;
+    return this.bytes > this.most;
   }
 
   /**
@@ -36,21 +36,21 @@ export class Unread {
    */
   much(waiting) {
     const part = waiting ? 3 / 4 : 1 / 4;
-    return this.octets > this.most * part || this.messages > BACKLOG * part;
+    return this.bytes > this.most * part || this.messages > BACKLOG * part;
   }
 
   /** The socket may be read again. */
   get little() {
-    return this.octets <= this.most / 8 && this.messages <= BACKLOG / 8;
+    return this.bytes <= this.most / 8 && this.messages <= BACKLOG / 8;
   }
 }
 
 /**
- * The octets of a text as it is in memory, at most.
+ * The bytes of a text as it is in memory, at most.
  *
  * @param {string} text
  */
-export function octetsOfText(text) {
+export function bytesOfText(text) {
   return 2 * text.length;
 }
 

@@ -10,7 +10,7 @@ import { ProtocolFault } from "../src/errors.js";
 import { Machine as Sabc } from "../src/sabc/machine.js";
 import { encode, partStart, readFrame } from "../src/sabc/wire.js";
 import { Machine as Umq } from "../src/umq/machine.js";
-import { octets, recording, wire } from "./recorded.js";
+import { bytes, recording, wire } from "./recorded.js";
 import { replayOf as replayOfSabc } from "./sabc-replay.js";
 import { replayOf as replayOfUmq } from "./umq-replay.js";
 
@@ -27,11 +27,11 @@ function chance(seed) {
 }
 
 const utf8 = (text) => new TextEncoder().encode(text);
-const RELAXED = { lines: 1000, lineOctets: 1 << 20, blockOctets: 1 << 20 };
+const RELAXED = { lines: 1000, lineBytes: 1 << 20, blockBytes: 1 << 20 };
 
-/** The two parts of a MESSAGE that is split at `at` octets of its body; null if no sender may do that. */
+/** The two parts of a MESSAGE that is split at `at` bytes of its body; null if no sender may do that. */
 function inParts(message, at) {
-  const whole = octets(message);
+  const whole = bytes(message);
   const frame = readFrame(whole, RELAXED);
   if (frame instanceof ProtocolFault || frame.command !== "MESSAGE") return null;
   if (at > frame.body.length || partStart(frame.body, at) !== at || frame.headers.has("msg-more")) return null;
@@ -46,10 +46,10 @@ const sabcSessions = Object.entries(recording("sabc-sessions"));
 test("sABC: every recorded message may come in two parts, split anywhere (SA-18, SA-19)", () => {
   let splits = 0;
   for (const [name, session] of sabcSessions) {
-    if ("message-octets" in session.limits) continue; // where parts weigh more than the whole
+    if ("message-bytes" in session.limits) continue; // where parts weigh more than the whole
     for (const [number, step] of session.steps.entries())
       for (const [place, message] of (step.receives ?? []).entries())
-        for (let at = 0; at <= Math.min(64, octets(message).length); at++) {
+        for (let at = 0; at <= Math.min(64, bytes(message).length); at++) {
           const parts = inParts(message, at);
           if (!parts) continue;
           splits++;
@@ -96,12 +96,12 @@ function later(messages, random) {
   return [...order, ...waiting];
 }
 
-/** A message with one octet left out, put in or changed. */
+/** A message with one byte left out, put in or changed. */
 function spoiled(message, at, random) {
   const whole = typeof message === "string" ? utf8(message) : message;
-  const octet = [13, 10, 0, 58, 65, 49, 0xfc, 32][Math.floor(random() * 8)];
+  const byte = [13, 10, 0, 58, 65, 49, 0xfc, 32][Math.floor(random() * 8)];
   const kind = Math.floor(random() * 3);
-  const put = kind === 0 ? [] : [octet];
+  const put = kind === 0 ? [] : [byte];
   const bad = Uint8Array.from([...whole.subarray(0, at), ...put, ...whole.subarray(at + (kind === 1 ? 0 : 1))]);
   return typeof message === "string" ? new TextDecoder().decode(bad) : bad;
 }

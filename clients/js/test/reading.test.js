@@ -38,7 +38,7 @@ class PausableWorld extends FakeWorld {
 
 async function connected(options = {}) {
   const world = new PausableWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, limits: { "unread-octets": 100 }, ...options });
+  const connecting = UmqClient.connect("ws://server/", { world, limits: { "unread-bytes": 100 }, ...options });
   await turn();
   world.socket.says("W1:");
   const client = await connecting;
@@ -46,7 +46,7 @@ async function connected(options = {}) {
   return { client, world, socket: world.socket };
 }
 
-const octets = (length) => new Uint8Array(length).buffer;
+const bytes = (length) => new Uint8Array(length).buffer;
 
 async function streamed(client, socket, count) {
   const asked = client.call("file", { streamed: true });
@@ -58,20 +58,20 @@ async function streamed(client, socket, count) {
 test("a stream that nobody takes pauses the socket, and taking it resumes it (UM-19)", async () => {
   const { client, socket } = await connected();
   const stream = await streamed(client, socket, 10);
-  for (let number = 0; number < 10; number++) socket.says(octets(13));
-  assert.deepEqual([client.session.paused, client._unread.octets], [true, 26]);
+  for (let number = 0; number < 10; number++) socket.says(bytes(13));
+  assert.deepEqual([client.session.paused, client._unread.bytes], [true, 26]);
   const came = [];
   for await (const piece of stream) {
     came.push(piece.length);
-    assert.ok(client._unread.octets <= 26);
+    assert.ok(client._unread.bytes <= 26);
   }
-  assert.deepEqual([came.length, client.session.paused, client._unread.octets], [10, false, 0]);
+  assert.deepEqual([came.length, client.session.paused, client._unread.bytes], [10, false, 0]);
 });
 
 test("a paused socket is no reason for a fault: time begins anew when it is read", async () => {
   const { client, world, socket } = await connected();
   const stream = await streamed(client, socket, 3);
-  socket.says(octets(30));
+  socket.says(bytes(30));
   assert.equal(client.session.paused, true);
   await world.pass(1000);
   assert.equal((await stream.next()).value.length, 30);
@@ -86,25 +86,25 @@ test("a paused socket is no reason for a fault: time begins anew when it is read
 test("who waits for an answer is read further, and told when that is too much", async () => {
   const { client, world, socket } = await connected();
   const stream = await streamed(client, socket, 20);
-  socket.says(octets(30));
+  socket.says(bytes(30));
   assert.equal(client.session.paused, true);
   const call = client.call("x");
   assert.equal(client.session.paused, false);
-  socket.says(octets(30), octets(30)); // more than three quarters
+  socket.says(bytes(30), bytes(30)); // more than three quarters
   assert.equal(client.session.paused, true);
-  for (let number = 3; number < 20; number++) socket.says(octets(30));
+  for (let number = 3; number < 20; number++) socket.says(bytes(30));
   socket.says("R2:behind all of it");
   await world.pass(9);
   assert.equal((await stream.next()).value.length, 30); // something was taken: the time begins anew
   await world.pass(9);
-  assert.equal(client._unread.octets, 90);
+  assert.equal(client._unread.bytes, 90);
   await world.pass(2);
   await assert.rejects(stream.next(), LimitExceeded);
   assert.equal((await call).payload, "behind all of it");
-  assert.deepEqual([client.session.paused, client._unread.octets], [false, 0]);
+  assert.deepEqual([client.session.paused, client._unread.bytes], [false, 0]);
 });
 
-test("updates pause the socket by their octets and by their number, also those that a hook works on", async () => {
+test("updates pause the socket by their bytes and by their number, also those that a hook works on", async () => {
   const { client, socket } = await connected({ limits: {} });
   const subscribing = client.subscribe((id) => id);
   socket.says("R1:true");
@@ -113,7 +113,7 @@ test("updates pause the socket by their octets and by their number, also those t
   assert.deepEqual([client.session.paused, client._unread.messages], [true, 2501]);
   for (let number = 0; number < 3000; number++)
     assert.equal((await updates.next()).value.payload, String(number));
-  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.octets], [false, 0, 0]);
+  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.bytes], [false, 0, 0]);
   let release;
   const released = new Promise((resolve) => (release = resolve));
   const hooking = client.subscribe((id) => id, () => released);
@@ -123,32 +123,32 @@ test("updates pause the socket by their octets and by their number, also those t
   assert.equal(client.session.paused, true);
   release();
   await turn();
-  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.octets], [false, 0, 0]);
+  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.bytes], [false, 0, 0]);
 });
 
 test("who leaves a loop, or is lost, has no part in the bound any more", async () => {
   const { client, world, socket } = await connected();
   const stream = await streamed(client, socket, 3);
-  socket.says(octets(30));
+  socket.says(bytes(30));
   await stream.return();
-  assert.deepEqual([client.session.paused, client._unread.octets], [false, 0]);
+  assert.deepEqual([client.session.paused, client._unread.bytes], [false, 0]);
   const subscribing = client.subscribe((id) => id);
   socket.says("R2:true", `T1:${"x".repeat(10)}`);
-  assert.equal(client._unread.octets, 20);
+  assert.equal(client._unread.bytes, 20);
   await (await subscribing).return();
-  assert.equal(client._unread.octets, 0);
+  assert.equal(client._unread.bytes, 0);
   const another = client.subscribe((id) => id);
   socket.says("R3:true", "T2:x", "T2:y");
   (await another).unsubscribe();
-  assert.equal(client._unread.octets, 0);
+  assert.equal(client._unread.bytes, 0);
   assert.equal((await (await another).next()).value.payload, "x"); // it can be taken all the same
-  assert.equal(client._unread.octets, 0);
-  socket.says(octets(1), octets(1));
+  assert.equal(client._unread.bytes, 0);
+  socket.says(bytes(1), bytes(1));
   const lost = await streamed(client, socket, 3);
-  socket.says(octets(30));
+  socket.says(bytes(30));
   assert.equal(client.session.paused, true);
   socket.breaks();
-  assert.equal(client._unread.octets, 0);
+  assert.equal(client._unread.bytes, 0);
   assert.equal((await lost.next()).value.length, 30);
   await assert.rejects(lost.next(), ConnectionClosed);
   await world.pass(1);
@@ -158,7 +158,7 @@ test("who leaves a loop, or is lost, has no part in the bound any more", async (
 });
 
 test("updates that wait are counted once over all sessions", async () => {
-  const { client, world, socket } = await connected({ limits: { "unread-octets": 100, "retry-first": 1 } });
+  const { client, world, socket } = await connected({ limits: { "unread-bytes": 100, "retry-first": 1 } });
   const subscribing = client.subscribe((id) => id);
   socket.says("R1:true", `T1:${"x".repeat(20)}`);
   const updates = await subscribing;
@@ -170,7 +170,7 @@ test("updates that wait are counted once over all sessions", async () => {
   await turn();
   world.socket.says("R1:true");
   await turn();
-  assert.deepEqual([client._unread.octets, client.session.paused], [40, true]); // after the answer
+  assert.deepEqual([client._unread.bytes, client.session.paused], [40, true]); // after the answer
   await updates.next();
   assert.equal(client.session.paused, false);
 });
@@ -178,7 +178,7 @@ test("updates that wait are counted once over all sessions", async () => {
 test("a client that is closed reads on to the peer's Close", async () => {
   const { client, socket } = await connected();
   await streamed(client, socket, 3);
-  socket.says(octets(30));
+  socket.says(bytes(30));
   assert.equal(client.session.paused, true);
   await client.close();
   assert.deepEqual([socket.held, socket.closedWith], [null, 1000]);
@@ -192,7 +192,7 @@ test("sABC: parts of a message may be late while the socket is paused (SA-19)", 
   const connecting = SabcClient.connect("ws://server/", {
     world,
     clientId: "me",
-    limits: { "unread-octets": 100 },
+    limits: { "unread-bytes": 100 },
     onMessage: ({ text }) => (heard.push(text.length), released),
   });
   await turn();

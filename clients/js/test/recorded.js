@@ -1,4 +1,4 @@
-/** The recordings of the Python machines, and how their JSON stands for octets. */
+/** The recordings of the Python machines, and how their JSON stands for bytes. */
 
 import { readFileSync } from "node:fs";
 
@@ -12,27 +12,27 @@ export function recording(name) {
 
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Octets as the recordings have them: text where it is UTF-8. */
-export function jsonOf(octets) {
-  if (typeof octets === "string") return octets;
+/** Bytes as the recordings have them: text where it is UTF-8. */
+export function jsonOf(bytes) {
+  if (typeof bytes === "string") return bytes;
   try {
-    return utf8.decode(octets);
+    return utf8.decode(bytes);
   } catch {
-    return hex(octets);
+    return hex(bytes);
   }
 }
 
-export function hex(octets) {
-  return { hex: Buffer.from(octets).toString("hex") };
+export function hex(bytes) {
+  return { hex: Buffer.from(bytes).toString("hex") };
 }
 
-/** What a recording's message is on the wire: text, or octets. */
+/** What a recording's message is on the wire: text, or bytes. */
 export function wire(message) {
   if (typeof message === "string" || message instanceof Uint8Array) return message;
   return Uint8Array.from(Buffer.from(message.hex, "hex"));
 }
 
-export function octets(message) {
+export function bytes(message) {
   const found = wire(message);
   return typeof found === "string" ? new TextEncoder().encode(found) : found;
 }

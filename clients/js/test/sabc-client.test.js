@@ -25,7 +25,7 @@ async function connected(options = {}) {
 test("a session is asked for and granted (SA-07 … SA-11)", async () => {
   const { client, said, world } = await connected({ passcode: "p", headers: { shape: "round" } });
   assert.deepEqual(said, [
-    "CONNECT\r\nclient-id::me\r\nclient-passcode::p\r\nmessage-octets::1048576\r\nshape::round\r\n\r\n\0",
+    "CONNECT\r\nclient-id::me\r\nclient-passcode::p\r\nmessage-bytes::1048576\r\nshape::round\r\n\r\n\0",
   ]);
   assert.deepEqual(client.session.headers, { colour: "red" });
   assert.deepEqual(world.asked, ["sabc"]);
@@ -60,7 +60,7 @@ test("a request is answered, refused, or not in time (SA-16)", async () => {
 });
 
 test("a body in pieces is sent as it comes (SA-18)", async () => {
-  const { client, socket } = await connected({ limits: { "part-octets": 4 } });
+  const { client, socket } = await connected({ limits: { "part-bytes": 4 } });
   async function* pieces() {
     yield "12345";
     await turn();

@@ -3,16 +3,16 @@
 import assert from "node:assert/strict";
 
 import { Machine } from "../src/sabc/machine.js";
-import { jsonOf, octets, wire } from "./recorded.js";
+import { jsonOf, bytes, wire } from "./recorded.js";
 
 /** How the verbs of a recording are said here. */
 const VERBS = {
   connect: (machine, [id, passcode, headers]) => machine.connect(id, passcode, headers),
-  request: (machine, [body, waiter, headers], due) => machine.request(octets(body), waiter, due, headers),
+  request: (machine, [body, waiter, headers], due) => machine.request(bytes(body), waiter, due, headers),
   pieces: (machine, [pieces, waiter], due) => opened(machine, pieces, waiter, due).finish(),
   abort: (machine, [pieces, waiter], due) => opened(machine, pieces, waiter, due).abort(),
-  sendOnly: (machine, [body, headers]) => machine.sendOnly(octets(body), headers),
-  answer: (machine, [id, body, headers]) => machine.answer(id, octets(body), headers),
+  sendOnly: (machine, [body, headers]) => machine.sendOnly(bytes(body), headers),
+  answer: (machine, [id, body, headers]) => machine.answer(id, bytes(body), headers),
   refuse: (machine, given) => machine.refuse(...given),
   sendError: (machine, given) => machine.sendError(...given),
   forget: (machine, [id]) => machine.forget(id),
@@ -22,7 +22,7 @@ const VERBS = {
 
 function opened(machine, pieces, waiter, due) {
   const outgoing = machine.openRequest(waiter, due);
-  for (const piece of pieces) outgoing.write(octets(piece));
+  for (const piece of pieces) outgoing.write(bytes(piece));
   return outgoing;
 }
 

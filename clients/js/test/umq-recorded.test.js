@@ -33,7 +33,7 @@ for (const [name, session] of Object.entries(recording("umq-sessions")))
 
 test("attachments may stand at any place between the texts (UM-04)", () => {
   const texts = ["A1:C1:first", "C2:second", "A2:C3:third", "C4:fourth"];
-  const bodies = [1, 2, 3].map((octet) => Uint8Array.of(octet));
+  const bodies = [1, 2, 3].map((byte) => Uint8Array.of(byte));
   const orders = (left, right, before) => {
     // A body may come only when it was announced.
     const announced = before.reduce((sum, one) => sum + (/^A(\d)/.exec(one)?.[1] ?? 0) * 1, 0);
@@ -50,7 +50,7 @@ test("attachments may stand at any place between the texts (UM-04)", () => {
     machine.hello();
     machine.receive("W1:", 0);
     const calls = order.flatMap((one) => machine.receive(one, 0));
-    const found = calls.map((call) => [call.payload, ...call.attachments.map(([octet]) => octet)]);
+    const found = calls.map((call) => [call.payload, ...call.attachments.map(([byte]) => byte)]);
     const expected = [["first", 1], ["fourth"], ["second"], ["third", 2, 3]];
     assert.deepEqual(found.sort(), expected, JSON.stringify(order));
   }

@@ -16,22 +16,22 @@ async function connected(options = {}) {
   return { client: await connecting, world, socket: world.socket };
 }
 
-const octets = (...values) => Uint8Array.from(values);
-const binary = (...values) => octets(...values).buffer;
+const bytes = (...values) => Uint8Array.from(values);
+const binary = (...values) => bytes(...values).buffer;
 
 test("an attachment is made when its turn has come, and not before (UM-04)", async () => {
   const { client, socket } = await connected();
   const made = [];
-  const piece = (number) => async () => (made.push(number), octets(number));
+  const piece = (number) => async () => (made.push(number), bytes(number));
   let resolve;
   const promised = new Promise((fulfil) => (resolve = fulfil));
   const answer = client.call("x", { attachments: [piece(1), promised, piece(3), piece(4)] });
   await turn();
-  assert.deepEqual(socket.take(), ["A4:C1:x", octets(1)]);
+  assert.deepEqual(socket.take(), ["A4:C1:x", bytes(1)]);
   assert.deepEqual(made, [1]); // 3 waits for 2
-  resolve(octets(2));
+  resolve(bytes(2));
   await turn();
-  assert.deepEqual(socket.take(), [octets(2), octets(3), octets(4)]);
+  assert.deepEqual(socket.take(), [bytes(2), bytes(3), bytes(4)]);
   socket.says("R1:ok");
   await answer;
 });
@@ -39,7 +39,7 @@ test("an attachment is made when its turn has come, and not before (UM-04)", asy
 test("nothing is made while the peer does not read", async () => {
   const { client, world, socket } = await connected();
   const made = [];
-  const attachments = [1, 2].map((number) => () => (made.push(number), octets(number)));
+  const attachments = [1, 2].map((number) => () => (made.push(number), bytes(number)));
   socket.bufferedAmount = 2 << 20;
   const answer = client.call("x", { attachments });
   await world.pass(1);
@@ -56,12 +56,12 @@ test("an attachment that cannot be made is lost, and the next ones are sent", as
   const failing = () => {
     throw new Error("no such file");
   };
-  void client.call("x", { attachments: [failing, () => octets(2), async () => 3] }).catch(() => {});
+  void client.call("x", { attachments: [failing, () => bytes(2), async () => 3] }).catch(() => {});
   await turn();
   assert.deepEqual(socket.take(), [
     "A3:C1:x",
     "-:the attachment is not available",
-    octets(2),
+    bytes(2),
     "-:the attachment is not available",
   ]);
 });
@@ -78,9 +78,9 @@ test("nothing is made for a session that has ended", async () => {
 });
 
 test("a Blob becomes pieces that are read one by one", async () => {
-  const blob = new Blob([octets(1, 2, 3, 4, 5)]);
+  const blob = new Blob([bytes(1, 2, 3, 4, 5)]);
   const made = await Promise.all(pieces(blob, 2).map((piece) => piece()));
-  assert.deepEqual(made, [octets(1, 2), octets(3, 4), octets(5)]);
+  assert.deepEqual(made, [bytes(1, 2), bytes(3, 4), bytes(5)]);
   assert.deepEqual(pieces(new Blob([])), []);
   assert.equal(pieces({ size: 9 << 20 }).length, 3); // 4 MiB each
   assert.equal(pieces({ size: 1 << 30 }).length, 32); // as many as one message may have
@@ -97,12 +97,12 @@ test("a streamed answer comes before its attachments", async () => {
   assert.equal(stream.count, 3);
   const first = stream.next();
   socket.says(binary(1));
-  assert.deepEqual((await first).value, octets(1));
+  assert.deepEqual((await first).value, bytes(1));
   socket.says("-:gone", binary(3));
   const rest = [];
   for await (const piece of stream) rest.push(piece);
   assert.ok(rest[0] instanceof AttachmentLost);
-  assert.deepEqual(rest[1], octets(3));
+  assert.deepEqual(rest[1], bytes(3));
   assert.equal((await stream.next()).done, true);
 });
 
@@ -111,7 +111,7 @@ test("an answer without attachments has no stream, and others come whole as ever
   const [bare, whole] = [client.call("a", { streamed: true }), client.call("b")];
   socket.says("R1:nothing", "A1:R2:one", binary(2));
   assert.equal((await bare).stream, undefined);
-  assert.deepEqual((await whole).attachments, [octets(2)]);
+  assert.deepEqual((await whole).attachments, [bytes(2)]);
 });
 
 test("who leaves the loop gets no more, and later attachments find their messages", async () => {
@@ -120,17 +120,17 @@ test("who leaves the loop gets no more, and later attachments find their message
   socket.says("A3:R1:three", binary(1));
   const { stream } = await asked;
   for await (const piece of stream) {
-    assert.deepEqual(piece, octets(1));
+    assert.deepEqual(piece, bytes(1));
     break;
   }
   const next = client.call("another");
   socket.says("A1:R2:one", binary(2), binary(3), binary(9));
-  assert.deepEqual((await next).attachments, [octets(9)]);
+  assert.deepEqual((await next).attachments, [bytes(9)]);
   assert.equal((await stream.next()).done, true);
 });
 
 test("what nobody takes is bounded", async () => {
-  const { client, socket } = await connected({ limits: { "unread-octets": 10 } });
+  const { client, socket } = await connected({ limits: { "unread-bytes": 10 } });
   const asked = client.call("file", { streamed: true });
   socket.says("A4:R1:four", new Uint8Array(6).buffer);
   const { stream } = await asked;
@@ -148,7 +148,7 @@ test("a session that ends, ends its streams", async () => {
   socket.says("A2:R1:two", binary(1));
   const { stream } = await asked;
   socket.breaks();
-  assert.deepEqual((await stream.next()).value, octets(1));
+  assert.deepEqual((await stream.next()).value, bytes(1));
   await assert.rejects(stream.next(), ConnectionClosed);
 });
 

@@ -46,10 +46,10 @@ test("a hook of updates may be slow or fail: it is waited for and reported", asy
   const subscribing = client.subscribe(TICKS, () => work.promise);
   socket.says("R1:true", "T1:four");
   await subscribing;
-  assert.deepEqual([client._unread.octets, client._unread.messages], [8, 1]);
+  assert.deepEqual([client._unread.bytes, client._unread.messages], [8, 1]);
   work.reject(new Error("the hook failed"));
   await turn();
-  assert.deepEqual([client._unread.octets, client._unread.messages], [0, 0]);
+  assert.deepEqual([client._unread.bytes, client._unread.messages], [0, 0]);
   assert.deepEqual(world.reported, ["the hook failed"]);
 });
 
@@ -225,7 +225,7 @@ test("a signal gives up the attachments of a streamed answer", async () => {
 
 test("sABC: the rest of a body is not sent when nobody waits for the answer", async () => {
   const world = new FakeWorld();
-  const connecting = SabcClient.connect("ws://server/", { world, clientId: "me", limits: { "part-octets": 4 } });
+  const connecting = SabcClient.connect("ws://server/", { world, clientId: "me", limits: { "part-bytes": 4 } });
   await turn();
   world.socket.says(GRANTED);
   const client = await connecting;
@@ -263,7 +263,7 @@ test("sABC: messages that are being worked on are bounded, and what is above is 
   const connecting = SabcClient.connect("ws://server/", {
     world,
     clientId: "me",
-    limits: { "unread-octets": 10 },
+    limits: { "unread-bytes": 10 },
     onMessage: ({ text }) => (heard.push(text), work.promise),
     onRequest: () => work.promise,
   });

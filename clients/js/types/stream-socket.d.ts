@@ -7,7 +7,7 @@ export class StreamSocket {
      */
     constructor(url: string, protocols?: string | string[]);
     binaryType: string;
-    /** Octets, and characters of text, that the stream has not accepted. */
+    /** Bytes, and characters of text, that the stream has not accepted. */
     bufferedAmount: number;
     /** @type {((event: any) => void) | null} */
     onopen: ((event: any) => void) | null;

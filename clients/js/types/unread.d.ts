@@ -1,9 +1,9 @@
 /**
- * The octets of a text as it is in memory, at most.
+ * The bytes of a text as it is in memory, at most.
  *
  * @param {string} text
  */
-export function octetsOfText(text: string): number;
+export function bytesOfText(text: string): number;
 /**
  * @param {unknown} value
  * @returns {value is PromiseLike<unknown>}
@@ -14,18 +14,18 @@ export function isPromise(value: unknown): value is PromiseLike<unknown>;
 export const BACKLOG: 10000;
 /** One client has one of these, and all its sessions count in it. */
 export class Unread {
-    /** @param {number} most octets */
+    /** @param {number} most bytes */
     constructor(most: number);
     most: number;
-    octets: number;
+    bytes: number;
     messages: number;
     /** Is called when something was counted, true: it was taken. @type {(taken: boolean) => void} */
     changed: (taken: boolean) => void;
     /**
-     * @param {number} octets that came (positive) or were taken (negative)
+     * @param {number} bytes that came (positive) or were taken (negative)
      * @param {number} [messages] likewise
      */
-    count(octets: number, messages?: number): void;
+    count(bytes: number, messages?: number): void;
     /** The bound is exceeded: whoever receives more has to give up. */
     get tooMuch(): boolean;
     /**

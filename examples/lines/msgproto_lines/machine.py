@@ -38,7 +38,7 @@ class Side(Connection[bytes, bytes, Any]):
         self.deadlines = Deadlines()
         self.counters = Counters()
         self.fault: Fault | None = None
-        self._lines = Lines(limits.integer("line-octets"))
+        self._lines = Lines(limits.integer("line-bytes"))
         self._out: list[bytes] = []
         self._last = b""  # is written after all acks
 
@@ -103,7 +103,7 @@ class Side(Connection[bytes, bytes, Any]):
 
     @property
     def held(self) -> int:
-        """Return how many octets of an incomplete line are held."""
+        """Return how many bytes of an incomplete line are held."""
         return len(self._lines.rest)
 
     def snapshot(self) -> dict[str, object]:
@@ -191,7 +191,7 @@ class Client(Side):
         if self.state is not State.OPEN:
             raise IllegalTransition(self.state, type(self))
         if len(said) > self._lines.limit or len(self.waiting) >= self.limits["in-flight"]:
-            raise LimitExceeded("above line-octets or in-flight; nothing was sent")
+            raise LimitExceeded("above line-bytes or in-flight; nothing was sent")
         self.waiting.append(waiter)
         self._out.append(said)
         if "ack" not in self.deadlines:

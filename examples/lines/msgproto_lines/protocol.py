@@ -68,7 +68,7 @@ class LinesServerLink(SessionLink):
 
     def _stored(self, event: BodiesStored) -> None:
         for subscriber in list(self.factory.subscribers):
-            if subscriber.wire.output.octets > self.factory.limits["unread-octets"]:
+            if subscriber.wire.output.nbytes > self.factory.limits["unread-bytes"]:
                 subscriber.unread()
             else:
                 subscriber.machine.publish(event.bodies)
@@ -196,5 +196,5 @@ class LinesClientService(ReconnectingClient[LinesClient]):
     def send(self, body: bytes, *, timeout: float | None = None) -> Deferred[None]:
         """Send a body in the connection which stands, or in the next one."""
         return self.perform(
-            lambda client, left: client.send(body), seconds=timeout, octets=len(body)
+            lambda client, left: client.send(body), seconds=timeout, nbytes=len(body)
         )

@@ -10,10 +10,10 @@ from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.core.machine import State as AnyState
 
 LIMITS = (
-    Limit("line-octets", 1 << 20, "octets", "of a line; a longer one ends the connection", 64),
+    Limit("line-bytes", 1 << 20, "bytes", "of a line; a longer one ends the connection", 64),
     Limit("in-flight", 10_000, "lines", "of a client, which the server has not acknowledged", 1),
     Limit("ack-seconds", 30.0, "s", "without any ack end a client's connection", 0.001),
-    Limit("unread-octets", 16 << 20, "octets", "wait for a subscriber; with more it is cut off", 1),
+    Limit("unread-bytes", 16 << 20, "bytes", "wait for a subscriber; with more it is cut off", 1),
 )
 
 

@@ -1,4 +1,4 @@
-r"""Lines and octets: a line is a word, a space and the rest.
+r"""Lines and bytes: a line is a word, a space and the rest.
 
 The client says ``put BODY`` and ``subscribe``; the server says ``ack N`` (the first N lines of this
 connection are done: bodies are safe, a subscription stands), ``message BODY`` and ``error TEXT``.
@@ -33,23 +33,23 @@ def unescape(text: bytes) -> bytes:
 
 
 class Lines:
-    """Octets in, lines out."""
+    """Bytes in, lines out."""
 
     def __init__(self, limit: int) -> None:
-        """``limit`` is in octets of a line."""
+        """``limit`` is in bytes of a line."""
         self.limit = limit
         self.rest = bytearray()
 
-    def read(self, octets: bytes) -> Iterator[bytes]:
+    def read(self, nbytes: bytes) -> Iterator[bytes]:
         """Iterate over the lines which are whole now; ValueError for one above the limit."""
-        self.rest += octets
-        if b"\n" in octets:
+        self.rest += nbytes
+        if b"\n" in nbytes:
             *whole, self.rest = self.rest.split(b"\n")
             for one in whole:
                 yield self._bounded(one)
         self._bounded(self.rest)
 
-    def _bounded(self, octets: bytearray) -> bytes:
-        if len(octets) > self.limit:
+    def _bounded(self, nbytes: bytearray) -> bytes:
+        if len(nbytes) > self.limit:
             raise ValueError("a line is too long")
-        return bytes(octets)
+        return bytes(nbytes)

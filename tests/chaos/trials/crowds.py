@@ -339,7 +339,7 @@ def connected(port: int) -> socket.socket:
 
 
 def fill(lines: list[Greedy], seconds: float) -> int:
-    """Have all send until nothing was taken for so long; the octets that were sent."""
+    """Have all send until nothing was taken for so long; the bytes that were sent."""
     poll = select.epoll()
     by_number = {line.fileno(): line for line in lines}
     for number in by_number:
@@ -409,10 +409,10 @@ def at_their_limits(scale: float) -> Found:
         for name in itertools.islice(itertools.cycle(GREEDY_INPUTS), count):
             yield Greedy(connected(five.ports[name]), GREEDY_INPUTS[name]())
 
-    crowd = crowd_beside("mtl", f"process-held-octets={held_mib << 20}", lines)
+    crowd = crowd_beside("mtl", f"process-held-bytes={held_mib << 20}", lines)
     return Found(
         f"{count:,} connections sent {crowd.sent:,.0f} MiB; memory rose by {crowd.rose:.0f} MiB,"
-        f" process-held-octets is {held_mib} MiB; a good client was acknowledged",
+        f" process-held-bytes is {held_mib} MiB; a good client was acknowledged",
         crowd.rose <= held_mib + SPARE_MIB and crowd.served,
     )
 
@@ -444,12 +444,12 @@ def sessions_at_their_limits(scale: float) -> Found:
         for _ in range(count):
             yield Greedy(connected(five.ports["umq"]), iter((UMQ_HELLO, ATTRIBUTES, CALL)))
 
-    crowd = crowd_beside("lumberjack", f"process-kept-octets={kept_mib << 20}", lines, ending)
+    crowd = crowd_beside("lumberjack", f"process-session-bytes={kept_mib << 20}", lines, ending)
     standing = sum(ANSWER in end for end in crowd.heard)
     refused = sum(REFUSAL in end for end in crowd.heard)
     return Found(
         f"{count:,} sessions sent {crowd.sent:,.0f} MiB, {standing} stand and {refused} were told"
-        f" why not; memory rose by {crowd.rose:.0f} MiB, process-kept-octets is {kept_mib} MiB; a"
+        f" why not; memory rose by {crowd.rose:.0f} MiB, process-session-bytes is {kept_mib} MiB; a"
         " good client was acknowledged",
         crowd.rose <= 2 * kept_mib + SPARE_MIB
         and standing * len(ATTRIBUTES) <= (kept_mib + 1) * MEBI
@@ -458,7 +458,7 @@ def sessions_at_their_limits(scale: float) -> Found:
     )
 
 
-FRAME_OCTETS = 8 << 20
+FRAME_BYTES = 8 << 20
 """What a frame of MTL may have, by default."""
 
 BETWEEN_LOOKS_MIB = 256
@@ -466,12 +466,12 @@ BETWEEN_LOOKS_MIB = 256
 
 
 def endless_frame() -> Iterator[bytes]:
-    """Open a session, then send a frame as large as it may be, whose last octet never comes."""
+    """Open a session, then send a frame as large as it may be, whose last byte never comes."""
     opened = b'{"protocol": {"name": "MTL", "version": 1}, "virtual-host": "test-env"}'
     parts = b"\1\0", b"\1\x0fConnection.Open", b"\0" + bytes([len(opened)]) + opened
     yield b"".join(parts)
-    yield b"\x02" + struct.pack(">Q", FRAME_OCTETS)
-    yield bytes(FRAME_OCTETS - 1)
+    yield b"\x02" + struct.pack(">Q", FRAME_BYTES)
+    yield bytes(FRAME_BYTES - 1)
 
 
 def zeromq_at_its_limits(scale: float) -> Found:
@@ -484,10 +484,10 @@ def zeromq_at_its_limits(scale: float) -> Found:
         for _ in range(count):
             yield Greedy(join("127.0.0.1", five.ports["mtl"]), endless_frame())
 
-    crowd = crowd_beside("lumberjack", f"process-held-octets={held_mib << 20}", lines)
+    crowd = crowd_beside("lumberjack", f"process-held-bytes={held_mib << 20}", lines)
     return Found(
         f"{count:,} connections sent {crowd.sent:,.0f} MiB; memory rose by {crowd.rose:.0f} MiB,"
-        f" process-held-octets is {held_mib} MiB; a good client was acknowledged",
+        f" process-held-bytes is {held_mib} MiB; a good client was acknowledged",
         crowd.rose <= 2 * held_mib + BETWEEN_LOOKS_MIB and crowd.served,
     )
 
@@ -511,19 +511,19 @@ ROWS = (
     Row(
         "limits",
         "1,000 connections that hold all they may, of four protocols",
-        "memory ≤ process-held-octets + 64 MiB; a good client is served",
+        "memory ≤ process-held-bytes + 64 MiB; a good client is served",
         at_their_limits,
     ),
     Row(
         "limits",
         "1,000 connections of MTL that hold all they may",
-        "memory ≤ 2 × process-held-octets + 256 MiB; a good client is served",
+        "memory ≤ 2 × process-held-bytes + 256 MiB; a good client is served",
         zeromq_at_its_limits,
     ),
     Row(
         "limits",
         "1,000 sessions of UMQ that keep all they may",
-        "memory ≤ 2 × process-kept-octets + 64 MiB; a good client is served",
+        "memory ≤ 2 × process-session-bytes + 64 MiB; a good client is served",
         sessions_at_their_limits,
     ),
 )

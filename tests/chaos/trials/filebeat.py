@@ -36,7 +36,7 @@ WORDS = 6000
 
 class Load(NamedTuple):
     lines: int
-    octets: int
+    nbytes: int
     what: str
 
 
@@ -47,8 +47,8 @@ LOADS = (
 )
 
 
-def digest(octets: bytes) -> bytes:
-    return blake2b(octets, digest_size=16).digest()
+def digest(nbytes: bytes) -> bytes:
+    return blake2b(nbytes, digest_size=16).digest()
 
 
 def write_lines(path: Path, load: Load, seed: int = 1) -> set[bytes]:
@@ -57,9 +57,9 @@ def write_lines(path: Path, load: Load, seed: int = 1) -> set[bytes]:
     words = [b"%x" % source.getrandbits(28) for _ in range(WORDS)]
     with path.open("ab") as file:
         for number in range(load.lines):
-            line = b"%08d " % number + b" ".join(source.choices(words, k=load.octets // 7))
-            known.add(digest(line[: load.octets]))
-            file.write(line[: load.octets] + b"\n")
+            line = b"%08d " % number + b" ".join(source.choices(words, k=load.nbytes // 7))
+            known.add(digest(line[: load.nbytes]))
+            file.write(line[: load.nbytes] + b"\n")
     return known
 
 

@@ -301,7 +301,7 @@ class Watched:
     def _letters(self, places: Sequence[int]) -> list[Letter]:
         """Fresh objects, as whoever reads the log makes them."""
         letters = [self.disk[place] for place in places]
-        return [Letter(one.place, one.octets, b"", one.body, one.arrived) for one in letters]
+        return [Letter(one.place, one.nbytes, b"", one.body, one.arrived) for one in letters]
 
     # ── the durable half, and crashes ───────────────────────────────────────────────────────────
 
@@ -358,7 +358,7 @@ class Watched:
             self.broker.restore(
                 name,
                 sorted(places),
-                [self.disk[place].octets for place in sorted(places)],
+                [self.disk[place].nbytes for place in sorted(places)],
                 [int(self.disk[place].arrived) for place in sorted(places)],
                 self.now,
                 tries=told_tries({place: tries[place] for place in places if place in tries}),
@@ -463,27 +463,27 @@ class Watched:
     def _check_memory(self) -> None:
         figures = self.broker.snapshot()
         rows = [row for one in self.broker.queues() for row in self.broker.peek(one.name, 10**6)]
-        waiting = sum(row.octets for row in rows if row.letter is not None)
+        waiting = sum(row.nbytes for row in rows if row.letter is not None)
         flying = sum(
-            story.letter.octets
+            story.letter.nbytes
             for story in self.stories.values()
             if story.state.state is LetterState.IN_FLIGHT
         )
         expected = sum(queue.expected for queue in self.broker._queues.values())
         if self.broker.memory.expected != expected or (expected and not self.wanted):
-            raise Violation(f"{self.broker.memory.expected} octets are expected, not {expected}")
+            raise Violation(f"{self.broker.memory.expected} bytes are expected, not {expected}")
         limit = self.broker.memory.limit
-        one = max((story.letter.octets for story in self.stories.values()), default=0)
+        one = max((story.letter.nbytes for story in self.stories.values()), default=0)
         if self.durable and self.broker.memory.used + expected > limit + one:
-            raise Violation(f"{self.broker.memory.used} + {expected} octets, of {limit} (NB-02)")
+            raise Violation(f"{self.broker.memory.used} + {expected} bytes, of {limit} (NB-02)")
         held = figures["broker_memory"] - waiting
         if self.durable and not 0 <= held <= min(flying, self.broker.memory.limit):
-            raise Violation(f"{held} octets in flight are in memory, of {flying} (NB-02)")
+            raise Violation(f"{held} bytes in flight are in memory, of {flying} (NB-02)")
         if not self.durable and held != flying:
-            raise Violation(f"{figures['broker_memory']} octets counted, not {waiting + flying}")
-        everything = sum(row.octets for row in rows) + flying
-        if figures["broker_octets"] != everything:
-            raise Violation(f"{figures['broker_octets']} octets in queues, not {everything}")
+            raise Violation(f"{figures['broker_memory']} bytes counted, not {waiting + flying}")
+        everything = sum(row.nbytes for row in rows) + flying
+        if figures["broker_bytes"] != everything:
+            raise Violation(f"{figures['broker_bytes']} bytes in queues, not {everything}")
 
     def finish(self) -> None:
         """Everybody is well: everything is delivered and acknowledged in the end."""
@@ -507,6 +507,6 @@ class Watched:
         if left:
             raise Violation(f"never done with: {left}")
         figures = self.broker.snapshot()
-        for name in ("waiting", "in_flight", "octets", "memory"):
+        for name in ("waiting", "in_flight", "bytes", "memory"):
             if figures[f"broker_{name}"]:
                 raise Violation(f"{figures[f'broker_{name}']} {name} are left")

@@ -15,7 +15,7 @@ from tests.core.broker.world import (
     tries,
 )
 from twisted_msgproto.core.broker import (
-    LETTER_OCTETS,
+    LETTER_BYTES,
     LIMITS,
     Broker,
     Letter,
@@ -33,11 +33,11 @@ def wanted(one: Broker) -> dict[QueueName, list[int]]:
 
 def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> None:
     places = list(places)
-    one.restore(name, places, [LETTER_OCTETS] * len(places), [int(NOW)] * len(places), NOW)
+    one.restore(name, places, [LETTER_BYTES] * len(places), [int(NOW)] * len(places), NOW)
 
 
 def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
-    one = broker(durable=True, broker_memory=8 * LETTER_OCTETS)
+    one = broker(durable=True, broker_memory=8 * LETTER_BYTES)
     for name, start in ((ORDERS, 0), (OTHERS, 20)):
         for place in range(start, start + 20):
             one.publish(name, letters([place], body=b""), NOW)
@@ -55,7 +55,7 @@ def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
 def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
     queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
     some = letters(range(4))
-    queue.waiting.extend([one.place for one in some], [one.octets for one in some], [0] * 4)
+    queue.waiting.extend([one.place for one in some], [one.nbytes for one in some], [0] * 4)
     queue.keep(some)
     queue.alone = {1}
     assert [one.place for one in queue.ready_run(4)] == [0]
@@ -98,7 +98,7 @@ def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
     readers = [subscribed(one, name) for name in names]
     assert list(wanted(one)) == names[:1]
     for place, name in enumerate(names):
-        one.loaded(name, letters([place], body=bytes(5000 - LETTER_OCTETS)))
+        one.loaded(name, letters([place], body=bytes(5000 - LETTER_BYTES)))
         readers[place].settle(one)
         assert list(wanted(one)) == names[place + 1 : place + 2]
 
@@ -202,7 +202,7 @@ def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
 
 def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
     """A queue that has had thousands may keep as many bodies as a new one."""
-    one = broker(durable=True, broker_memory=8 * LETTER_OCTETS)
+    one = broker(durable=True, broker_memory=8 * LETTER_BYTES)
     for start in range(0, 50, 5):
         one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
         assert all(row.letter for row in one.peek(ORDERS, 9)), start
@@ -213,7 +213,7 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
 
 
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
-    limits = Limits.of(LIMITS).replace({"broker-memory": LETTER_OCTETS})
+    limits = Limits.of(LIMITS).replace({"broker-memory": LETTER_BYTES})
     one = Broker(limits)
     one.publish(ORDERS, letters([0]), NOW)
     assert one.full(ORDERS) and one.peek(ORDERS, 1)[0].letter
@@ -256,9 +256,7 @@ def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__N
     assert one.snapshot()["broker_in_flight"] == 20 * 17
     hog.settle(one)
     figures = one.snapshot()
-    assert (figures["broker_memory"], figures["broker_octets"], figures["broker_strays"]) == (
-        0,
-    ) * 3
+    assert (figures["broker_memory"], figures["broker_bytes"], figures["broker_strays"]) == (0,) * 3
 
 
 def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> None:
@@ -285,7 +283,7 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
     read_back(one, ORDERS.dead)
     assert [(each.place, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
     third.settle(one)
-    assert held(one) == one.snapshot()["broker_octets"] == 0
+    assert held(one) == one.snapshot()["broker_bytes"] == 0
 
 
 def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
@@ -305,7 +303,7 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     served: list[QueueName] = []
     while asked or reader.unsettled:
         for name, places in asked.items():
-            one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+            one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
         assert held(one) + one.memory.expected <= LIMIT + 5000
         served += [name for name, letter in reader.got if letter.place in reader.unsettled]
         reader.settle(one)
@@ -325,7 +323,7 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
     def answered() -> int:
         events = wanted(one)
         for name, places in events.items():
-            one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+            one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
         return len(events)
 
     turns = 0
@@ -347,7 +345,7 @@ def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -
     while asked := wanted(one):
         ((name, places),) = asked.items()
         turns.append((name, places))
-        one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+        one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
         (first if name == ORDERS else second).settle(one)
     assert turns == [
         *((ORDERS, [0]), (OTHERS, [10]), (ORDERS, [1])),
@@ -364,7 +362,7 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
     assert list(wanted(one)) == names[:2]
     for number, name in enumerate(names[:2]):
         full[number].window = 0
-        one.loaded(name, letters([number], body=bytes(5000 - LETTER_OCTETS)))
+        one.loaded(name, letters([number], body=bytes(5000 - LETTER_BYTES)))
     assert held(one) == 10_000
     subscribed(one, names[2])
     assert list(wanted(one)) == names[2:]
@@ -388,7 +386,7 @@ def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_come
     one = broker(durable=True, broker_memory=1, tries=9)
     one.restore(ORDERS, [0], [5000], [0], NOW)
     one.restore(OTHERS, [2], [5000], [0], NOW)
-    body = bytes(5000 - LETTER_OCTETS)
+    body = bytes(5000 - LETTER_BYTES)
     first = subscribed(one, window=1)
     assert wanted(one) == {ORDERS: [0]}
     one.loaded(ORDERS, letters([0], body=body))
@@ -420,7 +418,7 @@ def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -
     assert back, "some came back when they were not in memory"
     assert one.purge(ORDERS, back[0] + 1) == back[0] + 1
     assert one.purge(ORDERS, 40) == 39 - back[0]
-    assert (held(one), one.snapshot()["broker_octets"]) == (0, 0)
+    assert (held(one), one.snapshot()["broker_bytes"]) == (0, 0)
 
 
 SLOW = 10**9
@@ -446,7 +444,7 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
     one.subscribe(meddling, OTHERS, NOW, lambda letter: True, lambda letter: SLOW)
     one.go_on()
     assert wanted(one) == {OTHERS: [10]}
-    one.restore(ORDERS, [1], [LETTER_OCTETS], [int(NOW)], NOW)
+    one.restore(ORDERS, [1], [LETTER_BYTES], [int(NOW)], NOW)
     reader = subscribed(one)
     assert wanted(one) == {}, "the memory is full of what is being read for others"
     one.loaded(OTHERS, letters([10]))
@@ -465,12 +463,12 @@ def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__N
     one.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
     first = subscribed(one)
     assert wanted(one) == {ORDERS: [0]}
-    one.restore(OTHERS, [2], [LETTER_OCTETS], [int(NOW)], NOW)
+    one.restore(OTHERS, [2], [LETTER_BYTES], [int(NOW)], NOW)
     one.go_on()
     assert wanted(one) == {}, "it is in line"
     slow = Reader()
     one.subscribe(slow, busy, NOW, lambda letter: True, lambda letter: SLOW)
-    one.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_OCTETS)))
+    one.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_BYTES)))
     assert (slow.places, first.places) == ([1], []), "the turn has ended"
     assert (wanted(one), one.peek(ORDERS, 1)[0].letter is None) == ({}, False)
     one.go_on()
@@ -488,7 +486,7 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
     assert wanted(one) == {OTHERS: [10]}
     before = held(one)
     reader.reject(one, 0)
-    assert (before, held(one)) == (LETTER_OCTETS + 4, 0)
+    assert (before, held(one)) == (LETTER_BYTES + 4, 0)
     assert wanted(one) == {}
     one.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
@@ -497,7 +495,7 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
 
 
 def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
-    one = broker(durable=True, broker_memory=LETTER_OCTETS)
+    one = broker(durable=True, broker_memory=LETTER_BYTES)
     for name, place in ((OTHERS, 10), (ORDERS, 0)):
         one.restore(name, [place], [5000], [int(NOW)], NOW)
     other, broken = subscribed(one, OTHERS), subscribed(one)
@@ -516,7 +514,7 @@ def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_al
 
 
 def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
-    """NB-02: to the octet; one letter is read in any case."""
+    """NB-02: to the byte; one letter is read in any case."""
     for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
         one = broker(durable=True, broker_memory=limit)
         one.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
@@ -530,7 +528,7 @@ def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     subscribed(one)
     for place in range(20):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
-    assert held(one) == one.snapshot()["broker_octets"] > LIMIT
+    assert held(one) == one.snapshot()["broker_bytes"] > LIMIT
 
 
 def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -> None:

@@ -22,7 +22,7 @@ def test_letters_are_delivered_in_the_order_of_their_places() -> None:
     reader.settle(one)
     figures = one.snapshot()
     assert figures["broker_acknowledged"] == 9
-    assert {figures[f"broker_{name}"] for name in ("waiting", "in_flight", "octets", "memory")} == {
+    assert {figures[f"broker_{name}"] for name in ("waiting", "in_flight", "bytes", "memory")} == {
         0
     }
 
@@ -58,7 +58,7 @@ def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
     while one.unfinished:
         one.go_on()
     assert reader.places == list(range(5000))
-    assert one.snapshot()["broker_octets"] == 0
+    assert one.snapshot()["broker_bytes"] == 0
 
 
 def test_what_a_lost_consumer_had_comes_first_again() -> None:

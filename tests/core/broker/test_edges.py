@@ -24,7 +24,7 @@ from tests.core.broker.world import (
     tries,
 )
 from twisted_msgproto.core.broker import (
-    LETTER_OCTETS,
+    LETTER_BYTES,
     Broker,
     DeadLettered,
     Declared,
@@ -114,16 +114,16 @@ def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> Non
 
 def test_a_queue_is_restored_in_parts() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, [0, 1], [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
-    one.restore(ORDERS, [5], [LETTER_OCTETS], [int(NOW)], NOW, kept=True)
+    one.restore(ORDERS, [0, 1], [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
+    one.restore(ORDERS, [5], [LETTER_BYTES], [int(NOW)], NOW, kept=True)
     assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 0), (1, 2), (5, 0)]
     assert one.snapshot()["broker_queues"] == 1
 
 
 def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
-    one = broker(broker_memory=10 * LETTER_OCTETS)
-    assert not one.overfull(ORDERS, 1, 20 * LETTER_OCTETS)
-    assert one.overfull(ORDERS, 1, 20 * LETTER_OCTETS + 1)
+    one = broker(broker_memory=10 * LETTER_BYTES)
+    assert not one.overfull(ORDERS, 1, 20 * LETTER_BYTES)
+    assert one.overfull(ORDERS, 1, 20 * LETTER_BYTES + 1)
     assert not broker(durable=True).overfull(ORDERS, 1, 1 << 40)
 
 
@@ -161,7 +161,7 @@ def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_w
 
 def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, range(2), [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW)
+    one.restore(ORDERS, range(2), [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW)
     subscribed(one)
     one.loaded(ORDERS, [], [7])
     assert one.counters.unreadable == 0
@@ -172,7 +172,7 @@ def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
 
 def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
     one = broker(durable=True, when_full="dead-letter", queue_messages=3)
-    one.restore(ORDERS, [0, 1, 2], [LETTER_OCTETS] * 3, [int(NOW)] * 3, NOW)
+    one.restore(ORDERS, [0, 1, 2], [LETTER_BYTES] * 3, [int(NOW)] * 3, NOW)
     reader = subscribed(one)  # the three are asked for
     one.publish(ORDERS, letters([3]), NOW)
     assert [row.place for row in one.peek(ORDERS.dead, 9)] == [0]
@@ -182,7 +182,7 @@ def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
 
 def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
     one = broker(
-        durable=True, when_full="dead-letter", queue_messages=3, broker_memory=4 * LETTER_OCTETS
+        durable=True, when_full="dead-letter", queue_messages=3, broker_memory=4 * LETTER_BYTES
     )
     for place in range(12):
         one.publish(ORDERS, letters([place], body=b""), NOW)
@@ -231,8 +231,8 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         "requeued": 1,
         "queues": 2,
         "waiting": 1,
-        "octets": LETTER_OCTETS + 4,
-        "memory": LETTER_OCTETS + 4,
+        "bytes": LETTER_BYTES + 4,
+        "memory": LETTER_BYTES + 4,
     }
 
 
@@ -320,7 +320,7 @@ def test_what_is_added_behind_the_end_may_also_be_before_it() -> None:
     assert places.front(9) == [5, 10, 15, 20, 25]
 
 
-def test_a_place_costs_at_most_16_octets() -> None:
+def test_a_place_costs_at_most_16_bytes() -> None:
     """BK: ten million of them wait in 160 MB; the bench counts those, this counts a part."""
     count = 40 * module.CHUNK
     tracemalloc.start()

@@ -208,7 +208,7 @@ def test_every_state_of_a_letter_has_a_row_and_what_is_done_stays_so() -> None:
     assert reached == set(LetterState)
 
 
-names = st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
+names = st.binary(max_size=40).map(lambda nbytes: nbytes.decode("utf-8", "surrogateescape"))
 
 
 @given(st.sampled_from(["micromsg2", "mtl"]), names, names, st.binary(max_size=100))

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
-from tests.doubles import lines_run, octets_of
+from tests.doubles import bytes_of, lines_run
 from twisted_msgproto.core.broker import (
-    LETTER_OCTETS,
+    LETTER_BYTES,
     Broker,
     DeadLettered,
     Declared,
@@ -57,7 +57,7 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
 
 
 def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
-    one = broker(queue_octets=10 * LETTER_OCTETS)
+    one = broker(queue_bytes=10 * LETTER_BYTES)
     one.publish(ORDERS, letters(range(10), body=b""), NOW)
     assert not one.full(ORDERS)
     one.publish(ORDERS, letters([10], body=b""), NOW)
@@ -65,7 +65,7 @@ def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
 
 
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
-    one = broker(broker_memory=10 * LETTER_OCTETS, queue_idle=100)
+    one = broker(broker_memory=10 * LETTER_BYTES, queue_idle=100)
     called: list[str] = []
     one.publish(OTHERS, letters(range(10)), NOW)
     one.declare(ORDERS, NOW)
@@ -87,20 +87,20 @@ def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
 
 
 def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_much() -> None:
-    one = broker(queue_messages=3, queue_octets=10_000)
+    one = broker(queue_messages=3, queue_bytes=10_000)
     one.declare(ORDERS, NOW)
     assert not one.overfull(ORDERS, 6, 20_000)
     assert one.overfull(ORDERS, 7, 0) and one.overfull(ORDERS, 0, 20_001)
-    one.publish(ORDERS, letters(range(2), body=bytes(5000 - LETTER_OCTETS)), NOW)
+    one.publish(ORDERS, letters(range(2), body=bytes(5000 - LETTER_BYTES)), NOW)
     assert not one.full(ORDERS), "it has just what it may have"
     assert not one.overfull(ORDERS, 4, 10_000)
     assert one.overfull(ORDERS, 5, 0) and one.overfull(ORDERS, 0, 10_001)
     one.publish(ORDERS, letters([2], body=b""), NOW)
-    assert one.full(ORDERS), "its octets are too many"
+    assert one.full(ORDERS), "its bytes are too many"
 
 
 def test_all_queues_in_memory_share_its_limit() -> None:
-    one = broker(broker_memory=10 * LETTER_OCTETS)
+    one = broker(broker_memory=10 * LETTER_BYTES)
     called: list[str] = []
     one.publish(ORDERS, letters(range(8), body=b""), NOW)
     one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
@@ -114,7 +114,7 @@ def test_all_queues_in_memory_share_its_limit() -> None:
 
 
 def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
-    one = broker(durable=True, broker_memory=10 * LETTER_OCTETS)
+    one = broker(durable=True, broker_memory=10 * LETTER_BYTES)
     one.publish(ORDERS, letters(range(100)), NOW)
     assert not one.full(ORDERS) and not one.full(OTHERS)
 
@@ -135,9 +135,9 @@ def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
 
 
 def test_a_letter_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
-    one = broker(when_full="dead-letter", queue_octets=2 * LETTER_OCTETS)
+    one = broker(when_full="dead-letter", queue_bytes=2 * LETTER_BYTES)
     reader = subscribed(one, window=1)
-    one.publish(ORDERS, letters([0], body=bytes(3 * LETTER_OCTETS)), NOW)
+    one.publish(ORDERS, letters([0], body=bytes(3 * LETTER_BYTES)), NOW)
     one.publish(ORDERS, letters([1]), NOW)
     assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0], [], [1])
 
@@ -479,7 +479,7 @@ def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
 def test_a_tried_letter_costs_little_wherever_it_is(
     stride: int, order: str, typecode: str, octets: int
 ) -> None:
-    """NB-02: in a dictionary it takes more than 70 octets."""
+    """NB-02: in a dictionary it takes more than 70 bytes."""
     count = 5000
     places = list(range(10**12, 10**12 + count * stride, stride))
     if order == "descending":
@@ -492,7 +492,7 @@ def test_a_tried_letter_costs_little_wherever_it_is(
         numbers.update((place, 3) for place in places)
         return numbers
 
-    assert octets_of(build) <= octets * count + 10_000
+    assert bytes_of(build) <= octets * count + 10_000
 
 
 def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
@@ -513,6 +513,6 @@ def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
         one.take_events()
         return one
 
-    assert octets_of(reject) <= 40 * count
+    assert bytes_of(reject) <= 40 * count
     figures = one.queues()[0]
     assert (figures.waiting, figures.in_flight, figures.tries) == (count, 0, 1)

@@ -54,7 +54,7 @@ def test_whole_files_are_whole(world: World) -> None:
     ],
 )
 def test_what_is_damaged_is_named(world: World, file: str, told: str) -> None:
-    octets = bytearray(world.disk.octets_of(f"{BROKER}/{file}"))
+    octets = bytearray(world.disk.bytes_of(f"{BROKER}/{file}"))
     octets[len(octets) // 3] ^= 1
     world.disk.spoil(f"{BROKER}/{file}", bytes(octets))
     report = verified(world)
@@ -71,7 +71,7 @@ def test_a_missing_log_could_not_be_looked_at(world: World) -> None:
 
 
 def test_files_of_another_queue_are_told(world: World) -> None:
-    octets = world.disk.octets_of(f"{BROKER}/settled")
+    octets = world.disk.bytes_of(f"{BROKER}/settled")
     header = octets[:16] + bytes(16)
     world.disk.spoil(f"{BROKER}/settled", header + struct.pack("<I", crc32(header)) + octets[36:])
     (line,) = verified(world).lines

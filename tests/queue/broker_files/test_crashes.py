@@ -158,12 +158,12 @@ SEEDS = 60
 """A planted bug shows within so many worlds."""
 
 
-def replaced_without_sync(disk: Disk, path: str, octets: bytes) -> None:
-    """A small file which is renamed before its octets are safe."""
+def replaced_without_sync(disk: Disk, path: str, nbytes: bytes) -> None:
+    """A small file which is renamed before its bytes are safe."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
     file = disk.open(beside, write=True)
-    file.write(0, [octets])
+    file.write(0, [nbytes])
     disk.rename(beside, path)
     disk.sync_directory(directory)
 

@@ -160,13 +160,13 @@ def test_a_queue_that_is_used_again_at_once_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("file", ["names", "settled"])
 def test_no_damage_of_a_file_loses_a_message(file: str) -> None:
-    """Flipped octets, and other lengths: what is lost there is delivered again."""
+    """Flipped bytes, and other lengths: what is lost there is delivered again."""
     world = a_world(2)
     world.move_some(NAMES[0].dead)
     world.tend()
     world.close()
     path = f"{BROKER}/{file}"
-    whole = world.disk.octets_of(path)
+    whole = world.disk.bytes_of(path)
     there = dict(world.there)
     spoiled = [
         whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), 3)
@@ -217,7 +217,7 @@ def test_a_damaged_group_in_the_middle_is_told_in_one_line() -> None:
         world.settle_some(0.3)
         world.tend()
     world.close()
-    octets = bytearray(world.disk.octets_of(SETTLED))
+    octets = bytearray(world.disk.bytes_of(SETTLED))
     octets[len(octets) // 2] ^= 1
     world.disk.spoil(SETTLED, bytes(octets))
     there = dict(world.there)
@@ -230,7 +230,7 @@ def test_a_damaged_group_in_the_middle_is_told_in_one_line() -> None:
 def test_a_file_of_another_queue_is_put_aside_and_told() -> None:
     world = a_world()
     world.close()
-    octets = world.disk.octets_of(SETTLED)
+    octets = world.disk.bytes_of(SETTLED)
     world.disk.spoil(SETTLED, octets[:16] + b"\xff" * 16 + octets[32:])
     there = dict(world.there)
     queues = reopened(world)
@@ -245,7 +245,7 @@ def test_a_log_from_an_older_copy_does_not_take_new_messages_for_settled() -> No
     world.publish()
     world.close()
     files = [path for path in world.disk.paths() if "/broker/" not in path]
-    older = {path: world.disk.octets_of(path) for path in files}
+    older = {path: world.disk.bytes_of(path) for path in files}
     world.open()
     world.publish()
     world.settle(sorted(world.there))
@@ -386,7 +386,7 @@ def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
             world.settle(sorted(world.there)[2:])
         world.tend()
         waits = sum(400 + len(body) for _, _, body in world.there.values())
-        assert world.copied_octets() <= 3 * 2000 + 2 * waits + 2000
+        assert world.copied_bytes() <= 3 * 2000 + 2 * waits + 2000
     assert {0, 1} & world.there.keys() or len(world.there) == 2
     world.crash(power=True)
 
@@ -394,11 +394,11 @@ def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
 def test_a_broker_that_was_closed_does_nothing_more() -> None:
     world = a_world()
     world.state.close()
-    written = {path: world.disk.octets_of(path) for path in world.disk.paths()}
+    written = {path: world.disk.bytes_of(path) for path in world.disk.paths()}
     world.state.settle(sorted(world.there)[:3])
     world.state.tend()
     world.state.close()
-    assert {path: world.disk.octets_of(path) for path in world.disk.paths()} == written
+    assert {path: world.disk.bytes_of(path) for path in world.disk.paths()} == written
 
 
 @pytest.mark.parametrize("messages", [1, 2])
@@ -439,7 +439,7 @@ def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
         world.trim()
         world.tend()
         world.trim()
-        assert world.log.octets <= 4000 + 2 * 1500 + 700
-    assert world.log.octets > 3000
+        assert world.log.nbytes <= 4000 + 2 * 1500 + 700
+    assert world.log.nbytes > 3000
     assert world.state.copied_messages
     world.crash(power=True)

@@ -18,20 +18,20 @@ from twisted_msgproto.queue.broker_files import names, overflow, settled, state
 PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
 
 
-def by_the_page(octets: bytes, queue_id: str) -> tuple[set[int], dict[int, int], dict[int, Any]]:
+def by_the_page(nbytes: bytes, queue_id: str) -> tuple[set[int], dict[int, int], dict[int, Any]]:
     """What the file ``settled`` says: settled places, tries and queues."""
-    assert octets[:8] == bytes.fromhex("934D50425345540A")
-    assert (number(octets, 8), number(octets, 12)) == (1, 36)
-    assert octets[16:32].hex() == queue_id
-    assert number(octets, 32) == crc32(octets[:32])
+    assert nbytes[:8] == bytes.fromhex("934D50425345540A")
+    assert (number(nbytes, 8), number(nbytes, 12)) == (1, 36)
+    assert nbytes[16:32].hex() == queue_id
+    assert number(nbytes, 32) == crc32(nbytes[:32])
     done: set[int] = set()
     tries: dict[int, int] = {}
     moved: dict[int, Any] = {}
     at = 36
-    while at < len(octets):
-        assert octets[at : at + 4] == bytes.fromhex("934D5047")
-        payload = octets[at + 12 : at + 12 + number(octets, at + 8)]
-        assert number(octets, at + 4) == crc32(payload)
+    while at < len(nbytes):
+        assert nbytes[at : at + 4] == bytes.fromhex("934D5047")
+        payload = nbytes[at + 12 : at + 12 + number(nbytes, at + 8)]
+        assert number(nbytes, at + 4) == crc32(payload)
         at += 12 + len(payload)
         place = 0
         while place < len(payload):
@@ -78,7 +78,7 @@ def test_a_broker_s_files_can_be_read_by_the_page_alone(share: float) -> None:
         world.move_some(NAMES[0].dead)
         world.tend()
     world.state.close()
-    octets = world.disk.octets_of(f"{DIRECTORY}/broker/settled")
+    octets = world.disk.bytes_of(f"{DIRECTORY}/broker/settled")
     done, tries, moved = by_the_page(octets, world.log.queue_id)
     assert acknowledged.keys() - done == world.there.keys()
     assert moved.keys() <= world.there.keys()
@@ -93,7 +93,7 @@ def test_a_broker_s_files_can_be_read_by_the_page_alone(share: float) -> None:
         if place not in moved:
             assert texts == (name.space.encode(), name.name.encode())
     assert {at: tried for at, tried in tries.items() if tried} == world.tries
-    lines = world.disk.octets_of(f"{DIRECTORY}/broker/names").splitlines()
+    lines = world.disk.bytes_of(f"{DIRECTORY}/broker/names").splitlines()
     assert line(lines[0]) == ["msgproto-broker", "1", world.log.queue_id]
     assert line(lines[-1]) == ["end", str(len(lines) - 2)]
     found = set()
@@ -130,7 +130,7 @@ def test_copies_are_as_the_page_says() -> None:
 def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"magic `{settled.MAGIC.hex(' ').upper()}`" in PAGE
     assert f"marker `{settled.MARKER.hex(' ').upper()}`" in PAGE
-    assert f"Header, {settled.HEADER_OCTETS} octets" in PAGE
+    assert f"Header, {settled.HEADER_BYTES} bytes" in PAGE
     assert f"`msgproto-broker {names.VERSION} ID`" in PAGE
     kinds = (
         settled.RANGES,
@@ -147,7 +147,7 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"{number} segments of {overflow.SEGMENT_BYTES >> 20} MiB" in PAGE
     assert f"`{overflow.PROTOCOL}`, `{overflow.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
-    assert settled.LONG_OCTETS == 1 << 20
+    assert settled.LONG_BYTES == 1 << 20
     assert (
-        f"within `broker-pin` ({state.PIN_OCTETS >> 30} GiB) and a quarter of what the log" in PAGE
+        f"within `broker-pin` ({state.PIN_BYTES >> 30} GiB) and a quarter of what the log" in PAGE
     )

@@ -22,14 +22,14 @@ from twisted_msgproto.queue.broker_files import BrokerState
 def with_remains(world: World) -> None:
     """A group that could not be synced, nor cut off, stands behind the last one."""
     path = segment_of(world, world.log.firsts[-1])
-    before = len(world.disk.octets_of(path))
+    before = len(world.disk.bytes_of(path))
     world.disk.fail_next("sync", errno.EIO, path)
     world.disk.fail_next("truncate", errno.EIO, path)
     with pytest.raises(OSError, match="error"):
         world.publish(1)
     assert world.unsure
     world.unsure.clear()
-    assert len(world.disk.octets_of(path)) > before
+    assert len(world.disk.bytes_of(path)) > before
 
 
 def segment_of(world: World, first: int) -> str:
@@ -70,7 +70,7 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
     first = world.publish(2)
     second = world.publish(2)
     assert world.log.segments == 1
-    whole = world.disk.octets_of(path)
+    whole = world.disk.bytes_of(path)
     world.disk.spoil(path, whole[:-9])
     assert world.state.load(second).unread == second
     world.disk.spoil(path, whole)
@@ -83,7 +83,7 @@ def test_a_damaged_frame_costs_its_messages_and_those_behind_it_are_read() -> No
     first, second, third = (world.publish(1) for _ in range(3))
     assert world.log.segments == 1
     path = segment_of(world, 0)
-    octets = world.disk.octets_of(path)
+    octets = world.disk.bytes_of(path)
     at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)
     world.disk.spoil(path, octets[: at + 16] + b"----" + octets[at + 20 :])
     loaded = world.state.load(first + second + third)
@@ -135,7 +135,7 @@ def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
     damaged = [place for place in world.there if place < 2]
     world.close()
     path = segment_of(world, first)
-    octets = world.disk.octets_of(path)
+    octets = world.disk.bytes_of(path)
     at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)
     world.disk.spoil(path, octets[: at - 1] + bytes([octets[at - 1] ^ 1]) + octets[at:])
     queues = reopened(world)
@@ -240,7 +240,7 @@ def test_a_damaged_copy_costs_its_frame_at_a_start_and_is_told() -> None:
 def spoil_copy(world: World, first: int) -> None:
     """Flip a bit in the last frame of a segment of the broker's own log."""
     path = f"{BROKER}/log/{first:020d}.segment"
-    octets = world.disk.octets_of(path)
+    octets = world.disk.bytes_of(path)
     world.disk.spoil(path, octets[:-1] + bytes([octets[-1] ^ 1]))
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.queue.broker_files.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import (
-    FRAME_HEADER_OCTETS,
+    FRAME_HEADER_BYTES,
     encode,
     frame_header,
     frames_of,
@@ -80,7 +80,7 @@ class Written:
         kept.tend()
         kept.close()
         log.close()
-        self.files = {path: self.disk.octets_of(path) for path in self.disk.paths()}
+        self.files = {path: self.disk.bytes_of(path) for path in self.disk.paths()}
 
     def found(self) -> tuple[Any, list[str]]:
         """What a start finds in these files, and what it tells."""
@@ -126,7 +126,7 @@ def test_16_what_is_found_without_arrow_is_what_is_found_with_it(
 def test_16_damage_in_a_small_frame_costs_that_frame_and_is_told(
     alike: bool, arrow_alone: Any
 ) -> None:
-    """Octets anywhere in a segment are flipped: nothing else is lost, nothing else comes."""
+    """Bytes anywhere in a segment are flipped: nothing else is lost, nothing else comes."""
     written = Written(1, frames=12, alike=alike)
     path = min(path for path in written.files if path.endswith(".segment"))
     whole = written.files[path]
@@ -184,7 +184,7 @@ def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
 def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
     runs: int, arrow_alone: Any
 ) -> None:
-    """Octets that describe it are spoiled, with right checksums."""
+    """Bytes that describe it are spoiled, with right checksums."""
     written = Written(1, frames=0)
     log = SegmentLog(DIRECTORY, disk=written.disk)
     envelope = [head("mtl", NAMES[0])] * 2
@@ -196,11 +196,11 @@ def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
     for _ in range(3):
         log.append([encode(batches)])
     log.close()
-    written.files = {path: written.disk.octets_of(path) for path in written.disk.paths()}
+    written.files = {path: written.disk.bytes_of(path) for path in written.disk.paths()}
     path = min(path for path in written.files if path.endswith(".segment"))
     whole = written.files[path]
     _, second, _ = frames_of(whole)
-    begin = second.position + FRAME_HEADER_OCTETS
+    begin = second.position + FRAME_HEADER_BYTES
     described = [at for at in range(begin, second.end_position) if at - begin < 16 or whole[at]]
     count = 2 * runs
     usual, outcomes = written.found(), []

@@ -20,7 +20,7 @@ from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import Results, batch, encode
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.broker import LETTER_OCTETS, QueueName
+from twisted_msgproto.core.broker import LETTER_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState, settled
@@ -131,7 +131,7 @@ def test_of_a_finished_segment_nothing_is_read_at_the_next_start() -> None:
     first, *others = world.log.firsts
     assert others
     path = segment_of(world, first)
-    octets = world.disk.octets_of(path)
+    octets = world.disk.bytes_of(path)
     world.disk.spoil(path, octets[:-1] + bytes([octets[-1] ^ 1]))
     world.lines.clear()
     queues = reopened(world)
@@ -235,7 +235,7 @@ def test_a_closed_broker_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_segments_are_open_at_once_and_none_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An open file would keep its octets on the disk."""
+    """An open file would keep its bytes on the disk."""
     opened, open_file, close = list[str](), SimulatedDisk.open, SimulatedFile.close
 
     def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
@@ -297,14 +297,14 @@ def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None
 def test_what_is_settled_is_written_anew_when_half_of_it_matters_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settled, "LONG_OCTETS", 100)
+    monkeypatch.setattr(settled, "LONG_BYTES", 100)
     world = World(random.Random(1))
     lengths = []
     for _ in range(60):
         world.publish(2)
         world.settle_some(0.9)
         world.tend()
-        lengths.append(len(world.disk.octets_of(SETTLED)))
+        lengths.append(len(world.disk.bytes_of(SETTLED)))
     assert any(after < before for before, after in pairwise(lengths))
     assert max(lengths) < 2000
     world.crash(power=True)
@@ -324,7 +324,7 @@ def a_batch(number: int) -> MessageBatch:
     return MessageBatch(
         *("mtl", "content", 2_000_000 * number, "p", f"session {number % 5}"),
         count=MESSAGES,
-        octets=100,
+        nbytes=100,
         message_id=list(range(number, number + MESSAGES)),
         body=[b"%d" % (number + row) * 20 for row in range(MESSAGES)],
         envelope=envelopes,
@@ -392,7 +392,7 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     assert found.places.tolist() == sorted(waiting)
     for place, weight, second in zip(found.places, found.weights, found.arrived, strict=True):
         text = b"%d" % place
-        assert weight == LETTER_OCTETS + len(head("mtl", HERE)) + 21 * len(text)
+        assert weight == LETTER_BYTES + len(head("mtl", HERE)) + 21 * len(text)
         assert second == place // MESSAGES * MESSAGES * 2
     assert lines == []
     other.close()

@@ -61,7 +61,7 @@ PLACES = places_to_read()
 
 def segments_of(world: World) -> dict[str, bytes]:
     return {
-        path: world.disk.octets_of(path) for path in world.disk.paths() if path.endswith(".segment")
+        path: world.disk.bytes_of(path) for path in world.disk.paths() if path.endswith(".segment")
     }
 
 
@@ -91,7 +91,7 @@ def test_a_start_gives_up_nothing__RD_50(place: str, number: int) -> None:
             world.close()
     world.disk.crash()
     for path, octets in segments.items():
-        assert world.disk.octets_of(path).startswith(octets)
+        assert world.disk.bytes_of(path).startswith(octets)
     world.disk.can_read()
     world.open()
     is_as_before(world, damaged)

@@ -177,7 +177,7 @@ class World:
         for letter in loaded.letters:
             _, envelope, body = self.there[letter.place]
             assert (letter.envelope, letter.body) == (envelope, body)
-            assert letter.octets == weight(envelope, body)
+            assert letter.nbytes == weight(envelope, body)
 
     # -- what is on the disk ----------------------------------------------------------------------
 
@@ -192,6 +192,6 @@ class World:
             found[first] = [int(row["message_id"]) for row in rows]
         return found
 
-    def copied_octets(self) -> int:
+    def copied_bytes(self) -> int:
         paths = [path for path in self.disk.paths() if "/broker/log/0" in path]
-        return sum(len(self.disk.octets_of(path)) for path in paths)
+        return sum(len(self.disk.bytes_of(path)) for path in paths)

@@ -33,7 +33,7 @@ def no_fields(envelope: Opened) -> Fields:
 def as_text(value: Any) -> str:
     """Return a value as the column ``fields`` has it: text as it is, else JSON text.
 
-    Octets become base64 and times ISO 8601.
+    Bytes become base64 and times ISO 8601.
     """
     if isinstance(value, str):
         return value

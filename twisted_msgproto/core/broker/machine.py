@@ -67,10 +67,10 @@ class Broker(QueueStore):
         if queue is None:
             queue = self._make(name, now)
         queue.used = now
-        octets = 0
+        nbytes = 0
         for letter in letters:
-            octets += letter.octets
-        queue.octets += octets
+            nbytes += letter.nbytes
+        queue.nbytes += nbytes
         count = len(letters)
         self.counters.published += count
         done = 0
@@ -256,7 +256,7 @@ class Broker(QueueStore):
                     letter.again = True
                     if self._durable and not self.memory.has_room:
                         queue.drop_waiting((letter,))
-                    row = Row(place, letter.octets, int(letter.arrived))
+                    row = Row(place, letter.nbytes, int(letter.arrived))
                 if place in tried:
                     tries[place] = min(queue.tries.get(place) + 1, TRIES_COUNTED)
                     if letter is not None:
@@ -323,7 +323,7 @@ class Broker(QueueStore):
 
     def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
         for letter in unwanted:  # they wait aside, until consumers or their filters change
-            queue.passed.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+            queue.passed.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
         if unwanted and self._durable:
             queue.drop([letter.place for letter in unwanted])
         for subscriber, letters in hands:

@@ -1,4 +1,4 @@
-"""Numbers of many places are kept in 6 octets each: how often letters were tried.
+"""Numbers of many places are kept in 6 bytes each: how often letters were tried.
 
 A dictionary needs more than ten times as much, and peers decide how many letters are tried.
 """
@@ -16,10 +16,10 @@ CHUNK: Final = 4096
 """A chunk that has twice as many places is split into two of this many."""
 
 SMALL: Final = "H"
-"""Numbers up to 65,535 have this type code; each place needs 6 octets then."""
+"""Numbers up to 65,535 have this type code; each place needs 6 bytes then."""
 
 LARGE: Final = "I"
-"""Numbers up to 4,294,967,295 have this type code; each place needs 8 octets then."""
+"""Numbers up to 4,294,967,295 have this type code; each place needs 8 bytes then."""
 
 
 class Numbers:

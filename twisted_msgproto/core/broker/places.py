@@ -1,4 +1,4 @@
-"""A backlog is an ordered set of places, in 12 octets each.
+"""A backlog is an ordered set of places, in 12 bytes each.
 
 Places ascend, and nearly all come at the end and leave at the front.  So they are kept in chunks of
 arrays: the distance from the chunk's base, the weight, and the second of arrival.
@@ -19,7 +19,7 @@ DISTANCE_MAX: Final = 2**32 - 1
 
 
 class Row(NamedTuple):
-    """One place: its weight in octets, and the second when its letter arrived."""
+    """One place: its weight in bytes, and the second when its letter arrived."""
 
     place: int
     weight: int

@@ -13,12 +13,12 @@ from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
 
 class Memory:
-    """Octets of all letters in memory, of all queues of a broker.
+    """Bytes of all letters in memory, of all queues of a broker.
 
     Attributes:
-        limit: octets; see the limit ``broker-memory``.
-        used: octets of letters in memory.
-        expected: octets of letters that are being read back.
+        limit: bytes; see the limit ``broker-memory``.
+        used: bytes of letters in memory.
+        expected: bytes of letters that are being read back.
     """
 
     __slots__ = ("expected", "limit", "used")
@@ -93,7 +93,7 @@ class BrokerQueue:
         away: the places of those among them that are not in memory.
         returned: places that wait, and came back when they were not in memory.
         read: places that were read back; some may have been delivered since.
-        octets: the weight of everything, waiting or in flight.
+        bytes: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
         tries: the tries of places that have had one.
@@ -118,7 +118,7 @@ class BrokerQueue:
         "letters",
         "loading",
         "name",
-        "octets",
+        "nbytes",
         "passed",
         "read",
         "returned",
@@ -139,7 +139,7 @@ class BrokerQueue:
         self.away = Places()
         self.returned = Places()
         self.read = array("q")
-        self.octets = 0
+        self.nbytes = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
         self._memory = memory
@@ -171,50 +171,50 @@ class BrokerQueue:
 
     # ── letters ─────────────────────────────────────────────────────────────────────────────────
 
-    def may_keep(self, octets: int) -> bool:
+    def may_keep(self, nbytes: int) -> bool:
         """Return whether so much more of this queue may be in memory.
 
         A queue may have as much there as is free, so something is always left for the others.
         """
         memory = self._memory
-        return self.in_memory + octets <= memory.limit - memory.used - memory.expected
+        return self.in_memory + nbytes <= memory.limit - memory.used - memory.expected
 
     def keep(self, letters: Sequence[Letter]) -> None:
-        kept, octets = self.letters, 0
+        kept, nbytes = self.letters, 0
         for letter in letters:
             kept[letter.place] = letter
-            octets += letter.octets
-        self.in_memory += octets
-        self._memory.used += octets
+            nbytes += letter.nbytes
+        self.in_memory += nbytes
+        self._memory.used += nbytes
 
-    def expect(self, octets: int) -> None:
+    def expect(self, nbytes: int) -> None:
         """Count what is being read back for it now; 0: nothing is any more."""
-        self._memory.expected += octets - self.expected
-        self.expected = octets
+        self._memory.expected += nbytes - self.expected
+        self.expected = nbytes
 
     def drop(self, places: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""
-        remove, octets = self.letters.pop, 0
+        remove, nbytes = self.letters.pop, 0
         for place in places:
             letter = remove(place, None)
             if letter is not None:
-                octets += letter.octets
-        self.in_memory -= octets
-        self._memory.used -= octets
-        return octets
+                nbytes += letter.nbytes
+        self.in_memory -= nbytes
+        self._memory.used -= nbytes
+        return nbytes
 
     def send_away(self, letters: Sequence[Letter]) -> None:
         """Hold these letters in flight in memory no longer: if they return, they are read back."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
-            self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+            self.away.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
 
     def drop_waiting(self, letters: Sequence[Letter]) -> None:
         """Hold these waiting letters in memory no longer: they are read back in their turn."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
             if letter.again:
-                self.returned.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+                self.returned.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
 
     def keep_read(self, letters: Sequence[Letter]) -> None:
         self.keep(letters)
@@ -229,12 +229,12 @@ class BrokerQueue:
 
     def landed(self, places: Sequence[int]) -> int:
         """Forget these letters, which were in flight; return what they weighed."""
-        octets = self.drop(places)
+        nbytes = self.drop(places)
         if self.away.count:
             for place in places:
                 row = self.away.remove(place)
-                octets += 0 if row is None else row.weight
-        return octets
+                nbytes += 0 if row is None else row.weight
+        return nbytes
 
     def ready_run(self, most: int) -> list[Letter]:
         letters = list(map(self.letters.get, self.waiting.front(most)))
@@ -281,8 +281,8 @@ class BrokerQueue:
         for places in (self.passed, self.waiting):
             found += zip(*places.head(count), strict=True)
         return [
-            Waiting(place, octets, second, self.tries.get(place), self.letters.get(place))
-            for place, octets, second in sorted(found)[:count]
+            Waiting(place, nbytes, second, self.tries.get(place), self.letters.get(place))
+            for place, nbytes, second in sorted(found)[:count]
         ]
 
     def figures(self, full: bool) -> Figures:
@@ -292,7 +292,7 @@ class BrokerQueue:
             kept=self.kept,
             waiting=len(self) - self.in_flight,
             in_flight=self.in_flight,
-            octets=self.octets,
+            nbytes=self.nbytes,
             consumers=len(self.subscribers),
             oldest=None if first is None else first.second,
             full=full,

@@ -41,7 +41,7 @@ from .terms import (
 
 READ_PLACES: Final = 512
 
-READ_OCTETS: Final = 1 << 20
+READ_BYTES: Final = 1 << 20
 """This much is read back for one queue at a time, or one letter."""
 
 RECLAIM_SECONDS: Final = 60.0
@@ -81,7 +81,7 @@ class QueueStore:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self._messages_max = limits.integer("queue-messages")
-        self._octets_max = limits.integer("queue-octets")
+        self._bytes_max = limits.integer("queue-bytes")
         self._age = limits["queue-age"]
         self._idle = limits["queue-idle"]
         self._dead_max = limits.integer("dead-letters")
@@ -209,7 +209,7 @@ class QueueStore:
             queue = self._new(name, now, kept)
         queue.kept = queue.kept or kept
         queue.waiting.extend(places, weights, arrived)
-        queue.octets += sum(weights)
+        queue.nbytes += sum(weights)
         if tries is not None:
             queue.tries.merge(tries)
         self._look_idle(queue)
@@ -228,7 +228,7 @@ class QueueStore:
         return self._when_full == WAIT and self._has_too_much(queue)
 
     def _has_too_much(self, queue: BrokerQueue) -> bool:
-        return len(queue) > self._messages_max or queue.octets > self._octets_max
+        return len(queue) > self._messages_max or queue.nbytes > self._bytes_max
 
     def full(self, name: QueueName) -> bool:
         """Return whether the senders to this queue are to wait (:meth:`when_room`).
@@ -238,19 +238,19 @@ class QueueStore:
         queue = self._queues.get(name)
         return queue is not None and self._over(queue)
 
-    def overfull(self, name: QueueName, messages: int, octets: int) -> bool:
+    def overfull(self, name: QueueName, messages: int, nbytes: int) -> bool:
         """Return whether the queue would have more than twice what it may have, with this much
         more: refuse what comes now.
         """
         queue, memory = self._queues.get(name), self.memory
-        if not self._durable and memory.used + octets > 2 * memory.limit:
+        if not self._durable and memory.used + nbytes > 2 * memory.limit:
             return True
         return (
             queue is not None
             and self._when_full == WAIT
             and (
                 len(queue) + messages > 2 * self._messages_max
-                or queue.octets + octets > 2 * self._octets_max
+                or queue.nbytes + nbytes > 2 * self._bytes_max
             )
         )
 
@@ -281,7 +281,7 @@ class QueueStore:
     # ── letters that come, and that are done with ───────────────────────────────────────────────
 
     def _add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
-        weights = [letter.octets for letter in letters]
+        weights = [letter.nbytes for letter in letters]
         seconds = [int(letters[0].arrived)] * len(letters)
         queue.waiting.extend([letter.place for letter in letters], weights, seconds)
         if not self._durable or queue.may_keep(sum(weights)):
@@ -299,12 +299,12 @@ class QueueStore:
         if queue.takers:
             self._awaken(queue)
 
-    def _done_with(self, queue: BrokerQueue, places: list[int], octets: int) -> None:
+    def _done_with(self, queue: BrokerQueue, places: list[int], nbytes: int) -> None:
         """These places, of this weight, are neither waiting nor in flight any more.
 
         The list is not the caller's any more.
         """
-        queue.octets -= octets
+        queue.nbytes -= nbytes
         if queue.tries.count:
             queue.tries.discard(places)
         if queue.alone:
@@ -360,8 +360,8 @@ class QueueStore:
                 source.drop((row.place,))
                 if not self._durable or to.may_keep(row.weight):
                     to.keep((letter,))
-            source.octets -= row.weight
-            to.octets += row.weight
+            source.nbytes -= row.weight
+            to.nbytes += row.weight
             to.waiting.insert(row)
         self._awaken(source)  # what waited behind these may be wanted
         self._freed(source)
@@ -381,16 +381,16 @@ class QueueStore:
     def _ask(self, queue: BrokerQueue) -> None:
         memory, expected = self.memory, 0
         left = memory.limit - memory.used - memory.expected - queue.in_memory
-        left = min(READ_OCTETS, left)
+        left = min(READ_BYTES, left)
         wanted: list[int] = []
         rows = queue.waiting.head(READ_PLACES)
-        for place, octets in zip(rows.places, rows.weights, strict=True):
+        for place, nbytes in zip(rows.places, rows.weights, strict=True):
             if place not in queue.letters:
-                left -= octets
+                left -= nbytes
                 if wanted and left < 0:
                     break
                 wanted.append(place)
-                expected += octets
+                expected += nbytes
         if not wanted:
             return  # what came back meanwhile stands first, and is in memory
         queue.loading = set(wanted)
@@ -532,7 +532,7 @@ class QueueStore:
             "broker_queues": len(self._queues),
             "broker_waiting": sum(map(len, queues)) - in_flight,
             "broker_in_flight": in_flight,
-            "broker_octets": sum(queue.octets for queue in queues),
+            "broker_bytes": sum(queue.nbytes for queue in queues),
             "broker_memory": self.memory.used,
             "broker_full_queues": len(self._withholding),
             "broker_subscriptions": sum(len(queue.subscribers) for queue in queues),

@@ -12,19 +12,19 @@ from ..limits import Limit
 DEAD: Final = ".dead"
 """The dead letters of the queue ``NAME`` are in the queue ``NAME.dead``."""
 
-LETTER_OCTETS: Final = 320
-"""A message in memory is counted with this many octets more than it has, for its objects."""
+LETTER_BYTES: Final = 320
+"""A message in memory is counted with this many bytes more than it has, for its objects."""
 
 LIMITS: Final = (
     Limit("broker-queues", 1000, "queues", "of one broker, without those of dead letters"),
     Limit("queue-messages", 10_000, "messages", "in one queue; above it its senders wait", 1),
-    Limit("queue-octets", 64 << 20, "octets", "in one queue; above it its senders wait", 1),
+    Limit("queue-bytes", 64 << 20, "bytes", "in one queue; above it its senders wait", 1),
     Limit("queue-age", 0.0, "s", "then a waiting message is a dead letter; 0 = never"),
     Limit("queue-idle", 3600.0, "s", "an empty queue without consumers is forgotten after this"),
     Limit("tries", 5, "tries", "of one message; then it is a dead letter", 1),
     Limit("dead-letters", 10_000, "messages", "of one queue; above it the oldest are dropped", 0),
-    Limit("broker-memory", 256 << 20, "octets", "of messages in memory, of all queues", 1),
-    Limit("broker-pin", 1 << 30, "octets", "of the log are kept for consumers alone", 0),
+    Limit("broker-memory", 256 << 20, "bytes", "of messages in memory, of all queues", 1),
+    Limit("broker-pin", 1 << 30, "bytes", "of the log are kept for consumers alone", 0),
 )
 
 WAIT: Final = "wait"
@@ -85,7 +85,7 @@ class Letter:
 
     Attributes:
         place: its offset in the log, or a number in memory; no two letters of a broker share one.
-        octets: its weight (:func:`weight`), below 4 GiB.
+        bytes: its weight (:func:`weight`), below 4 GiB.
         envelope: what its protocol needs beside the body to make the message again.
         body: the payload.
         arrived: when it arrived, in seconds of the clock by which the broker is called.
@@ -94,7 +94,7 @@ class Letter:
     """
 
     place: int
-    octets: int
+    nbytes: int
     envelope: bytes
     body: bytes
     arrived: float
@@ -103,7 +103,7 @@ class Letter:
 
 
 def weight(envelope: bytes, body: bytes) -> int:
-    return LETTER_OCTETS + len(envelope) + len(body)
+    return LETTER_BYTES + len(envelope) + len(body)
 
 
 class Consumer(Protocol):
@@ -226,18 +226,18 @@ Event = (
 class Waiting(NamedTuple):
     """One waiting message; ``letter`` is None when its body is not in memory.
 
-    ``arrived`` is in whole seconds, ``octets`` is its weight.
+    ``arrived`` is in whole seconds, ``nbytes`` is its weight.
     """
 
     place: int
-    octets: int
+    nbytes: int
     arrived: float
     tries: int
     letter: Letter | None
 
 
 class Figures(NamedTuple):
-    """One queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
+    """One queue: ``waiting`` and ``in_flight`` are messages, ``nbytes`` the weight of both.
 
     ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
     wait; ``tries`` are those of the message that had most.
@@ -247,7 +247,7 @@ class Figures(NamedTuple):
     kept: bool
     waiting: int
     in_flight: int
-    octets: int
+    nbytes: int
     consumers: int
     oldest: float | None
     full: bool

@@ -1,4 +1,4 @@
-"""The machines of both sides turn octets into events; they need no I/O and no clock."""
+"""The machines of both sides turn bytes into events; they need no I/O and no clock."""
 
 from .receiving import Reader
 from .sending import Packer, Writer

@@ -1,4 +1,4 @@
-"""The reader's side of a Lumberjack connection: octets in, events out, without I/O or clock.
+"""The reader's side of a Lumberjack connection: bytes in, events out, without I/O or clock.
 
 Sequence numbers only name frames: writers restart them with every window, let them run over
 windows and reconnects, or begin at 0, so neither side compares their size (``LJ-11``).  Frames go
@@ -36,7 +36,7 @@ from ..terms import (
     WindowCompleted,
 )
 from ..wire import (
-    ACK_OCTETS,
+    ACK_BYTES,
     VERSION_1,
     VERSION_2,
     Ack,
@@ -60,8 +60,8 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
     (``LJ-05``, ``LJ-16``).
     """
     assert type(frame) is Ack
-    octets = encode_ack(frame.sequence, frame.version)
-    return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
+    nbytes = encode_ack(frame.sequence, frame.version)
+    return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", nbytes)
 
 
 @dataclass(slots=True)
@@ -98,14 +98,14 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     Attributes:
         counters: plain integers for metrics.
         fault: what the writer did wrong, or None.
-        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities that are no faults.
+        decoder: its ``trailing_bytes`` and ``invalid_texts`` count oddities that are no faults.
     """
 
     counters: ReaderCounters
     deadlines: Deadlines
 
     _now: float  # when the last call began
-    _heard_at: float  # when octets came last, or reading was resumed
+    _heard_at: float  # when bytes came last, or reading was resumed
 
     def __init__(self, limits: Limits | None = None) -> None:
         """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""
@@ -164,7 +164,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def held(self) -> int:
-        return self.decoder.held_octets
+        return self.decoder.held_bytes
 
     @property
     def whole(self) -> bool:
@@ -177,11 +177,11 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             "received": self._window.received,
             "safe": self._window.safe,
             "acknowledged": self._window.acknowledged,
-            "held_octets": self.decoder.held_octets,
+            "held_bytes": self.decoder.held_bytes,
             "paused": self._paused,
         }
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    # ── bytes in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
         machine = self._machine
@@ -310,8 +310,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if len(runs) > 1:
             run = kind.joined(runs)
         if kind is Json:
-            return JsonReceived(run.sequences, run.bodies, run.octets, position)
-        return DataReceived(run.sequences, run.pairs, run.octets, position)
+            return JsonReceived(run.sequences, run.bodies, run.nbytes, position)
+        return DataReceived(run.sequences, run.pairs, run.nbytes, position)
 
     def _mark(self, acks: bytearray, position: int, held: bool) -> None:
         """Let ``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
@@ -405,7 +405,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if not acks or self._machine.state in _SILENT:
             return
         self._out += acks
-        self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
+        self.counters.acks += sum(map(len, acks)) // ACK_BYTES
         self._waiting_since = None
         if self._window.waiting or (not self.decoder.clean and self._compressed_by_version_2):
             self._waiting_since = self._now
@@ -457,8 +457,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             return
         if self.decoder.incomplete or not self._idle_ack:
             seconds = self._idle_close
-            text = f"no octet for {seconds:g} s, and a frame or window is open"
-            self.fault = Fault("idle", text, self.decoder.first_octets)
+            text = f"no byte for {seconds:g} s, and a frame or window is open"
+            self.fault = Fault("idle", text, self.decoder.first_bytes)
             self._machine.step(Fault)
             events.append(self.fault)
         else:
@@ -495,17 +495,17 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self.counters.keepalives += 1
             self._waiting_since = now
 
-    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+    # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> bytes:
-        """Return and forget the octets that are to be written now: every ack that is due, in one
+        """Return and forget the bytes that are to be written now: every ack that is due, in one
         write.
         """
         if not self._out:
             return b""
-        octets = b"".join(self._out)
+        data = b"".join(self._out)
         self._out.clear()
-        return octets
+        return data
 
     def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
         """Note that the connection is gone.  Events that were returned stay; their acks do not

@@ -6,7 +6,7 @@ the writer waits for it (``LJ-09``).  With ``pipelining`` an ack belongs to the 
 flight; this is only right with readers that acknowledge every window.
 
 The caller of a :class:`Writer` calls ``flush(now)`` after ``send``, ``submit`` and ``receive``,
-``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our octets,
+``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our bytes,
 and ``lost(now)`` at the end: it returns the unacknowledged parcels, in order (``LJ-15``).
 """
 
@@ -26,7 +26,7 @@ from ...core.window import SendWindow
 from .. import wire
 from ..terms import (
     COMPRESS_DEFAULT,
-    FRAME_OCTETS,
+    FRAME_BYTES,
     WINDOW_DEFAULT,
     WRITER,
     WRITER_LIMITS,
@@ -56,7 +56,7 @@ from ..wire import (
     encode_pairs,
     encode_window,
 )
-from ..wire.frames import KEY_OCTETS, PAIRS_MAX
+from ..wire.frames import KEY_BYTES, PAIRS_MAX
 
 
 class Packer:
@@ -67,8 +67,8 @@ class Packer:
         if version not in (1, 2):
             raise ValueError(f"version 1 or 2, not {version!r}")
         self.version = version
-        self._json_octets_max = limits.integer("json-octets")
-        self._data_octets_max = limits.integer("data-octets")
+        self._json_bytes_max = limits.integer("json-bytes")
+        self._data_bytes_max = limits.integer("data-bytes")
 
     def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
         """Return one parcel of all ``events``: documents in version 2, mappings in version 1
@@ -89,11 +89,11 @@ class Packer:
             other = next(type(event) for event in documents if type(event) is not bytes)
             raise TypeError(f"version 2 sends JSON documents as bytes, not {other.__name__}")
         sizes = list(map(len, documents))
-        if max(sizes) > self._json_octets_max:
+        if max(sizes) > self._json_bytes_max:
             raise LimitExceeded(
-                f"a document of {max(sizes)} octets, at most {self._json_octets_max}; nothing sent"
+                f"a document of {max(sizes)} bytes, at most {self._json_bytes_max}; nothing sent"
             )
-        return Parcel(documents, sum(sizes) + FRAME_OCTETS * len(documents), token)
+        return Parcel(documents, sum(sizes) + FRAME_BYTES * len(documents), token)
 
     def _pack_mappings(self, events: Iterable[Event], token: Any) -> Parcel:
         payloads = []
@@ -103,27 +103,27 @@ class Packer:
             payloads.append(self._encode(event))
         if not payloads:
             raise ValueError("no events")
-        return Parcel(payloads, sum(map(len, payloads)) + FRAME_OCTETS * len(payloads), token)
+        return Parcel(payloads, sum(map(len, payloads)) + FRAME_BYTES * len(payloads), token)
 
     def _encode(self, pairs: Mapping[str, str]) -> bytes:
         if len(pairs) > PAIRS_MAX:
             raise LimitExceeded(f"{len(pairs)} pairs, at most {PAIRS_MAX}; nothing sent")
         for key, value in pairs.items():
-            # UTF-8 takes 1 to 4 octets a character: most texts need not be encoded to be sure.
+            # UTF-8 takes 1 to 4 bytes a character: most texts need not be encoded to be sure.
             for text, limit, what in (
-                (key, KEY_OCTETS, "key"),
-                (value, self._data_octets_max, "value"),
+                (key, KEY_BYTES, "key"),
+                (value, self._data_bytes_max, "value"),
             ):
                 if len(text) * 4 > limit:
                     size = len(text.encode("utf-8", "surrogateescape"))
                     if size > limit:
                         raise LimitExceeded(
-                            f"a {what} of {size} octets, at most {limit}; nothing sent"
+                            f"a {what} of {size} bytes, at most {limit}; nothing sent"
                         )
         payload = encode_pairs(pairs)
-        if len(payload) + FRAME_OCTETS - 4 > self._data_octets_max:
+        if len(payload) + FRAME_BYTES - 4 > self._data_bytes_max:
             raise LimitExceeded(
-                f"pairs of {len(payload)} octets, at most {self._data_octets_max}; nothing sent"
+                f"pairs of {len(payload)} bytes, at most {self._data_bytes_max}; nothing sent"
             )
         return payload
 
@@ -170,7 +170,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         fault: what the reader did wrong, or None.
         capacity: events that may be unacknowledged before the writer must wait (``LJ-09``).
         unsent: events that are queued and not in flight.
-        unsent_octets: their frames, not compressed.
+        unsent_bytes: their frames, not compressed.
         in_flight: events that were sent and are not acknowledged.
     """
 
@@ -205,11 +205,11 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._version = VERSION_2 if version == 2 else VERSION_1
         self._window = window
         self._level = compress
-        self._window_octets = limits.integer("window-octets")
-        self._compressed_octets_max = limits.integer("compressed-octets")
-        self._inflated_octets_max = limits.integer("inflated-octets")
+        self._window_bytes = limits.integer("window-bytes")
+        self._compressed_bytes_max = limits.integer("compressed-bytes")
+        self._inflated_bytes_max = limits.integer("inflated-bytes")
         self._unsent_max = limits.integer("unsent-events")
-        self._unsent_octets_max = limits.integer("unsent-octets")
+        self._unsent_bytes_max = limits.integer("unsent-bytes")
         self._timeout = limits["timeout"]
         self.deadlines = Deadlines()
 
@@ -217,7 +217,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.fault: Fault | None = None
         self.capacity = window * pipelining
         self.unsent = 0
-        self.unsent_octets = 0
+        self.unsent_bytes = 0
         self.in_flight = 0
 
         self._machine = Machine(WRITER, Writing.IDLE)
@@ -225,7 +225,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._flights = SendWindow[Flight](pipelining)  # of windows; numbered as they were formed
         self._out: list[bytes] = []
-        self._paused = False  # our octets wait in the transport: silence means nothing
+        self._paused = False  # our bytes wait in the transport: silence means nothing
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -264,7 +264,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             "windows_in_flight": len(self._flights),
             "in_flight": self.in_flight,
             "unsent": self.unsent,
-            "unsent_octets": self.unsent_octets,
+            "unsent_bytes": self.unsent_bytes,
             "acknowledged": self.counters.acknowledged,
         }
 
@@ -280,7 +280,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         parcel = self._packer.pack(events, token)
         if (
             self.unsent + len(parcel.payloads) > self._unsent_max
-            or self.unsent_octets + parcel.octets > self._unsent_octets_max
+            or self.unsent_bytes + parcel.nbytes > self._unsent_bytes_max
         ):
             raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
         self.submit(parcel)
@@ -295,7 +295,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         parcel.written = parcel.acknowledged
         self._queue[parcel] = None
         self.unsent += parcel.missing
-        self.unsent_octets += _octets_left(parcel)
+        self.unsent_bytes += _bytes_left(parcel)
 
     def withdraw(self, parcel: Parcel) -> bool:
         """Remove a parcel from the queue; return False if any of it is in flight (or it is not
@@ -305,7 +305,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             return False
         del self._queue[parcel]
         self.unsent -= parcel.missing
-        self.unsent_octets -= _octets_left(parcel)
+        self.unsent_bytes -= _bytes_left(parcel)
         return True
 
     def flush(self, now: float) -> int:
@@ -338,32 +338,32 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def _take(self) -> tuple[Flight, list[bytes]]:
         payloads: list[bytes] = []
         portions: deque[tuple[Parcel, int]] = deque()
-        octets = 0
+        nbytes = 0
         while self._queue and len(payloads) < self._window:
             parcel = next(iter(self._queue))
             start = parcel.written
             end = min(len(parcel.payloads), start + self._window - len(payloads))
-            if octets + parcel.octets > self._window_octets:
-                end = self._end_of_room(parcel, end, octets)
+            if nbytes + parcel.nbytes > self._window_bytes:
+                end = self._end_of_room(parcel, end, nbytes)
                 if end == start and not payloads:
                     end = start + 1
                 if end == start:
                     break
             taken = parcel.payloads[start:end]
-            octets += sum(map(len, taken)) + FRAME_OCTETS * len(taken)
+            nbytes += sum(map(len, taken)) + FRAME_BYTES * len(taken)
             payloads += taken
             portions.append((parcel, end - start))
             parcel.written = end
             if end < len(parcel.payloads):
                 break
             del self._queue[parcel]
-        self.unsent_octets -= octets
+        self.unsent_bytes -= nbytes
         return Flight(portions, len(payloads)), payloads
 
-    def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
+    def _end_of_room(self, parcel: Parcel, end: int, nbytes: int) -> int:
         for index in range(parcel.written, end):
-            octets += len(parcel.payloads[index]) + FRAME_OCTETS
-            if octets > self._window_octets:
+            nbytes += len(parcel.payloads[index]) + FRAME_BYTES
+            if nbytes > self._window_bytes:
                 return index
         return end
 
@@ -373,16 +373,16 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         encode = encode_json if version == VERSION_2 else encode_data_around
         frames = encode(sequences, payloads, version)
         announcement = encode_window(len(payloads), version)
-        self.counters.octets_uncompressed += len(announcement) + len(frames)
-        if self._level and len(frames) <= self._inflated_octets_max:
+        self.counters.bytes_uncompressed += len(announcement) + len(frames)
+        if self._level and len(frames) <= self._inflated_bytes_max:
             compressed = encode_compressed(frames, self._level, version)
             # A document near its own limit, and not compressible: plain, it is within the limits.
-            if len(compressed) - wire.HEADER_OCTETS <= self._compressed_octets_max:
+            if len(compressed) - wire.HEADER_BYTES <= self._compressed_bytes_max:
                 frames = compressed
-        self.counters.octets += len(announcement) + len(frames)
+        self.counters.bytes += len(announcement) + len(frames)
         self._out += (announcement, frames)
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    # ── bytes in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: bytes, now: float) -> list[WriterEvent]:
         if self.state not in _HEARING:
@@ -434,7 +434,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def paused(self, now: float) -> list[WriterEvent]:
-        """The transport has not written our octets yet: the reader cannot have answered."""
+        """The transport has not written our bytes yet: the reader cannot have answered."""
         self._paused = True
         return []
 
@@ -473,9 +473,9 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def outputs(self) -> bytes:
         if not self._out:
             return b""
-        octets = b"".join(self._out)
+        data = b"".join(self._out)
         self._out.clear()
-        return octets
+        return data
 
     def lost(self, now: float) -> list[WriterEvent | WorkLost]:
         if self.state is Writing.CLOSED:
@@ -489,12 +489,12 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             parcels.update((parcel, None) for parcel, _ in flight.portions)
         parcels.update(self._queue)
         self._queue.clear()
-        self.unsent = self.unsent_octets = self.in_flight = 0
+        self.unsent = self.unsent_bytes = self.in_flight = 0
         return [WorkLost(list(parcels))] if parcels else []
 
 
-def _octets_left(parcel: Parcel) -> int:
+def _bytes_left(parcel: Parcel) -> int:
     if not parcel.written:
-        return parcel.octets
+        return parcel.nbytes
     rest = parcel.payloads[parcel.written :]
-    return sum(map(len, rest)) + FRAME_OCTETS * len(rest)
+    return sum(map(len, rest)) + FRAME_BYTES * len(rest)

@@ -7,7 +7,7 @@ from .reconnect import SHIPPER_LIMITS, LumberjackClientService, LumberjackShippe
 from .sides import (
     CLIENT_LIMITS,
     PROTOCOL,
-    READ_OCTETS,
+    READ_BYTES,
     LumberjackClient,
     LumberjackClientFactory,
     LumberjackServer,
@@ -17,7 +17,7 @@ from .sides import (
 __all__ = [
     "CLIENT_LIMITS",
     "PROTOCOL",
-    "READ_OCTETS",
+    "READ_BYTES",
     "SHIPPER_LIMITS",
     "Backoff",
     "LumberjackClient",

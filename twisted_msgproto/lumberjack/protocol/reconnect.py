@@ -248,7 +248,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
-        self._unsentOctets = 0
+        self._unsentBytes = 0
         self.unsent = 0
         self.unacknowledged = 0
 
@@ -281,7 +281,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
             parcels = [
                 pack(events[start : start + window]) for start in range(0, len(events), window)
             ]
-            self._checkRoom(len(events), sum(parcel.octets for parcel in parcels))
+            self._checkRoom(len(events), sum(parcel.nbytes for parcel in parcels))
         except LimitExceeded as error:
             return fail(error)
         for parcel in parcels:
@@ -291,10 +291,10 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._look()
         return ticket
 
-    def _checkRoom(self, events: int, octets: int) -> None:
+    def _checkRoom(self, events: int, nbytes: int) -> None:
         limits = self.factory.limits
         limits.check("unsent-events", self.unsent + events)
-        limits.check("unsent-octets", self._unsentOctets + octets)
+        limits.check("unsent-bytes", self._unsentBytes + nbytes)
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
         """Return the first connection that stands; as ClientService.whenConnected."""
@@ -376,7 +376,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def _failQueue(self, error: MsgprotoError) -> None:
         parcels = list(self._queue)
         self._queue.clear()
-        self._unsentOctets = 0
+        self._unsentBytes = 0
         self.unacknowledged -= self.unsent
         self.unsent = 0
         fail_all([parcel.token for parcel in parcels], error)
@@ -403,12 +403,12 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         if first:
             self._queue.move_to_end(parcel, last=False)
         self.unsent += parcel.missing
-        self._unsentOctets += parcel.octets
+        self._unsentBytes += parcel.nbytes
 
     def _dequeue(self, parcel: Parcel) -> None:
         del self._queue[parcel]
         self.unsent -= parcel.missing
-        self._unsentOctets -= parcel.octets
+        self._unsentBytes -= parcel.nbytes
 
     def _withdraw(self, parcel: Parcel) -> None:
         missing = parcel.missing
@@ -477,7 +477,7 @@ class LumberjackClientService(LumberjackShipper):
     """A service that sends events to one reader; see ``ReconnectingService``.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
-    a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
+    a connection without a limit of time, up to ``unsent-events`` and ``unsent-bytes``.  For
     several readers there is :class:`~.LumberjackShipper`.
     """
 

@@ -1,4 +1,4 @@
-"""Both sides of one Lumberjack connection on Twisted move octets, and decide nothing.
+"""Both sides of one Lumberjack connection on Twisted move bytes, and decide nothing.
 
 A connection that is lost fails what was not acknowledged; :class:`~.reconnect.LumberjackShipper`
 keeps it, connects again and sends it again.
@@ -35,7 +35,7 @@ from ...net.authorising import PUBLISH, refusal_text
 from ...net.clients.client import ClientLink
 from ...net.counters import Places
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
-from ...net.link import FIRST_READ_OCTETS, SteadyLogger
+from ...net.link import FIRST_READ_BYTES, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import ClientSession, Session, SessionLink
 from ..machine import Packer, Reader, Writer
@@ -57,8 +57,8 @@ from ..terms import (
 
 PROTOCOL: Final = "lumberjack"
 
-READ_OCTETS: Final = 1 << 20
-"""One read returns at most this many octets.  Shippers send in bulk, and each read costs a turn
+READ_BYTES: Final = 1 << 20
+"""One read returns at most this many bytes.  Shippers send in bulk, and each read costs a turn
 and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
 read.
 """
@@ -74,14 +74,14 @@ class ReaderLink(SessionLink):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
     machine: Reader
-    readOctets = READ_OCTETS
+    readBytes = READ_BYTES
     faultEnds = "closed without ack"
     counted = Places(  # the factory counts its events already
         {
             "windows": "machine.counters.windows",
             "acks": "machine.counters.acks",
             "keepalives": "machine.counters.keepalives",
-            "trailing_octets": "machine.decoder.trailing_octets",
+            "trailing_bytes": "machine.decoder.trailing_bytes",
             "invalid_texts": "machine.decoder.invalid_texts",
         }
     )
@@ -119,7 +119,7 @@ class ReaderLink(SessionLink):
             self.session,
             self.clientId,
             len(event.sequences),
-            event.octets,
+            event.nbytes,
             event.sequences,
             None,  # no destination
             pairs,
@@ -173,7 +173,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
         """
         if self._refused is None:
             self._refused = OrderedDict()
-        batch = (address, fault.reason, fault.text, fault.octets)
+        batch = (address, fault.reason, fault.text, fault.nbytes)
         times = self._refused.pop(batch, 0) + 1
         self._refused[batch] = times
         if len(self._refused) > REFUSED_MAX:
@@ -193,7 +193,7 @@ CLIENT_LIMITS: Final = (
     *COMMON_LIMITS,
     *WRITER_LIMITS,
     Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
-    Limit("unread-seconds", 30.0, "s", "a reader that does not read our octets is left"),
+    Limit("unread-seconds", 30.0, "s", "a reader that does not read our bytes is left"),
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
     Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
 )
@@ -252,7 +252,7 @@ class WriterLink(ClientLink):
     factory: LumberjackClientFactory
     machine: Writer
     readsWhileDraining = True  # an end in order waits for acks
-    readOctets = FIRST_READ_OCTETS  # 2,730 acks, each of which may need 15 µs
+    readBytes = FIRST_READ_BYTES  # 2,730 acks, each of which may need 15 µs
     faultEnds = "left"
     timeFaults = frozenset({"timeout"})
 
@@ -351,7 +351,7 @@ class WriterLink(ClientLink):
             self.machine.resumed(self._now())
             self.look()
 
-    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+    # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def _gathering(self) -> Iterator[None]:
@@ -409,7 +409,7 @@ class LumberjackClient(ClientSession, link=WriterLink):
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged (``LJ-09``).
 
-        ``event`` is a JSON document as octets (version 2), carried as it is, or a mapping of text
+        ``event`` is a JSON document as bytes (version 2), carried as it is, or a mapping of text
         (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
         event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
         ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an

@@ -1,16 +1,16 @@
-"""Translate Lumberjack frames to octets and back, without any state, role or clock."""
+"""Translate Lumberjack frames to bytes and back, without any state, role or clock."""
 
 from .decoder import Decoder
 from .frames import (
-    ACK_OCTETS,
+    ACK_BYTES,
+    BYTES_MAX,
     COMPRESSION_DEPTH_MAX,
-    FAULT_OCTETS,
-    HEADER_OCTETS,
+    FAULT_BYTES,
+    HEADER_BYTES,
     LIMITS,
-    MESSAGE_WEIGHT_OCTETS,
-    OCTETS_MAX,
-    PAIR_WEIGHT_OCTETS,
-    STEP_WEIGHT_OCTETS,
+    MESSAGE_WEIGHT_BYTES,
+    PAIR_WEIGHT_BYTES,
+    STEP_WEIGHT_BYTES,
     VERSION_1,
     VERSION_2,
     VERSIONS,
@@ -31,15 +31,15 @@ from .frames import (
 )
 
 __all__ = [
-    "ACK_OCTETS",
+    "ACK_BYTES",
+    "BYTES_MAX",
     "COMPRESSION_DEPTH_MAX",
-    "FAULT_OCTETS",
-    "HEADER_OCTETS",
+    "FAULT_BYTES",
+    "HEADER_BYTES",
     "LIMITS",
-    "MESSAGE_WEIGHT_OCTETS",
-    "OCTETS_MAX",
-    "PAIR_WEIGHT_OCTETS",
-    "STEP_WEIGHT_OCTETS",
+    "MESSAGE_WEIGHT_BYTES",
+    "PAIR_WEIGHT_BYTES",
+    "STEP_WEIGHT_BYTES",
     "VERSIONS",
     "VERSION_1",
     "VERSION_2",

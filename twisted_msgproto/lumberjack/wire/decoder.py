@@ -13,16 +13,16 @@ from ...core.packed import PackedNumbers, kept_packed, listed
 from . import scan
 from .frames import (
     COMPRESSION_DEPTH_MAX,
-    FAULT_OCTETS,
-    KEY_OCTETS,
+    FAULT_BYTES,
+    KEY_BYTES,
     LIMITS,
     LONG,
-    MESSAGE_WEIGHT_OCTETS,
+    MESSAGE_WEIGHT_BYTES,
     NESTED_SHARE,
-    PAIR_WEIGHT_OCTETS,
+    PAIR_WEIGHT_BYTES,
     PAIRS_MAX,
     SHORT,
-    STEP_WEIGHT_OCTETS,
+    STEP_WEIGHT_BYTES,
     TYPE_ACK,
     TYPE_COMPRESSED,
     TYPE_DATA,
@@ -64,9 +64,9 @@ Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
 
 class Decoder:
-    """The way from octets to frames.
+    """The way from bytes to frames.
 
-    ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
+    ``feed(bytes)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
     is true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
     nothing is decoded any more.
 
@@ -74,9 +74,9 @@ class Decoder:
     (``LJ-08``, ``LJ-17``).
 
     Attributes:
-        clean: nothing waits for more octets or another call: the stream stands between two frames.
+        clean: nothing waits for more bytes or another call: the stream stands between two frames.
         unfinished: whole frames are here that the last call did not come to.
-        trailing_octets: octets that stood behind the end of zlib streams, ignored (``LJ-08``).
+        trailing_bytes: bytes that stood behind the end of zlib streams, ignored (``LJ-08``).
         invalid_texts: keys and values that were not UTF-8, kept (``LJ-03``).
     """
 
@@ -85,52 +85,52 @@ class Decoder:
     __slots__ = (
         "_begins",
         "_budget",
-        "_compressed_octets_max",
+        "_compressed_bytes_max",
         "_compressed_windows_max",
         "_data_limits",
         "_found",
         "_frames",
         "_gathered",
+        "_inflated_bytes",
+        "_inflated_bytes_max",
         "_inflated_max",
-        "_inflated_octets",
-        "_inflated_octets_max",
         "_inflated_ratio_max",
         "_inspect",
-        "_json_octets_max",
+        "_json_bytes_max",
         "_kept",
         "_keys",
         "_levels",
         "_limits",
         "_needed",
-        "_nested_compressed_octets",
-        "_nested_compressed_octets_max",
-        "_nested_inflated_octets",
+        "_nested_compressed_bytes",
+        "_nested_compressed_bytes_max",
+        "_nested_inflated_bytes",
         "_oddities",
         "_over",
         "_partial",
         "_reading",
-        "_slice_octets",
+        "_slice_bytes",
         "_turns",
-        "_usual_octets_max",
+        "_usual_bytes_max",
         "_window_max",
         "clean",
         "invalid_texts",
-        "trailing_octets",
+        "trailing_bytes",
         "unfinished",
     )
 
     # Of the outermost C frame that is being read, set when it begins:
     _oddities: tuple[int, int]  # the two counters at that time
-    _inflated_octets: int  # with all nested ones
+    _inflated_bytes: int  # with all nested ones
     _inflated_max: int
-    _nested_compressed_octets: int
-    _nested_inflated_octets: int
+    _nested_compressed_bytes: int
+    _nested_inflated_bytes: int
 
     # Of what is gathered, set with it:
     _begins: bytes  # version and type, as far as they are here
-    _needed: int  # octets; nothing can be decoded before this many were gathered
+    _needed: int  # bytes; nothing can be decoded before this many were gathered
 
-    _budget: int  # octets that this call may still decode
+    _budget: int  # bytes that this call may still decode
 
     def __init__(self, limits: Limits | None = None, inspect: Inspect | None = None) -> None:
         """``limits`` holds at least :data:`LIMITS`; their defaults where it is None.
@@ -142,26 +142,26 @@ class Decoder:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self._inspect: Inspect = inspect or (lambda frames: None)
-        self._compressed_octets_max = limits.integer("compressed-octets")
-        self._inflated_octets_max = limits.integer("inflated-octets")
+        self._compressed_bytes_max = limits.integer("compressed-bytes")
+        self._inflated_bytes_max = limits.integer("inflated-bytes")
         self._inflated_ratio_max = limits.integer("inflated-ratio")
         self._compressed_windows_max = limits.integer("compressed-windows")
-        self._nested_compressed_octets_max = self._inflated_octets_max // NESTED_SHARE
-        self._json_octets_max = limits.integer("json-octets")
-        data_octets = limits.integer("data-octets")
-        self._data_limits = scan.DataLimits(PAIRS_MAX, KEY_OCTETS, data_octets, data_octets)
+        self._nested_compressed_bytes_max = self._inflated_bytes_max // NESTED_SHARE
+        self._json_bytes_max = limits.integer("json-bytes")
+        data_bytes = limits.integer("data-bytes")
+        self._data_limits = scan.DataLimits(PAIRS_MAX, KEY_BYTES, data_bytes, data_bytes)
         self._window_max = limits.integer("window")
-        self._slice_octets = limits.integer("slice-octets")
+        self._slice_bytes = limits.integer("slice-bytes")
 
         # So short that no number of frames in it is above what one call decodes, nor a document
         # above its limit.
-        self._usual_octets_max = min(
-            self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // SHORT.size + 2)
+        self._usual_bytes_max = min(
+            self._json_bytes_max, self._slice_bytes // (STEP_WEIGHT_BYTES // SHORT.size + 2)
         )
         self.clean = True
 
         self.unfinished = False
-        self.trailing_octets = 0
+        self.trailing_bytes = 0
         self.invalid_texts = 0
 
         self._levels = [Level()]  # the innermost stream of frames is the last
@@ -181,40 +181,40 @@ class Decoder:
     def incomplete(self) -> bool:
         """The start of a frame is here, and its end is not (or was not reached yet)."""
         return (
-            self._gathered.octets > 0
+            self._gathered.nbytes > 0
             or self._partial is not None
             or len(self._levels) > 1
-            or self._levels[0].position < len(self._levels[0].octets)
+            or self._levels[0].position < len(self._levels[0].nbytes)
         )
 
     @property
-    def first_octets(self) -> bytes:
+    def first_bytes(self) -> bytes:
         """How the frame starts that is read now or has begun; empty between frames."""
         if self._partial is not None:
             return self._partial.start
         level = self._levels[-1]
-        octets = level.octets[level.position : level.position + FAULT_OCTETS]
-        if not octets and level.inflation is not None:
+        nbytes = level.nbytes[level.position : level.position + FAULT_BYTES]
+        if not nbytes and level.inflation is not None:
             return level.inflation.start
-        return octets or self._gathered.start(FAULT_OCTETS)
+        return nbytes or self._gathered.start(FAULT_BYTES)
 
     @property
-    def held_octets(self) -> int:
+    def held_bytes(self) -> int:
         outer = self._levels[0]
-        held = self._gathered.octets + len(outer.octets) - outer.position
+        held = self._gathered.nbytes + len(outer.nbytes) - outer.position
         if len(self._levels) > 1:
-            held += sum([level.held_octets for level in self._levels[1:]])
+            held += sum([level.held_bytes for level in self._levels[1:]])
             outermost = self._levels[1].inflation
             assert outermost is not None
-            held += outermost.octets
-            held += sum([getattr(frame, "octets", SHORT.size) for frame in self._kept])
+            held += outermost.nbytes
+            held += sum([getattr(frame, "nbytes", SHORT.size) for frame in self._kept])
         if self._partial is not None:
-            held += self._partial.held_octets
+            held += self._partial.held_bytes
         return held
 
     @property
     def compressed_version(self) -> int:
-        """Return the version octet of the C frame that is read now, or that has begun to arrive;
+        """Return the version byte of the C frame that is read now, or that has begun to arrive;
         0 if there is none.
         """
         if len(self._levels) > 1:
@@ -224,22 +224,22 @@ class Decoder:
         if self._partial is not None:
             return 0
         (outer,) = self._levels
-        gathered = self._gathered.octets
-        start = self._begins if gathered else outer.octets[outer.position : outer.position + 2]
+        gathered = self._gathered.nbytes
+        start = self._begins if gathered else outer.nbytes[outer.position : outer.position + 2]
         return start[0] if start[1:] == b"C" else 0
 
     def end(self) -> None:
         self._over = True
-        self._usual_octets_max = -1  # not the usual read, either
+        self._usual_bytes_max = -1  # not the usual read, either
         self._gathered = FrameBuffer()
         self._levels = [Level()]
         self._partial = None
         self._kept = []
 
-    def feed(self, octets: bytes) -> list[Frame | Fault]:
+    def feed(self, data: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
-        if self.clean and len(octets) <= self._usual_octets_max:
-            usual = self._usual_read(octets)
+        if self.clean and len(data) <= self._usual_bytes_max:
+            usual = self._usual_read(data)
             if usual is not None:
                 return [usual]
         if self._over:
@@ -248,8 +248,8 @@ class Decoder:
         self._found = found
         if self._reading is _Reading.NONE or self._reading is _Reading.HANDED_ON:
             self._frames = found
-        self._budget = self._slice_octets
-        if not self._take_in(octets):
+        self._budget = self._slice_bytes
+        if not self._take_in(data):
             return []
         self._turns += 1
         if self._reading is _Reading.KEPT and (self._turns > _KEPT_TURNS or self._kept_many()):
@@ -258,11 +258,11 @@ class Decoder:
         more = True
         while more and self._budget > 0:
             more = self._step()
-            self._budget -= STEP_WEIGHT_OCTETS
+            self._budget -= STEP_WEIGHT_BYTES
         outer = self._levels[0]
-        if outer.position == len(outer.octets):
-            outer.octets, outer.position = b"", 0
-        # Not when the last step could do no more: then only further octets help.
+        if outer.position == len(outer.nbytes):
+            outer.nbytes, outer.position = b"", 0
+        # Not when the last step could do no more: then only further bytes help.
         # What stands before the C frame must have been dealt with when that is inspected.
         if self._reading is _Reading.CHECKED and not found:
             self._inspect_kept()
@@ -274,49 +274,49 @@ class Decoder:
             self._frames = self._found
         return found
 
-    def _usual_read(self, octets: bytes) -> Json | None:
+    def _usual_read(self, data: bytes) -> Json | None:
         """A read that is nothing but one run of J frames, as a small window mostly is, or None.
 
         What is below would find the same, but it is ready for everything, and a small window costs
         as much as the code it goes through.
         """
-        size = len(octets)
-        if size < LONG.size or octets[0] not in VERSIONS:
+        size = len(data)
+        if size < LONG.size or data[0] not in VERSIONS:
             return None
         position, sequences, bodies, windows, _ = scan.json_run(
-            octets, 0, size, size, self._window_max, size
+            data, 0, size, size, self._window_max, size
         )
         if position < size or not sequences:
             return None
-        octets_of_run = bodies.bounds[-1] + LONG.size * len(sequences)
-        return Json(octets[0], sequences, bodies, octets_of_run, False, windows)
+        bytes_of_run = bodies.bounds[-1] + LONG.size * len(sequences)
+        return Json(data[0], sequences, bodies, bytes_of_run, False, windows)
 
-    def _take_in(self, octets: bytes) -> bool:
-        """Join ``octets`` to what waits; False if that is known to be less than a frame."""
+    def _take_in(self, nbytes: bytes) -> bool:
+        """Join ``nbytes`` to what waits; False if that is known to be less than a frame."""
         outer, gathered = self._levels[0], self._gathered
-        if gathered.octets:
-            if gathered.octets + len(octets) < self._needed:
-                gathered.add(octets)
+        if gathered.nbytes:
+            if gathered.nbytes + len(nbytes) < self._needed:
+                gathered.add(nbytes)
                 return False
-            # Above the octets of its header the type of a frame is known.
+            # Above the bytes of its header the type of a frame is known.
             known = self._needed > SHORT.size and self._partial is None
             if known and self._begins[1] == TYPE_COMPRESSED:
-                self._take_compressed(octets)
+                self._take_compressed(nbytes)
                 return True
-            outer.octets, outer.position = b"".join((*gathered.taken(), octets)), 0
-        elif octets:
-            rest = outer.octets[outer.position :]
-            outer.octets, outer.position = (rest + octets if rest else octets), 0
+            outer.nbytes, outer.position = b"".join((*gathered.taken(), nbytes)), 0
+        elif nbytes:
+            rest = outer.nbytes[outer.position :]
+            outer.nbytes, outer.position = (rest + nbytes if rest else nbytes), 0
         return True
 
-    def _take_compressed(self, octets: bytes) -> None:
+    def _take_compressed(self, data: bytes) -> None:
         """Read the rest of the outermost C frame that has been gathered: it is not copied."""
         gathered = self._gathered
-        start = gathered.start(FAULT_OCTETS)
-        missing = self._needed - gathered.octets
-        gathered.add(octets[:missing])
+        start = gathered.start(FAULT_BYTES)
+        missing = self._needed - gathered.nbytes
+        gathered.add(data[:missing])
         (outer,) = self._levels
-        outer.octets, outer.position = octets[missing:], 0
+        outer.nbytes, outer.position = data[missing:], 0
         pieces = [memoryview(piece) for piece in gathered.taken()]
         pieces[0] = pieces[0][SHORT.size :]
         self._enter(Inflation(start[0], pieces, start))
@@ -327,32 +327,32 @@ class Decoder:
             return self._refill(level)
         if self._partial is not None:
             return self._scan_pairs(level, self._partial)
-        octets, position = level.octets, level.position
-        available = len(octets) - position
+        data, position = level.nbytes, level.position
+        available = len(data) - position
         if not available:
             if level.inflation is None:
                 return False
             return self._leave(level) if level.inflation.ended else self._incomplete(level, 1)
-        if octets[position] not in VERSIONS:
-            return self._fault("version", f"version octet {octets[position]:#04x}, not '1' or '2'")
+        if data[position] not in VERSIONS:
+            return self._fault("version", f"version byte {data[position]:#04x}, not '1' or '2'")
         if available < 2:
             return self._incomplete(level, 2)
-        known = self._SCANS.get(octets[position + 1])
+        known = self._SCANS.get(data[position + 1])
         if known is None:
-            return self._fault("frame-type", f"frame type {octets[position + 1]:#04x}")
+            return self._fault("frame-type", f"frame type {data[position + 1]:#04x}")
         needed, scan_frames = known
         if available < needed:
             return self._incomplete(level, needed)
         return scan_frames(self, level)
 
-    def _fault(self, reason: str, text: str, octets: bytes = b"", limit: str = "") -> bool:
-        self._found.append(Fault(reason, text, octets or self.first_octets, limit=limit))
+    def _fault(self, reason: str, text: str, data: bytes = b"", limit: str = "") -> bool:
+        self._found.append(Fault(reason, text, data or self.first_bytes, limit=limit))
         self.end()
         return False
 
-    def _above(self, reason: str, text: str, name: str, octets: bytes = b"") -> bool:
+    def _above(self, reason: str, text: str, name: str, data: bytes = b"") -> bool:
         told = f"{text}; {name} is {self._limits.integer(name)}" if name else text
-        return self._fault(reason, told, octets, name)
+        return self._fault(reason, told, data, name)
 
     def _incomplete(self, level: Level, needed: int) -> bool:
         if level.inflation is not None:
@@ -362,16 +362,16 @@ class Decoder:
             return True
         # On the connection the rest will come.  What is here is gathered, and looked at again when
         # there is enough: a frame in many pieces costs linear time.
-        rest = level.octets[level.position :]
+        rest = level.nbytes[level.position :]
         self._gathered.add(rest)
         self._begins, self._needed = rest[:2], needed
-        level.octets, level.position = b"", 0
+        level.nbytes, level.position = b"", 0
         return False
 
     # Each scan begins where a whole header stands, and leaves level.position behind what it read.
 
     def _scan_window(self, level: Level) -> bool:
-        version, _, size = SHORT.unpack_from(level.octets, level.position)
+        version, _, size = SHORT.unpack_from(level.nbytes, level.position)
         if size > self._window_max:
             return self._above("window-limit", f"a window of {size}", "window")
         level.position += SHORT.size
@@ -380,7 +380,7 @@ class Decoder:
         return True
 
     def _scan_ack(self, level: Level) -> bool:
-        version, _, sequence = SHORT.unpack_from(level.octets, level.position)
+        version, _, sequence = SHORT.unpack_from(level.nbytes, level.position)
         if len(self._levels) > 1:
             return self._fault("wrong-role", "a frame 'A' from a writer, in a compressed frame")
         level.position += SHORT.size
@@ -392,39 +392,39 @@ class Decoder:
         """Return a run of J frames, with the W frames among them.
 
         What can be checked for a whole run is not checked for each frame: a document that is here
-        in full can be above its limit only if more octets than the limit are here.
+        in full can be above its limit only if more bytes than the limit are here.
         """
-        octets, start, end = level.octets, level.position, len(level.octets)
-        # The budget bounds octets and, by their weight, the number of small documents.
+        data, start, end = level.nbytes, level.position, len(level.nbytes)
+        # The budget bounds bytes and, by their weight, the number of small documents.
         budget = self._budget
         run = scan.json_run(
-            octets,
+            data,
             start,
             min(end, start + budget),
-            budget // MESSAGE_WEIGHT_OCTETS + 1,
+            budget // MESSAGE_WEIGHT_BYTES + 1,
             self._window_max,
-            budget // STEP_WEIGHT_OCTETS + 1,
+            budget // STEP_WEIGHT_BYTES + 1,
         )
         too_long = 0
         position, sequences, bodies, windows, needed = run
-        if position + needed - start > self._json_octets_max:  # or none is above the limit
-            run, too_long = scan.cut_at_limit(run, self._json_octets_max)
+        if position + needed - start > self._json_bytes_max:  # or none is above the limit
+            run, too_long = scan.cut_at_limit(run, self._json_bytes_max)
             position, sequences, bodies, windows, needed = run
         if position == start and not needed and not too_long:
-            return self._scan_window(level)  # it is no usual one, or the last of all octets
+            return self._scan_window(level)  # it is no usual one, or the last of all bytes
         level.position = position
         compressed = len(self._levels) > 1
         count = len(sequences)
         if count:
             size = bodies.bounds[-1] + LONG.size * count
-            self._budget = budget - size - MESSAGE_WEIGHT_OCTETS * count
-            version = octets[start]
+            self._budget = budget - size - MESSAGE_WEIGHT_BYTES * count
+            version = data[start]
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
-            self._frames += [Window(octets[start], size, compressed) for _, size in windows]
-        self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
+            self._frames += [Window(data[start], size, compressed) for _, size in windows]
+        self._budget -= (STEP_WEIGHT_BYTES + SHORT.size) * len(windows)
         if too_long:
-            return self._above("json-limit", f"a document of {too_long} octets", "json-octets")
+            return self._above("json-limit", f"a document of {too_long} bytes", "json-bytes")
         if needed:
             return self._incomplete(level, needed)
         return position < end or compressed  # with nothing left a further step is spared
@@ -438,11 +438,11 @@ class Decoder:
         start = level.position
         budget = self._budget
         run = scan.data_run(
-            level.octets,
+            level.nbytes,
             start,
-            min(len(level.octets), start + budget),
-            budget // MESSAGE_WEIGHT_OCTETS + 1,
-            budget // PAIR_WEIGHT_OCTETS + 1,
+            min(len(level.nbytes), start + budget),
+            budget // MESSAGE_WEIGHT_BYTES + 1,
+            budget // PAIR_WEIGHT_BYTES + 1,
             self._data_limits,
             self._keys,
         )
@@ -450,14 +450,14 @@ class Decoder:
         if run.sequences:
             size = run.position - start
             self._spend_on_data(size, len(run.sequences), run.pair_count)
-            self._add_data(level.octets[start], run.sequences, run.pairs, size)
+            self._add_data(level.nbytes[start], run.sequences, run.pairs, size)
         return not run.unusual or self._begin_data(level)
 
     def _begin_data(self, level: Level) -> bool:
-        head, sequence, count = LONG.unpack_from(level.octets, level.position)
+        head, sequence, count = LONG.unpack_from(level.nbytes, level.position)
         if count > self._data_limits.pairs:
             return self._fault("pairs-limit", f"{count} pairs, at most {PAIRS_MAX}")
-        start = level.octets[level.position : level.position + FAULT_OCTETS]
+        start = level.nbytes[level.position : level.position + FAULT_BYTES]
         level.position += LONG.size
         self._partial = PartialData(head >> 8, sequence, count, start)
         return True
@@ -465,7 +465,7 @@ class Decoder:
     def _scan_pairs(self, level: Level, partial: PartialData) -> bool:
         invalid_before = partial.invalid_texts
         level.position, needed, above = partial.read(
-            level.octets, level.position, self._data_limits
+            level.nbytes, level.position, self._data_limits
         )
         self.invalid_texts += partial.invalid_texts - invalid_before
         if above:
@@ -473,14 +473,14 @@ class Decoder:
         if needed:
             return self._incomplete(level, needed)
         self._partial = None
-        self._spend_on_data(partial.octets, 1, partial.pair_count)
+        self._spend_on_data(partial.nbytes, 1, partial.pair_count)
         self._add_data(
-            partial.version, PackedNumbers("q", [partial.sequence]), [partial.pairs], partial.octets
+            partial.version, PackedNumbers("q", [partial.sequence]), [partial.pairs], partial.nbytes
         )
         return True
 
-    def _spend_on_data(self, octets: int, frames: int, pairs: int) -> None:
-        self._budget -= octets + MESSAGE_WEIGHT_OCTETS * frames + PAIR_WEIGHT_OCTETS * pairs
+    def _spend_on_data(self, nbytes: int, frames: int, pairs: int) -> None:
+        self._budget -= nbytes + MESSAGE_WEIGHT_BYTES * frames + PAIR_WEIGHT_BYTES * pairs
 
     def _add_data(
         self, version: int, sequences: PackedNumbers, pairs: Sequence[dict[str, str]], size: int
@@ -497,42 +497,42 @@ class Decoder:
             run.sequences.extend(sequences)
             run.pairs = listed(run.pairs)
             run.pairs += pairs
-            run.octets += size
+            run.nbytes += size
         else:
             self._frames.append(Data(version, sequences, pairs, size, compressed))
 
     # ── C frames ────────────────────────────────────────────────────────────────────────────────
 
     def _begin_compressed(self, level: Level) -> bool:
-        version, _, length = SHORT.unpack_from(level.octets, level.position)
+        version, _, length = SHORT.unpack_from(level.nbytes, level.position)
         nested = len(self._levels) > 1
         if not length:
-            return self._fault("compressed-limit", "a compressed frame of no octets")
-        if length > self._compressed_octets_max:
-            text = f"a compressed frame of {length} octets"
-            return self._above("compressed-limit", text, "compressed-octets")
+            return self._fault("compressed-limit", "a compressed frame of no bytes")
+        if length > self._compressed_bytes_max:
+            text = f"a compressed frame of {length} bytes"
+            return self._above("compressed-limit", text, "compressed-bytes")
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
-        if nested and self._nested_compressed_octets + length > self._nested_compressed_octets_max:
-            text = f"{self._nested_compressed_octets + length} octets of nested compressed frames"
-            return self._above("compressed-limit", text, "inflated-octets")
-        if len(level.octets) - level.position < SHORT.size + length:
+        if nested and self._nested_compressed_bytes + length > self._nested_compressed_bytes_max:
+            text = f"{self._nested_compressed_bytes + length} bytes of nested compressed frames"
+            return self._above("compressed-limit", text, "inflated-bytes")
+        if len(level.nbytes) - level.position < SHORT.size + length:
             return self._incomplete(level, SHORT.size + length)
         if nested:
-            self._nested_compressed_octets += length
-        start = level.octets[level.position : level.position + FAULT_OCTETS]
+            self._nested_compressed_bytes += length
+        start = level.nbytes[level.position : level.position + FAULT_BYTES]
         begin = level.position + SHORT.size
         level.position = begin + length
-        payload = memoryview(level.octets)[begin : level.position]
+        payload = memoryview(level.nbytes)[begin : level.position]
         return self._enter(Inflation(version, (payload,), start))
 
     def _enter(self, inflation: Inflation) -> bool:
         if len(self._levels) == 1:
             self._turns = 0
-            self._oddities = (self.trailing_octets, self.invalid_texts)
+            self._oddities = (self.trailing_bytes, self.invalid_texts)
             self._inflated_max = max(
-                self._inflated_octets_max, self._inflated_ratio_max * inflation.octets
+                self._inflated_bytes_max, self._inflated_ratio_max * inflation.nbytes
             )
             self._count_anew()
             self._reading = _Reading.KEPT
@@ -546,41 +546,41 @@ class Decoder:
         self._levels.append(level)
 
     def _count_anew(self) -> None:
-        self._inflated_octets = 0
-        self._nested_inflated_octets = self._nested_compressed_octets = 0
+        self._inflated_bytes = 0
+        self._nested_inflated_bytes = self._nested_compressed_bytes = 0
 
     def _refill(self, level: Level) -> bool:
         """Inflate one slice more; a C frame and all nested in it share one bound (``LJ-08``)."""
         inflation = level.inflation
         assert inflation is not None
-        if self._reading is _Reading.KEPT and self._inflated_octets >= self._slice_octets:
+        if self._reading is _Reading.KEPT and self._inflated_bytes >= self._slice_bytes:
             self._check()
             return True
         nested = len(self._levels) > 2
-        room, bound = self._inflated_max - self._inflated_octets, self._inflated_bound
+        room, bound = self._inflated_max - self._inflated_bytes, self._inflated_bound
         if nested:
-            nested_room = self._inflated_octets_max - self._nested_inflated_octets
-            room, bound = min((room, bound), (nested_room, "inflated-octets"))
+            nested_room = self._inflated_bytes_max - self._nested_inflated_bytes
+            room, bound = min((room, bound), (nested_room, "inflated-bytes"))
         try:
-            # One octet above the room tells "too much" from "just enough".
-            chunks = inflation.more(min(room + 1, self._slice_octets))
+            # One byte above the room tells "too much" from "just enough".
+            chunks = inflation.more(min(room + 1, self._slice_bytes))
         except BrokenStream as error:
             return self._fault("zlib", str(error), inflation.start)
         size = sum(map(len, chunks))
         if size > room:
-            text = f"inflates to more than {self._inflated_octets + room} octets"
+            text = f"inflates to more than {self._inflated_bytes + room} bytes"
             return self._above("inflated-limit", text, bound, inflation.start)
         self._budget -= size
-        self._inflated_octets += size
+        self._inflated_bytes += size
         if nested:
-            self._nested_inflated_octets += size
+            self._nested_inflated_bytes += size
         level.add(chunks, size, inflation.ended)
         return True
 
     @property
     def _inflated_bound(self) -> str:
-        usual = self._inflated_max == self._inflated_octets_max
-        return "inflated-octets" if usual else "inflated-ratio"
+        usual = self._inflated_max == self._inflated_bytes_max
+        return "inflated-bytes" if usual else "inflated-ratio"
 
     def _check(self) -> None:
         self._reading = _Reading.CHECKED
@@ -602,7 +602,7 @@ class Decoder:
         if self._reading is _Reading.KEPT and len(self._levels) == 2 and self._kept_many():
             self._check()
             return True
-        self.trailing_octets += inflation.trailing_octets
+        self.trailing_bytes += inflation.trailing_bytes
         if len(self._levels) > 2:
             self._levels.pop()
         elif self._reading is _Reading.CHECKED:
@@ -612,7 +612,7 @@ class Decoder:
         return True
 
     def _kept_many(self) -> bool:
-        if len(self._kept) * STEP_WEIGHT_OCTETS > max(self._slice_octets, STEP_WEIGHT_OCTETS):
+        if len(self._kept) * STEP_WEIGHT_BYTES > max(self._slice_bytes, STEP_WEIGHT_BYTES):
             return True
         windows = sum(
             [
@@ -623,7 +623,7 @@ class Decoder:
         return windows > self._compressed_windows_max
 
     def _rewind(self, inflation: Inflation) -> bool:
-        self.trailing_octets, self.invalid_texts = self._oddities
+        self.trailing_bytes, self.invalid_texts = self._oddities
         self._count_anew()
         self._reading = _Reading.HANDED_ON
         self._frames = self._found

@@ -12,7 +12,7 @@ The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-0
     compressed = "C" length zlib-stream-of-whole-frames
 
 A :class:`Decoder` returns data frames as **runs**, so that nothing above has to work per event;
-where a run begins depends on how the octets arrived, the events in it do not (``LJ-20``).
+where a run begins depends on how the bytes arrived, the events in it do not (``LJ-20``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Final, cast
 
 from ...core.errors import Fault
 from ...core.limits import Limit
-from ...core.packed import PACKED_MIN, PackedNumbers, PackedOctets, joined, kept_packed
+from ...core.packed import PACKED_MIN, PackedBytes, PackedNumbers, joined, kept_packed
 
-FAULT_OCTETS: Final = 16
+FAULT_BYTES: Final = 16
 """A fault shows this much of its frame (``LJ-16``)."""
 
 VERSION_1: Final = 0x31
@@ -46,48 +46,48 @@ LONG = struct.Struct(">HII")  # version and type as one number, sequence, length
 HEAD_AND_SEQUENCE = struct.Struct(">HI")
 LENGTH = struct.Struct(">I")
 
-HEADER_OCTETS: Final = SHORT.size
+HEADER_BYTES: Final = SHORT.size
 
-ACK_OCTETS: Final = SHORT.size
+ACK_BYTES: Final = SHORT.size
 
 COMPRESSION_DEPTH_MAX: Final = 3
 """Compressed frames may be nested this deep (``LJ-08``)."""
 
-MESSAGE_WEIGHT_OCTETS: Final = 100
-"""A message counts as this many octets beside its payload: millions of empty ones must count as
+MESSAGE_WEIGHT_BYTES: Final = 100
+"""A message counts as this many bytes beside its payload: millions of empty ones must count as
 well.
 """
 
-STEP_WEIGHT_OCTETS: Final = 1000
-"""A run of data frames, or a frame of another type, counts as this many octets beside all that:
-a turn may decode many octets, but a stream of empty frames must not make it long.
+STEP_WEIGHT_BYTES: Final = 1000
+"""A run of data frames, or a frame of another type, counts as this many bytes beside all that:
+a turn may decode many bytes, but a stream of empty frames must not make it long.
 """
 
-PAIR_WEIGHT_OCTETS: Final = 135
-"""Each pair of a D frame counts as this many octets: the shortest costs as much as a document.
+PAIR_WEIGHT_BYTES: Final = 135
+"""Each pair of a D frame counts as this many bytes: the shortest costs as much as a document.
 """
 
-OCTETS_MAX: Final = 1 << 30
-"""What limits of octets may be raised to: places in octets are 31-bit integers."""
+BYTES_MAX: Final = 1 << 30
+"""What limits of bytes may be raised to: places in bytes are 31-bit integers."""
 
 LIMITS: Final = (
     Limit("window", 65_536, "events", "what a W frame may announce (LJ-07)", 1),
     Limit(
-        "compressed-octets", 64 << 20, "octets", "the payload of one C frame (LJ-17)", 1, OCTETS_MAX
+        "compressed-bytes", 64 << 20, "bytes", "the payload of one C frame (LJ-17)", 1, BYTES_MAX
     ),
     Limit(
-        "inflated-octets",
+        "inflated-bytes",
         64 << 20,
-        "octets",
+        "bytes",
         "what one C frame may inflate to whatever its ratio, nesting summed",
         1,
-        OCTETS_MAX,
+        BYTES_MAX,
     ),
     Limit(
         "inflated-ratio",
         500,
-        "octets",
-        "what each octet of a C frame may inflate to, where that is more than inflated-octets",
+        "bytes",
+        "what each byte of a C frame may inflate to, where that is more than inflated-bytes",
         1,
         2000,
     ),
@@ -98,26 +98,26 @@ LIMITS: Final = (
         "that are announced or end within one C frame: their acks wait for its end",
         1,
     ),
-    Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
+    Limit("json-bytes", 16 << 20, "bytes", "the document of one J frame (LJ-17)", 1, BYTES_MAX),
     Limit(
-        "data-octets",
+        "data-bytes",
         64 << 20,
-        "octets",
+        "bytes",
         "one D frame in all, as it is held in memory",
         1,
-        OCTETS_MAX,
+        BYTES_MAX,
     ),
-    Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1, OCTETS_MAX),
+    Limit("slice-bytes", 4 << 20, "bytes", "what is decoded in one turn (LJ-13)", 1, BYTES_MAX),
 )
-"""Checked on headers, before an octet is held for what they announce (``LJ-17``)."""
+"""Checked on headers, before a byte is held for what they announce (``LJ-17``)."""
 
 NESTED_SHARE: Final = 4
-"""The payloads of all C frames within one C frame may have a fourth of ``inflated-octets``."""
+"""The payloads of all C frames within one C frame may have a fourth of ``inflated-bytes``."""
 
 PAIRS_MAX: Final = 1024
 """A D frame has no more pairs (``LJ-17``)."""
 
-KEY_OCTETS: Final = 1024
+KEY_BYTES: Final = 1024
 """Its keys are not longer."""
 
 
@@ -146,14 +146,14 @@ class Ack:
 class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
-    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
+    ``nbytes`` counts the frames as they stood on the wire (inflated, where compressed).
     ``windows``: of each ``W`` frame among them, how many of them stand before it, and its size.
     """
 
     version: int
     sequences: PackedNumbers
-    bodies: PackedOctets
-    octets: int
+    bodies: PackedBytes
+    nbytes: int
     compressed: bool = False
     windows: Sequence[tuple[int, int]] = ()
 
@@ -167,21 +167,21 @@ class Json:
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
-        octets = sum([run.octets for run in runs])
-        return cls(runs[0].version, sequences, joined([run.bodies for run in runs]), octets)
+        nbytes = sum([run.nbytes for run in runs])
+        return cls(runs[0].version, sequences, joined([run.bodies for run in runs]), nbytes)
 
 
 @dataclass(slots=True)
 class Data:
     """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
 
-    Octets that are not UTF-8 stand in keys and values as surrogate escapes.
+    Bytes that are not UTF-8 stand in keys and values as surrogate escapes.
     """
 
     version: int
     sequences: PackedNumbers
     pairs: Sequence[dict[str, str]]
-    octets: int
+    nbytes: int
     compressed: bool = False
 
     windows: ClassVar[Sequence[tuple[int, int]]] = ()
@@ -197,7 +197,7 @@ class Data:
         for run in runs:
             sequences.extend(run.sequences)
         pairs = [pairs for run in runs for pairs in run.pairs]
-        return cls(runs[0].version, sequences, pairs, sum([run.octets for run in runs]))
+        return cls(runs[0].version, sequences, pairs, sum([run.nbytes for run in runs]))
 
 
 @dataclass(slots=True)
@@ -239,13 +239,13 @@ def encode_pairs(pairs: Mapping[str, str]) -> bytes:
     """Return what stands behind the sequence number of a ``D`` frame: the count, then the pairs
     (LJ-03).
 
-    Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
+    Surrogate escapes become the bytes they stand for; UnicodeEncodeError for other surrogates.
     """
     parts = [LENGTH.pack(len(pairs))]
     for item in pairs.items():
         for text in item:
-            octets = text.encode("utf-8", "surrogateescape")
-            parts += (LENGTH.pack(len(octets)), octets)
+            data = text.encode("utf-8", "surrogateescape")
+            parts += (LENGTH.pack(len(data)), data)
     return b"".join(parts)
 
 
@@ -256,15 +256,15 @@ def encode_data_around(
     head = version << 8 | TYPE_DATA
     pack = HEAD_AND_SEQUENCE.pack
     parts: list[bytes] = []
-    for sequence, octets in zip(sequences, encoded_pairs, strict=True):
-        parts += (pack(head, sequence), octets)
+    for sequence, nbytes in zip(sequences, encoded_pairs, strict=True):
+        parts += (pack(head, sequence), nbytes)
     return b"".join(parts)
 
 
 def encode_data(
     sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
 ) -> bytes:
-    """Return a run of ``D`` frames; surrogate escapes become the octets they stand for
+    """Return a run of ``D`` frames; surrogate escapes become the bytes they stand for
     (``LJ-03``).
     """
     return encode_data_around(sequences, map(encode_pairs, pairs), version)
@@ -285,8 +285,8 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
 class AckDecoder:
     """The decoder of what a writer reads: ``A`` frames of either version, and nothing else.
 
-    A reader that sends anything else is recognised at its first wrong octet, so a hostile one makes
-    a writer hold at most five octets (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    A reader that sends anything else is recognised at its first wrong byte, so a hostile one makes
+    a writer hold at most five bytes (``LJ-02``, ``LJ-05``, ``LJ-21``).
     """
 
     __slots__ = ("_failed", "_start")
@@ -302,28 +302,28 @@ class AckDecoder:
     def end(self) -> None:
         self._start = b""
 
-    def feed(self, octets: bytes) -> list[Ack | Fault]:
+    def feed(self, nbytes: bytes) -> list[Ack | Fault]:
         if self._failed:
             return []
-        octets = self._start + octets
-        end = len(octets)
+        nbytes = self._start + nbytes
+        end = len(nbytes)
         found: list[Ack | Fault] = []
         for position in range(0, end, SHORT.size):
-            fault = _no_ack(octets[position : position + 2])
+            fault = _no_ack(nbytes[position : position + 2])
             if fault:
                 self._failed, self._start = True, b""
-                found.append(Fault(*fault, octets[position : position + FAULT_OCTETS]))
+                found.append(Fault(*fault, nbytes[position : position + FAULT_BYTES]))
                 return found
             if position + SHORT.size <= end:
-                version, _, sequence = SHORT.unpack_from(octets, position)
+                version, _, sequence = SHORT.unpack_from(nbytes, position)
                 found.append(Ack(version, sequence))
-        self._start = octets[end - end % SHORT.size :]
+        self._start = nbytes[end - end % SHORT.size :]
         return found
 
 
 def _no_ack(start: bytes) -> tuple[str, str] | None:
     if start[0] not in VERSIONS:
-        return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
+        return "version", f"version byte {start[0]:#04x}, not '1' or '2'"
     if start[1:] in (b"", b"A"):
         return None
     if start[1] in TYPES:
@@ -344,7 +344,7 @@ try:
 except ImportError:  # pragma: no cover - the tests run with the extra
     pass
 
-PIECE_OCTETS: Final = 256 << 10
+PIECE_BYTES: Final = 256 << 10
 """The inflater is given this much at a time, because it copies what it does not come to."""
 
 
@@ -356,39 +356,39 @@ class Inflation:
     """The payload of one C frame, inflated from its start to its end.
 
     Attributes:
-        start: the first octets of the C frame, for the log.
+        start: the first bytes of the C frame, for the log.
         ended: whether the zlib stream has been read to its end.
-        trailing_octets: how many octets stand behind that end; known once it was read.
+        trailing_bytes: how many bytes stand behind that end; known once it was read.
     """
 
     __slots__ = (
         *("_given", "_inflater", "_left", "_number", "_tail"),
-        *("ended", "octets", "pieces", "start", "trailing_octets", "version"),
+        *("ended", "nbytes", "pieces", "start", "trailing_bytes", "version"),
     )
 
     def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
         self.version = version
         self.pieces = pieces
-        self.octets = sum(map(len, pieces))
+        self.nbytes = sum(map(len, pieces))
         self.start = start
         self.ended = False
         self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
-        self._number = 0  # of the piece that comes next, or whose octets are given now
-        self._given = 0  # octets of that piece
-        self._left = self.octets  # not given yet
+        self._number = 0  # of the piece that comes next, or whose bytes are given now
+        self._given = 0  # bytes of that piece
+        self._left = self.nbytes  # not given yet
 
     def rewound(self) -> Inflation:
         return Inflation(self.version, self.pieces, self.start)
 
-    def more(self, octets_max: int) -> list[bytes]:
-        """Return the next octets in pieces, at most ``octets_max``; none only at the end.
+    def more(self, bytes_max: int) -> list[bytes]:
+        """Return the next bytes in pieces, at most ``bytes_max``; none only at the end.
 
         Raises BrokenStream if this is not zlib, or if the stream does not end.
         """
         inflater = self._inflater
         chunks: list[bytes] = []
-        room = octets_max
+        room = bytes_max
         while room and not self.ended:
             tail = self._tail
             if not tail:
@@ -400,7 +400,7 @@ class Inflation:
             self._tail = inflater.unconsumed_tail
             if inflater.eof:
                 self.ended = True
-                self.trailing_octets = len(inflater.unused_data) + self._left
+                self.trailing_bytes = len(inflater.unused_data) + self._left
                 self._inflater = None  # its memory is needed for the next one
             if chunk:
                 chunks.append(chunk)
@@ -413,12 +413,12 @@ class Inflation:
         if not self._left:
             return b""
         piece = self.pieces[self._number]
-        octets = piece[self._given : self._given + PIECE_OCTETS]
-        self._given += len(octets)
+        data = piece[self._given : self._given + PIECE_BYTES]
+        self._given += len(data)
         if self._given == len(piece):
             self._number, self._given = self._number + 1, 0
-        self._left -= len(octets)
-        return octets
+        self._left -= len(data)
+        return data
 
 
 @dataclass(slots=True)
@@ -426,34 +426,34 @@ class Level:
     """One stream of frames: the connection's own (index 0), or what a C frame inflates to.
 
     Attributes:
-        octets: what is here of it.
-        position: of the next frame within ``octets``.
-        inflation: where further octets come from; None for the connection's own.
-        wanted: so many octets must be inflated before anything is read again.
+        bytes: what is here of it.
+        position: of the next frame within ``nbytes``.
+        inflation: where further bytes come from; None for the connection's own.
+        wanted: so many bytes must be inflated before anything is read again.
     """
 
-    octets: bytes = b""
+    nbytes: bytes = b""
     position: int = 0
     inflation: Inflation | None = None
     wanted: int = 0
     _chunks: list[bytes] = field(default_factory=list)
 
     def want(self, needed: int) -> None:
-        rest = self.octets[self.position :]
-        self.octets, self.position = rest, 0
+        rest = self.nbytes[self.position :]
+        self.nbytes, self.position = rest, 0
         self.wanted = needed - len(rest)
         self._chunks = [rest] if rest else []
 
-    def add(self, chunks: Sequence[bytes], octets: int, last: bool) -> None:
+    def add(self, chunks: Sequence[bytes], nbytes: int, last: bool) -> None:
         self._chunks += chunks
-        self.wanted -= octets
+        self.wanted -= nbytes
         if self.wanted <= 0 or last:
             chunks, self._chunks = self._chunks, []
-            self.octets = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self.nbytes = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             self.wanted = 0
 
     @property
-    def held_octets(self) -> int:
+    def held_bytes(self) -> int:
         if self.inflation is None:
-            return len(self.octets) - self.position
-        return sum(map(len, self._chunks)) if self.wanted else len(self.octets)
+            return len(self.nbytes) - self.position
+        return sum(map(len, self._chunks)) if self.wanted else len(self.nbytes)

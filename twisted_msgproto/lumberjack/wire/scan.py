@@ -16,7 +16,7 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple
 
 from ...core.compiled import compiled
-from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
+from ...core.packed import PackedBytes, PackedMaps, PackedNumbers
 from .frames import LENGTH, LONG
 
 FORM: Final = 5
@@ -38,46 +38,46 @@ KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 """A key as it stands in a D frame, length first; the size of that; the key as text."""
 
 KNOWN_KEYS_MAX: Final = 32
-KNOWN_KEYS_OCTETS: Final = 1024
-"""A frame of no more keys and octets is remembered for the next read: shippers have ten keys or so.
+KNOWN_KEYS_BYTES: Final = 1024
+"""A frame of no more keys and bytes is remembered for the next read: shippers have ten keys or so.
 More would cost a silent connection up to 2 MiB.
 """
 
 _NO_KEY: Final[KnownKey] = ((), 0, "")
-"""Stands where no key is known: no octets ever start with an empty tuple."""
+"""Stands where no key is known: no bytes ever start with an empty tuple."""
 
 
 # ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
 
-JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
+JsonRun = tuple[int, PackedNumbers, PackedBytes, list[tuple[int, int]], int]
 """Return J frames of one version that follow each other, and the W frames among them:
 
 * the position behind them,
 * the J frames' sequence numbers,
 * and documents,
 * of each W frame: how many J frames stand before it, and the window it announces,
-* the octets of the next J frame, if its header stands at the position and its end is not here; else
+* the bytes of the next J frame, if its header stands at the position and its end is not here; else
   0.
 """
 
 
 def json_run_python(
-    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+    data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
 ) -> JsonRun:
     """Return the run of J and W frames that begins at ``position``.
 
     They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
     or after ``stop``.  A W frame that announces 0 or more than ``window_max`` is not for a run.
     """
-    unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
-    json_head = octets[position] << 8 | _JSON
-    window_head = octets[position] << 8 | _WINDOW
+    unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(data)
+    json_head = data[position] << 8 | _JSON
+    window_head = data[position] << 8 | _WINDOW
     sequences: list[int] = []
     bodies: list[bytes] = []
     windows: list[tuple[int, int]] = []
     needed = 0
     while len(bodies) < count_max and position < stop and position + header_size <= end:
-        head, number, length = unpack(octets, position)
+        head, number, length = unpack(data, position)
         if head == json_head:
             start = position + header_size
             after = start + length
@@ -85,7 +85,7 @@ def json_run_python(
                 needed = after - position
                 break
             sequences.append(number)
-            bodies.append(octets[start:after])
+            bodies.append(data[start:after])
             position = after
         elif head == window_head and 0 < number <= window_max and len(windows) < windows_max:
             windows.append((len(bodies), number))
@@ -93,38 +93,38 @@ def json_run_python(
         else:
             break
     bounds = array("i", accumulate(map(len, bodies), initial=0))
-    columns = PackedNumbers("q", sequences), PackedOctets(b"".join(bodies), bounds)
+    columns = PackedNumbers("q", sequences), PackedBytes(b"".join(bodies), bounds)
     return position, *columns, windows, needed
 
 
 def json_run_compiled(
-    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+    data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
 ) -> JsonRun:
     position, sequences, bounds, bodies, windows, needed = _compiled.json_columns(
-        octets, position, stop, count_max, window_max, windows_max
+        data, position, stop, count_max, window_max, windows_max
     )
-    columns = PackedNumbers("q", sequences), PackedOctets(bodies, array("i", bounds))
+    columns = PackedNumbers("q", sequences), PackedBytes(bodies, array("i", bounds))
     return position, *columns, windows, needed
 
 
-def cut_at_limit(run: JsonRun, octets_max: int) -> tuple[JsonRun, int]:
-    """Return what stands before the first document above ``octets_max``, and the octets of that, or
+def cut_at_limit(run: JsonRun, bytes_max: int) -> tuple[JsonRun, int]:
+    """Return what stands before the first document above ``bytes_max``, and the bytes of that, or
     0.
     """
     position, sequences, bodies, windows, needed = run
     bounds = bodies.bounds
     for row, (begin, end) in enumerate(pairwise(bounds)):
-        if end - begin > octets_max:
+        if end - begin > bytes_max:
             kept = [window for window in windows if window[0] <= row]
             left = (bounds[-1] - begin) + _HEADER.size * (len(bodies) - row)
             left += _WINDOW_SIZE * (len(windows) - len(kept))
             columns = (
                 PackedNumbers("q", sequences[:row]),
-                PackedOctets(bodies.octets[:begin], bounds[: row + 1]),
+                PackedBytes(bodies.nbytes[:begin], bounds[: row + 1]),
             )
             return (position - left, *columns, kept, 0), end - begin
     too_long = needed - _HEADER.size
-    return run, too_long if too_long > octets_max else 0
+    return run, too_long if too_long > bytes_max else 0
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────
@@ -132,9 +132,9 @@ def cut_at_limit(run: JsonRun, octets_max: int) -> tuple[JsonRun, int]:
 
 class DataLimits(NamedTuple):
     pairs: int
-    key_octets: int
-    value_octets: int
-    octets: int
+    key_bytes: int
+    value_bytes: int
+    nbytes: int
 
 
 class DataRun(NamedTuple):
@@ -153,7 +153,7 @@ class DataRun(NamedTuple):
 
 
 def data_run_python(
-    octets: bytes,
+    data: bytes,
     position: int,
     stop: int,
     count_max: int,
@@ -170,10 +170,10 @@ def data_run_python(
     each other mostly have the same keys in the same order, so the keys of the last frame are
     compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
     """
-    end = len(octets)
+    end = len(data)
     unpack, unpack_header, header_size = _LENGTH.unpack_from, _HEADER.unpack_from, _HEADER.size
     pairs_max, key_max, value_max, size_max = limits
-    run_head = octets[position] << 8 | octets[position + 1]
+    run_head = data[position] << 8 | data[position + 1]
     sequences: list[int] = []
     all_pairs: list[dict[str, str]] = []
     known_keys = keys
@@ -183,7 +183,7 @@ def data_run_python(
         for _ in repeat(None, count_max):
             if position >= stop or pair_count >= pairs_stop:
                 break
-            head, sequence, count = unpack_header(octets, position)
+            head, sequence, count = unpack_header(data, position)
             if head != run_head:
                 break
             unusual = True  # until this frame has been read to its end
@@ -194,23 +194,23 @@ def data_run_python(
             pairs: dict[str, str] = {}
             known = True
             at = position + header_size
-            for key_octets, key_size, key in known_keys:
-                if octets.startswith(key_octets, at):
+            for key_bytes, key_size, key in known_keys:
+                if data.startswith(key_bytes, at):
                     at += key_size
                 else:
                     known = False
-                    (size,) = unpack(octets, at)
+                    (size,) = unpack(data, at)
                     if size > key_max:
                         raise ValueError
                     text_start = at + 4
                     at = text_start + size
-                    key = octets[text_start:at].decode()
-                (size,) = unpack(octets, at)
+                    key = data[text_start:at].decode()
+                (size,) = unpack(data, at)
                 if size > value_max:
                     raise ValueError
                 text_start = at + 4
                 at = text_start + size
-                pairs[key] = octets[text_start:at].decode()
+                pairs[key] = data[text_start:at].decode()
             if at > end or at - position > size_max:
                 break
             unusual = False
@@ -227,16 +227,16 @@ def data_run_python(
 
 
 def _are_few(keys: list[KnownKey]) -> bool:
-    return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_OCTETS
+    return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_BYTES
 
 
 def _known_key(key: str) -> KnownKey:
-    octets = key.encode()
-    return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
+    nbytes = key.encode()
+    return _LENGTH.pack(len(nbytes)) + nbytes, 4 + len(nbytes), key
 
 
 def data_run_compiled(
-    octets: bytes,
+    data: bytes,
     position: int,
     stop: int,
     count_max: int,
@@ -245,14 +245,14 @@ def data_run_compiled(
     keys: list[KnownKey],
 ) -> DataRun:
     """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
-    position, sequences, pairs, key_bounds, key_octets, value_bounds, value_octets, unusual = (
-        _compiled.data_columns(octets, position, stop, count_max, pairs_stop, *limits)
+    position, sequences, pairs, key_bounds, key_bytes, value_bounds, value_bytes, unusual = (
+        _compiled.data_columns(data, position, stop, count_max, pairs_stop, *limits)
     )
     bounds = array("i", pairs)
     maps = PackedMaps(
         bounds,
-        PackedOctets(key_octets, array("i", key_bounds)),
-        PackedOctets(value_octets, array("i", value_bounds)),
+        PackedBytes(key_bytes, array("i", key_bounds)),
+        PackedBytes(value_bytes, array("i", value_bounds)),
     )
     return DataRun(position, PackedNumbers("q", sequences), maps, bounds[-1], unusual)
 
@@ -280,19 +280,19 @@ class PartialData:
 
     Attributes:
         missing: pairs that are not read yet; 0 once the frame is here.
-        start: the frame's first octets, for the log.
-        octets: how much of the frame was read so far, its header included.
-        texts_octets: what its keys and values occupy in memory.
+        start: the frame's first bytes, for the log.
+        bytes: how much of the frame was read so far, its header included.
+        texts_bytes: what its keys and values occupy in memory.
         key: it was read, and its value was not; None between pairs.
-        invalid_texts: keys and values that were not UTF-8; their octets are kept as surrogates.
+        invalid_texts: keys and values that were not UTF-8; their bytes are kept as surrogates.
     """
 
     version: int
     sequence: int
     pair_count: int
     start: bytes
-    octets: int = LONG.size
-    texts_octets: int = 0
+    nbytes: int = LONG.size
+    texts_bytes: int = 0
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None
     invalid_texts: int = 0
@@ -302,20 +302,20 @@ class PartialData:
         self.missing = self.pair_count
 
     @property
-    def held_octets(self) -> int:
-        """Return what it occupies in memory: for short texts ten times its octets."""
-        return self.texts_octets + getsizeof(self.pairs)
+    def held_bytes(self) -> int:
+        """Return what it occupies in memory: for short texts ten times its bytes."""
+        return self.texts_bytes + getsizeof(self.pairs)
 
     def read(
-        self, octets: bytes, position: int, limits: DataLimits
+        self, content: bytes, position: int, limits: DataLimits
     ) -> tuple[int, int, AboveLimit | None]:
-        """Read on from ``position``, as far as the octets reach.
+        """Read on from ``position``, as far as the bytes reach.
 
-        Return the position behind what was read, how many octets are needed there to go on (0 when
+        Return the position behind what was read, how many bytes are needed there to go on (0 when
         the frame is here), and the limit that the frame is above, or None.
         """
-        begin, end = position, len(octets)
-        text_octets_max = limits.key_octets, limits.value_octets
+        begin, end = position, len(content)
+        text_bytes_max = limits.key_bytes, limits.value_bytes
         pairs, key = self.pairs, self.key
         needed = 0
         above: AboveLimit | None = None
@@ -324,24 +324,24 @@ class PartialData:
             if text_start > end:
                 needed = LENGTH.size
                 break
-            (length,) = LENGTH.unpack_from(octets, position)
-            if length > text_octets_max[key is not None]:
+            (length,) = LENGTH.unpack_from(content, position)
+            if length > text_bytes_max[key is not None]:
                 what = "key" if key is None else "value"
-                text = f"a {what} of {length} octets"
-                above = AboveLimit(f"{what}-limit", text, "" if key is None else "data-octets")
+                text = f"a {what} of {length} bytes"
+                above = AboveLimit(f"{what}-limit", text, "" if key is None else "data-bytes")
                 break
             text_end = text_start + length
             if text_end > end:
                 needed = LENGTH.size + length
                 break
-            raw = octets[text_start:text_end]
+            raw = content[text_start:text_end]
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
                 self.invalid_texts += 1
                 text = raw.decode("utf-8", "surrogateescape")
             position = text_end
-            self.texts_octets += getsizeof(text)
+            self.texts_bytes += getsizeof(text)
             if key is None:
                 key = text
             else:
@@ -349,7 +349,7 @@ class PartialData:
                 key = None
                 self.missing -= 1
         self.key = key
-        self.octets += position - begin
-        if self.octets > limits.octets:
-            above = AboveLimit("data-limit", "a data frame is too large", "data-octets")
+        self.nbytes += position - begin
+        if self.nbytes > limits.nbytes:
+            above = AboveLimit("data-limit", "a data frame is too large", "data-bytes")
         return position, needed, above

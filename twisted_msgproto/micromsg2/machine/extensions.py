@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from ... import __version__
-from ...core.kept import table_octets
+from ...core.kept import table_bytes
 from ...core.limits import Limits
 from ...core.strict_json import (
-    CHECKED_AT_ONCE_OCTETS,
+    CHECKED_AT_ONCE_BYTES,
     CHECKED_DEPTH_MAX,
     JsonCheck,
     check_json,
 )
-from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
+from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_BYTES_MAX
 from ..wire import (
     MAJOR,
     MINOR,
@@ -178,11 +178,11 @@ class Extension:
         return None
 
     def encode(self, body: Any) -> bytes | None:
-        """Return ``body`` as octets; None if this extension has no opinion."""
+        """Return ``body`` as bytes; None if this extension has no opinion."""
         return None
 
     def decode(self, body: bytes) -> Any:
-        """Return the octets of a body as an object; None if this extension has no opinion."""
+        """Return the bytes of a body as an object; None if this extension has no opinion."""
         return None
 
 
@@ -340,14 +340,14 @@ class PubSub(Extension):
 class Json(Extension):
     """With this, every body is one JSON document (``MM-28``).
 
-    A body above ``json-octets`` is carried unchecked.
+    A body above ``json-bytes`` is carried unchecked.
     """
 
     name = "json"
 
     def objection(self, body: bytes) -> str | None:
         """Why ``body`` is not JSON."""
-        if len(body) > self.limits.integer("json-octets"):
+        if len(body) > self.limits.integer("json-bytes"):
             return None
         try:
             check_json(body)
@@ -356,10 +356,10 @@ class Json(Extension):
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        octets = len(body)
-        if octets <= CHECKED_DEPTH_MAX or octets > self.limits["json-octets"]:
+        nbytes = len(body)
+        if nbytes <= CHECKED_DEPTH_MAX or nbytes > self.limits["json-bytes"]:
             return None
-        if octets <= CHECKED_AT_ONCE_OCTETS:
+        if nbytes <= CHECKED_AT_ONCE_BYTES:
             containers = body.count(b"[") + body.count(b"{")
             if containers <= CHECKED_DEPTH_MAX:
                 return None
@@ -395,8 +395,8 @@ class Dotnet(Extension):
         self._fields: Mapping[str, str] = {}
 
     def frame_received(self, payload: bytes) -> None:
-        if len(payload) > TYPE_NAME_OCTETS_MAX:
-            raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
+        if len(payload) > TYPE_NAME_BYTES_MAX:
+            raise BadText(f"a type name has at most {TYPE_NAME_BYTES_MAX} bytes")
         try:
             name = payload.decode("utf-8")
         except UnicodeDecodeError:
@@ -411,8 +411,8 @@ class Dotnet(Extension):
         return note.encode("utf-8")
 
     def check_note(self, note: str) -> None:
-        if len(note.encode("utf-8")) > TYPE_NAME_OCTETS_MAX:
-            raise TooLong(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
+        if len(note.encode("utf-8")) > TYPE_NAME_BYTES_MAX:
+            raise TooLong(f"a type name has at most {TYPE_NAME_BYTES_MAX} bytes")
 
     def fields(self) -> Mapping[str, str]:
         return self._fields
@@ -652,13 +652,13 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
             raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
 
 
-def kept_octets(last: Handshake, known: ExtensionSet) -> int:
+def kept_bytes(last: Handshake, known: ExtensionSet) -> int:
     """Return what a session keeps of the final properties: those of vendors' extensions, which may
     mean anything.
     """
     return sum(
         [
-            table_octets(offer.properties)
+            table_bytes(offer.properties)
             for offer in last.offers
             if not is_standard(known[offer.name])
         ]

@@ -37,7 +37,7 @@ INSPECTION_STEPS: Final = 16_000
 (``MM-28``).
 """
 
-OBJECTION_OCTETS: Final = 24
+OBJECTION_BYTES: Final = 24
 """This much of a body that is judged at once counts as one step."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -74,7 +74,7 @@ class _Payload:
     repeat: bool
     parts: list[bytes] = field(default_factory=list)
     count: int = 0
-    octets: int = 0
+    nbytes: int = 0
     last: int = 0  # number of the last part
     numbered: bool | None = None  # each part has its own number; None: only one part has come
 
@@ -108,9 +108,9 @@ class Inbox:
     __slots__ = (
         "_batch",
         "_behind",
+        "_bytes_max",
         "_counters",
         "_last",
-        "_octets_max",
         "_parts_max",
         "_payload",
         "_refused",
@@ -136,8 +136,8 @@ class Inbox:
         self.inspected: _Inspected | None = None
         self.steps = INSPECTION_STEPS
         self._behind = _NO_PARTS  # frames of the same run, behind that body
-        self._octets_max = limits.integer("payload-octets")
-        self._parts_max = max(PARTS_MAX, self._octets_max >> 18)
+        self._bytes_max = limits.integer("payload-bytes")
+        self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)
         self._counters = counters
         self._refused = refused
         self._sliced = 0  # position up to which slices reach
@@ -146,11 +146,11 @@ class Inbox:
         self._payload: _Payload | None = None
 
     @property
-    def held_octets(self) -> int:
+    def held_bytes(self) -> int:
         if self.inspected is not None:
             return len(self.inspected.message.payload) + self.inspected.read.weight
         payload = self._payload
-        return 0 if payload is None else payload.octets + len(payload.first.properties)
+        return 0 if payload is None else payload.nbytes + len(payload.first.properties)
 
     @property
     def in_parts(self) -> bool:
@@ -203,7 +203,7 @@ class Inbox:
                 run.payloads,
                 run.properties,
                 properties,
-                run.octets,
+                run.nbytes,
                 notes=notes,
                 weight=weight,
             )
@@ -214,13 +214,13 @@ class Inbox:
         batch.bodies += run.payloads
         batch.texts += run.properties
         batch.properties += properties
-        batch.octets += run.octets
+        batch.nbytes += run.nbytes
         batch.weight += weight
         batch.notes += notes
 
     def _all_good(self, bodies: list[bytes]) -> bool:
         """Whether all these can be judged now, and no extension refuses one."""
-        self.steps -= sum(map(len, bodies)) // OBJECTION_OCTETS
+        self.steps -= sum(map(len, bodies)) // OBJECTION_BYTES
         return self.steps > 0 and all(
             extension.inspection(body) is None and extension.objection(body) is None
             for extension in self.objecting
@@ -323,7 +323,7 @@ class Inbox:
                 yield
             inspection = extension.inspection(body)
             if inspection is None:
-                self.steps -= len(body) // OBJECTION_OCTETS
+                self.steps -= len(body) // OBJECTION_BYTES
                 objection = extension.objection(body)
                 if objection is not None:
                     return objection
@@ -375,7 +375,7 @@ class Inbox:
         batch.destinations.append(message.destination)
         batch.bodies.append(message.payload)
         batch.texts.append(message.properties)
-        batch.octets += len(message.payload) + len(message.properties)
+        batch.nbytes += len(message.payload) + len(message.properties)
         batch.weight += read.weight
         batch.properties.append(read.properties)
         batch.fields.append(_with(read.fields, said))
@@ -395,7 +395,7 @@ class Inbox:
             self._check_number(payload, part.sequence)
         payload.last = part.sequence
         payload.count += 1
-        payload.octets += len(part.payload)
+        payload.nbytes += len(part.payload)
         self._check_bounds(payload, last)
         if not payload.repeat:
             payload.parts.append(part.payload)
@@ -414,11 +414,11 @@ class Inbox:
             raise Broken(PROTOCOL_ERROR, f"message {sequence} between the parts of {same}")
 
     def _check_bounds(self, payload: _Payload, last: bool) -> None:
-        parts_max, octets_max = self._parts_max, self._octets_max
+        parts_max, bytes_max = self._parts_max, self._bytes_max
         if payload.count > parts_max:
             raise Broken(LIMIT_EXCEEDED, f"more than {parts_max} parts")
-        if payload.octets > octets_max:
-            raise Broken(LIMIT_EXCEEDED, f"more octets than payload-octets={octets_max}")
+        if payload.nbytes > bytes_max:
+            raise Broken(LIMIT_EXCEEDED, f"more bytes than payload-bytes={bytes_max}")
         if self.count is None or last or payload.repeat or not payload.numbered:
             return
         if payload.count >= self.count:

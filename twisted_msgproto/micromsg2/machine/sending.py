@@ -18,7 +18,7 @@ from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
 from ..wire import (
-    LARGE_HEADER_OCTETS,
+    LARGE_HEADER_BYTES,
     NO_PROPERTIES,
     Command,
     Error,
@@ -56,7 +56,7 @@ class Sending(Connection[bytes, bytes, Event]):
         "_now",
         "_out",
         "_paused",
-        "_payload_octets_max",
+        "_payload_bytes_max",
         "counters",
         "deadlines",
         "extensions",
@@ -81,7 +81,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._machine = Machine(table, initial)
         self._out: list[bytes] = []
         self._last_sent = 0  # number of our newest message
-        self._payload_octets_max = limits.integer("payload-octets")
+        self._payload_bytes_max = limits.integer("payload-bytes")
         self._ack_wait_seconds = limits["ack-wait"]
         self._no_ack_since: float | None = None  # by the caller's clock; None: nothing is awaited
         self._now = 0.0  # when the last call was made
@@ -137,7 +137,7 @@ class Sending(Connection[bytes, bytes, Event]):
         Raises BadText for what cannot be, LimitExceeded for what is too long.
         """
         text = write_properties(properties)
-        self._limit(len(text), "properties-octets")
+        self._limit(len(text), "properties-bytes")
         return encode_address(destination, text)
 
     def check(self, payload_sizes: Iterable[int], notes: Mapping[str, str] = _NOTHING) -> None:
@@ -146,17 +146,17 @@ class Sending(Connection[bytes, bytes, Event]):
         LimitExceeded if one of them is too large, or what the extension says to a note.
         """
         largest = max(payload_sizes, default=0)
-        if largest > self._payload_octets_max:
-            allowed = f"payload-octets allows {self._payload_octets_max}"
-            raise LimitExceeded(f"a payload of {largest} octets, {allowed}")
+        if largest > self._payload_bytes_max:
+            allowed = f"payload-bytes allows {self._payload_bytes_max}"
+            raise LimitExceeded(f"a payload of {largest} bytes, {allowed}")
         for _, extension in self._annotating:
             if extension.name in notes:
                 extension.check_note(notes[extension.name])
 
-    def _limit(self, octets: int, limit: str) -> None:
-        if octets > self.limits[limit]:
+    def _limit(self, nbytes: int, limit: str) -> None:
+        if nbytes > self.limits[limit]:
             allowed = self.limits.integer(limit)
-            raise LimitExceeded(f"{octets} octets, {limit} allows {allowed}")
+            raise LimitExceeded(f"{nbytes} bytes, {limit} allows {allowed}")
 
     def send_run(
         self,
@@ -236,22 +236,22 @@ class Sending(Connection[bytes, bytes, Event]):
     def send_command(self, name: str, parameters: Mapping[str, str]) -> None:
         """Send a COMMAND (``MM-15``).
 
-        IllegalTransition outside a session, LimitExceeded above ``command-octets``.
+        IllegalTransition outside a session, LimitExceeded above ``command-bytes``.
         """
         if not self.established:
             raise IllegalTransition(self.state, Command)
         frame = encode_command(name, parameters)
-        self._limit(len(frame) - LARGE_HEADER_OCTETS, "command-octets")
+        self._limit(len(frame) - LARGE_HEADER_BYTES, "command-bytes")
         self._out.append(frame)
 
     def send_extension(self, name: str, payload: bytes) -> None:
         """Send a frame of an agreed extension (``MM-16``).
 
-        ValueError if it was not agreed, LimitExceeded above ``command-octets``.
+        ValueError if it was not agreed, LimitExceeded above ``command-bytes``.
         """
         if not self.established:
             raise IllegalTransition(self.state, ExtensionFrame)
-        self._limit(len(payload), "command-octets")
+        self._limit(len(payload), "command-bytes")
         for index, extension in enumerate(self.extensions, 1):
             if extension.name == name:
                 self._out.append(encode_extension(index, payload))

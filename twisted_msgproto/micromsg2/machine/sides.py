@@ -67,7 +67,7 @@ from .sending import Sending
 SPACE_SIZE: Final = SPACE.size
 
 FRAMES_A_TURN: Final = 1024
-"""One call of ``receive`` follows this many frames.  An ERROR of three octets needs 20 µs, and one
+"""One call of ``receive`` follows this many frames.  An ERROR of three bytes needs 20 µs, and one
 read may bring 87,000.
 """
 
@@ -99,7 +99,7 @@ class Session(Sending):
         "_inbox",
         "_partial",
         "_unread",
-        "_unread_octets",
+        "_unread_bytes",
         "_window",
         "decoder",
         "identity",
@@ -121,10 +121,10 @@ class Session(Sending):
         self.identity: str | None = None
 
         self._events: list[Event] = []  # of the read that is going on
-        # What came behind a body that is being inspected: frames, and octets that came later.
+        # What came behind a body that is being inspected: frames, and bytes that came later.
         self._behind: Sequence[Frame | Fault] = ()
         self._unread: list[bytes] = []
-        self._unread_octets = 0
+        self._unread_bytes = 0
 
         self._handshake_seconds = limits["handshake"]
         self._idle_close_seconds = limits["idle-close"]
@@ -164,10 +164,10 @@ class Session(Sending):
 
     @property
     def held(self) -> int:
-        """Return the octets of incomplete messages, of those being inspected, and of what came
+        """Return the bytes of incomplete messages, of those being inspected, and of what came
         behind these.
         """
-        return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
+        return self.decoder.buffered + self._inbox.held_bytes + self._unread_bytes
 
     @property
     def whole(self) -> bool:
@@ -193,11 +193,11 @@ class Session(Sending):
             "received": self._window.received,
             "safe": self._window.safe,
             "acknowledged": self._window.acknowledged,
-            "held_octets": self.held,
+            "held_bytes": self.held,
             "paused": self._paused,
         }
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    # ── bytes in ───────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, now: float) -> list[Event]:
         """The connection stands: the handshake has to be through in time (``MM-32``)."""
@@ -219,7 +219,7 @@ class Session(Sending):
                 frames = self._resume(inputs)
             for at, frame in enumerate(frames, 1):
                 if type(frame) is Fault:
-                    self._emit(self._break(frame.reason, frame.text, frame.octets))
+                    self._emit(self._break(frame.reason, frame.text, frame.nbytes))
                 elif not self._machine.try_step(type(frame)):
                     raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
                 else:
@@ -248,11 +248,11 @@ class Session(Sending):
         self._events = []
         return events
 
-    def _resume(self, octets: bytes) -> list[Frame | Fault]:
+    def _resume(self, data: bytes) -> list[Frame | Fault]:
         """Inspect on; the frames that can be followed now (``MM-28``)."""
-        if octets:
-            self._unread.append(octets)
-            self._unread_octets += len(octets)
+        if data:
+            self._unread.append(data)
+            self._unread_bytes += len(data)
         self._inbox.resume()
         if self._inbox.inspected is not None:
             return []
@@ -263,7 +263,7 @@ class Session(Sending):
     def _forget_unread(self) -> None:
         self._behind = ()
         self._unread.clear()
-        self._unread_octets = 0
+        self._unread_bytes = 0
 
     def _receive(self, frame: object) -> None:
         if type(frame) is Messages:
@@ -354,7 +354,7 @@ class Session(Sending):
         (``MM-21``).
         """
         if len(payload) != 2:
-            raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} octets, not 2")
+            raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} bytes, not 2")
         assert self.sending is not None
         released = self.sending.acknowledge_up_to(int.from_bytes(payload, "big"))
         if released is None:
@@ -457,7 +457,7 @@ class Session(Sending):
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
         self._out.append(self._ack_start + number.to_bytes(2, "big"))
 
-    def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
+    def _break(self, reason: str, text: str, data: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""
         self._flush()
         self._settle_refused()
@@ -466,7 +466,7 @@ class Session(Sending):
         self._machine.step(Fault)
         self._stop_reading()
         self._write_error(reason, text)
-        self.fault = Fault(reason, f"{reason}: {text}", octets)
+        self.fault = Fault(reason, f"{reason}: {text}", data)
         return self.fault
 
     def _stop_reading(self) -> None:
@@ -535,16 +535,16 @@ class Session(Sending):
         "ack-wait": _ack_wait_expired,
     }
 
-    # ── octets out, and the end ─────────────────────────────────────────────────────────────────
+    # ── bytes out, and the end ─────────────────────────────────────────────────────────────────
 
     def outputs(self) -> bytes:
         if self._ack_wanted:
             self._write_ack()
         if not self._out:
             return b""
-        octets = b"".join(self._out)
+        data = b"".join(self._out)
         self._out.clear()
-        return octets
+        return data
 
     def lost(self, now: float) -> list[Event | WorkLost]:
         if self.state is Side.CLOSED:
@@ -606,13 +606,13 @@ class Server(Session):
         else:
             extensions.check_closing(self._asked, frame, self.proposal, self.limits)
             self._asked = None
-            self._keep(extensions.kept_octets(frame, self.proposal.known))
+            self._keep(extensions.kept_bytes(frame, self.proposal.known))
             self._establish(frame)
 
-    def _keep(self, octets: int) -> None:
-        if octets:
+    def _keep(self, nbytes: int) -> None:
+        if nbytes:
             self._keeping = Keeping(self._every)
-            if not self._keeping.take(octets):
+            if not self._keeping.take(nbytes):
                 raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {KEPT_LIMIT}")
 
     def lost(self, now: float) -> list[Event | WorkLost]:

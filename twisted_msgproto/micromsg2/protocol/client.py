@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused, shown
-from ...core.kept import KEPT_WEIGHT_OCTETS
+from ...core.kept import KEPT_WEIGHT_BYTES
 from ...core.limits import Limits
 from ...core.message import Message, MessageBatch
 from ...net.clients import subscriptions
@@ -43,18 +43,18 @@ OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLO
 """A server refuses one subscription with these codes; the text begins with its destination."""
 
 NAME_CHARACTERS: Final = 258
-"""A destination has at most 255 octets; behind it stands a colon and a space."""
+"""A destination has at most 255 bytes; behind it stands a colon and a space."""
 
 AFTER_NAME: Final = re.compile(": ")
 
-LATE_OCTETS: Final = 1 << 20
+LATE_BYTES: Final = 1 << 20
 """Of a topic that has ended this much may wait to be iterated, with what was on its way."""
 
 
 def weigh(message: Message) -> int:
     fields = message.fields or {}
-    texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
-    return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
+    texts = sum(len(name) + len(value) + KEPT_WEIGHT_BYTES for name, value in fields.items())
+    return len(message.body or b"") + texts + KEPT_WEIGHT_BYTES
 
 
 class Arrivals(Backlog[Message]):
@@ -79,11 +79,11 @@ class Arrivals(Backlog[Message]):
     def arrived(self, message: Message) -> Deferred[None] | None:
         """A message came; it may be acknowledged when the Deferred fires (None: at once).
 
-        After the end of a topic messages of :data:`LATE_OCTETS` are kept, and later ones are
+        After the end of a topic messages of :data:`LATE_BYTES` are kept, and later ones are
         dropped.
         """
         if not self._holds:
-            if self.octets <= LATE_OCTETS:
+            if self.nbytes <= LATE_BYTES:
                 self.put((message,))
             return None
         held: Deferred[None] = Deferred()
@@ -91,7 +91,7 @@ class Arrivals(Backlog[Message]):
         self.put((message,))
         return held
 
-    def _acknowledge(self, message: Message, octets: int) -> None:
+    def _acknowledge(self, message: Message, nbytes: int) -> None:
         if self._held:
             self._held.popleft().callback(None)
         self._taken()
@@ -460,7 +460,7 @@ class Renewed(subscriptions.Renewed):
     from a queue comes again.  Its ``reason`` is one of those of
     :class:`~.subscriptions.Subscription`, but never ``"lost"``.
 
-    Of what waits to be iterated there may be as many octets as the limit ``unsafe-octets`` says.
+    Of what waits to be iterated there may be as many bytes as the limit ``unsafe-bytes`` says.
 
     Attributes:
         destination: the name of the topic or queue.
@@ -474,7 +474,7 @@ class Renewed(subscriptions.Renewed):
     ) -> None:
         super().__init__(service, service.subscriptions, destination)
         self._arrivals = Arrivals(self._taken)
-        self._most = service.factory.limits.integer("unsafe-octets")
+        self._most = service.factory.limits.integer("unsafe-bytes")
         self.destination = destination
         self.filter = filter
 
@@ -493,7 +493,7 @@ class Renewed(subscriptions.Renewed):
         self._arrivals.reopen()
 
     def _share(self) -> float:
-        return self._arrivals.octets / self._most
+        return self._arrivals.nbytes / self._most
 
     def _ask(self, session: MicroMsg2Client) -> Subscription:
         return session.link.subscribe(self.destination, self.filter, self._arrivals)
@@ -564,7 +564,7 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
                 destination, payloads, properties, typeName, notes
             ),
             seconds=timeout,
-            octets=sum(len(one) for one in payloads if isinstance(one, bytes | bytearray)),
+            nbytes=sum(len(one) for one in payloads if isinstance(one, bytes | bytearray)),
             safe=safe,
         )
 

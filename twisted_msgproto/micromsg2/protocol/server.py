@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ...core.broker import LETTER_OCTETS, WAIT, QueueName, TooManyQueues
+from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
 from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
@@ -38,7 +38,7 @@ UNLIMITED_ROOM = 256
 
 
 class Publication:
-    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
+    __slots__ = ("_accepted", "_arrived", "_bytes", "_parts", "_paused", "_server")
 
     def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
         """``parts`` says how often :meth:`came` will be called."""
@@ -46,19 +46,19 @@ class Publication:
         self._arrived = arrived
         self._parts = parts
         self._accepted = arrived.envelopes is None
-        self._octets = 0
+        self._bytes = 0
         self._paused = False
 
     def wait(self) -> None:
-        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
+        """Unless all is done, the bytes are withheld; and a sender of much waits for its turn."""
         if not self._parts and self._accepted:
             return
         event = self._arrived.event
-        self._octets = event.octets + event.weight + LETTER_OCTETS * len(event.sequences)
+        self._bytes = event.nbytes + event.weight + LETTER_BYTES * len(event.sequences)
         if self._parts:
             self._paused = True
             self._server.control.pause("fan-out")
-        self._server.factory.withheld.add(self._server, self._octets)
+        self._server.factory.withheld.add(self._server, self._bytes)
 
     def came(self) -> None:
         self._parts -= 1
@@ -72,8 +72,8 @@ class Publication:
 
     def _look(self) -> None:
         if not self._parts and self._accepted:
-            if self._octets:
-                self._server.factory.withheld.remove(self._server, self._octets)
+            if self._bytes:
+                self._server.factory.withheld.remove(self._server, self._bytes)
             self._server.settled(self._arrived)
 
 
@@ -241,7 +241,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
 
     def withheld_too_long(self) -> None:
         """Too much of what it sent to full queues waits, and it makes no room in them."""
-        self._breakOff(LIMIT_EXCEEDED, "withheld-octets: queues are full, acknowledge first")
+        self._breakOff(LIMIT_EXCEEDED, "withheld-bytes: queues are full, acknowledge first")
 
     def _breakOff(self, code: str, text: str) -> None:
         if not self._ended:
@@ -264,7 +264,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         proposal: what the server requires, suggests and knows; by default it requires nothing.
         broker: topics and queues; None: SUBSCRIBE is an unknown command.
         queues: what has the queues; servers of several protocols may share it.
-        withheld: octets of messages whose broker queue is full.
+        withheld: bytes of messages whose broker queue is full.
     """
 
     actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
@@ -308,7 +308,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
         self.withheld = SenderBackpressure(
-            self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
+            self.limits.integer("withheld-bytes"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on
         self.queues.join()
@@ -321,13 +321,13 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.log,
             f"{self.protocolName}: queue full",
             "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
-            " {messages}, queue-octets {octets} (--limit NAME=NUMBER changes them)",
+            " {messages}, queue-bytes {nbytes} (--limit NAME=NUMBER changes them)",
             reason="queue-full",
             topic=LIMITS_MET,
             protocol=self.protocolName,
             name=shown(name.name),
             messages=self.queues.limits.integer("queue-messages"),
-            octets=self.queues.limits.integer("queue-octets"),
+            nbytes=self.queues.limits.integer("queue-bytes"),
         )
 
     def _declare(self) -> None:

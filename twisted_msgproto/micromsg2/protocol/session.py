@@ -42,14 +42,14 @@ from ..wire import NO_PROPERTIES, Writable
 
 PROTOCOL: Final = "micromsg2"
 
-READ_OCTETS: Final = 256 << 10
-"""One read returns at most this many octets: each costs a turn, and senders send in bulk."""
+READ_BYTES: Final = 256 << 10
+"""One read returns at most this many bytes: each costs a turn, and senders send in bulk."""
 
 ERROR_CHARACTERS: Final = 200
 """This much of the last ERROR is remembered, and as much of its code: no more of it is shown."""
 
-AUTHORISED_READ_OCTETS: Final = 128 << 10
-"""One read returns at most this many octets where an authoriser is asked: each message of it may
+AUTHORISED_READ_BYTES: Final = 128 << 10
+"""One read returns at most this many bytes where an authoriser is asked: each message of it may
 have another destination, and be refused.
 """
 
@@ -59,10 +59,10 @@ SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
 LIMITS: Final = (
     *machine.LIMITS,
     Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "that wait for space in the window", 1),
+    Limit("unsent-bytes", 64 << 20, "bytes", "that wait for space in the window", 1),
     *application.LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
-    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
+    Limit("withheld-bytes", 64 << 20, "bytes", "of all senders to full broker queues", 1),
     Limit(
         "withheld-seconds",
         30.0,
@@ -124,7 +124,7 @@ class Sent:
 
 
 _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
-"""All connections that never had to wait share this: an empty deque weighs 760 octets."""
+"""All connections that never had to wait share this: an empty deque weighs 760 bytes."""
 
 
 def refused_number(event: ErrorReceived) -> int | None:
@@ -156,7 +156,7 @@ class MicroMsg2Link(SessionLink):
     _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
     _unsent: deque[Sent] = _NOTHING_UNSENT  # sends of which messages wait for room
     _unsentMessages = 0
-    _unsentOctets = 0
+    _unsentBytes = 0
     _outputPaused = False
 
     def __init__(self, protocol: MicroMsg2Session) -> None:
@@ -192,9 +192,9 @@ class MicroMsg2Link(SessionLink):
         self._guarded(self.protocol.errorReceived, event.code, event.text)
 
     @property
-    def readOctets(self) -> int:  # type: ignore[override]
+    def readBytes(self) -> int:  # type: ignore[override]
         """Return how much one read may return; a reload may bring an authoriser."""
-        return READ_OCTETS if self.factory.authoriser is None else AUTHORISED_READ_OCTETS
+        return READ_BYTES if self.factory.authoriser is None else AUTHORISED_READ_BYTES
 
     _queues: Mapping[str, object] = {}  # a server's broker has these queues
 
@@ -212,7 +212,7 @@ class MicroMsg2Link(SessionLink):
             self.session,
             self.clientId,
             len(event.sequences),
-            event.octets,
+            event.nbytes,
             event.sequences,
             event.destinations,
             event.fields,
@@ -260,7 +260,7 @@ class MicroMsg2Link(SessionLink):
         for column in columns:
             if column:
                 column[:] = [column[row] for row in kept]
-        event.octets = sum(map(len, event.bodies)) + sum(map(len, event.texts))
+        event.nbytes = sum(map(len, event.bodies)) + sum(map(len, event.texts))
 
     def _acknowledged(self, event: MessagesAcknowledged) -> None:
         flights = self._inFlight
@@ -403,7 +403,7 @@ class MicroMsg2Link(SessionLink):
             self._unsent = deque()
         self._unsent.append(sent)
         self._unsentMessages += len(encoded)
-        self._unsentOctets += sum(sizes)
+        self._unsentBytes += sum(sizes)
         self._pump()
         self._settle()
         return ticket
@@ -416,7 +416,7 @@ class MicroMsg2Link(SessionLink):
         if sent in self._unsent:
             self._unsent.remove(sent)
             self._unsentMessages -= len(sent.payloads)
-            self._unsentOctets -= sum(map(len, sent.payloads))
+            self._unsentBytes -= sum(map(len, sent.payloads))
 
     def _encoded(self, payload: Any) -> bytes:
         if isinstance(payload, bytes | bytearray | memoryview):
@@ -425,7 +425,7 @@ class MicroMsg2Link(SessionLink):
             encoded = extension.encode(payload)
             if encoded is not None:
                 return encoded
-        raise TypeError(f"a payload is octets, not {type(payload).__name__}")
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
 
     def _checkUnsent(self, sizes: Sequence[int]) -> None:
         limits = self.machine.limits
@@ -433,7 +433,7 @@ class MicroMsg2Link(SessionLink):
         if not self._outputPaused and (room is None or len(sizes) <= room - self._unsentMessages):
             return  # it does not wait
         limits.check("unsent-messages", self._unsentMessages + len(sizes))
-        limits.check("unsent-octets", self._unsentOctets + sum(sizes))
+        limits.check("unsent-bytes", self._unsentBytes + sum(sizes))
 
     def say(self, say: Callable[[], object]) -> Deferred[None]:
         """``say`` tells the machine something that nobody answers; fires when it is written."""
@@ -475,7 +475,7 @@ class MicroMsg2Link(SessionLink):
             count = len(sent.payloads) if room is None else min(room, len(sent.payloads))
             payloads = [sent.payloads.popleft() for _ in range(count)]
             self._unsentMessages -= count
-            self._unsentOctets -= sum(map(len, payloads))
+            self._unsentBytes -= sum(map(len, payloads))
             if not sent.payloads:
                 unsent.popleft()
             now = self.factory.clock.seconds()
@@ -511,7 +511,7 @@ class MicroMsg2Link(SessionLink):
         pending = {id(sent): sent.ticket for sent in (*self._inFlight.values(), *self._unsent)}
         self._inFlight.clear()
         self._unsent.clear()
-        self._unsentMessages = self._unsentOctets = 0
+        self._unsentMessages = self._unsentBytes = 0
         fail_all(pending.values(), error)
         self.producers.stop()
 
@@ -573,7 +573,7 @@ class MicroMsg2Session(Session, link=MicroMsg2Link):
         """Send one message; fires when the peer has acknowledged it (``MM-12``, ``MM-19``).
 
         Without ``ack`` or ``batch-ack`` it fires once the message is written.  ``payload`` is
-        octets; with ``json`` agreed anything else is encoded (``MM-28``).  ``typeName`` is for
+        bytes; with ``json`` agreed anything else is encoded (``MM-28``).  ``typeName`` is for
         ``dotnet`` (``MM-29``), ``notes`` for vendors' extensions, by name.
 
         Fails with Refused when the peer refuses this message, ConnectionClosed when the connection
@@ -589,7 +589,7 @@ class MicroMsg2Session(Session, link=MicroMsg2Link):
         return self.link.say(lambda: self.link.machine.send_extension(name, payload))
 
     def decoded(self, body: bytes) -> Any:
-        """A received body as the agreed extensions read it (``MM-28``); octets without them."""
+        """A received body as the agreed extensions read it (``MM-28``); bytes without them."""
         for extension in self.link.machine.extensions:
             value = extension.decode(body)
             if value is not None:
@@ -613,7 +613,7 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         batch.session,
         batch.client_id,
         len(kept),
-        batch.octets,
+        batch.nbytes,
         weight=batch.weight,
         **columns,
     )

@@ -1,7 +1,7 @@
-"""MicroMsg2 octets: :mod:`.frames` and the :mod:`.texts` inside them."""
+"""MicroMsg2 bytes: :mod:`.frames` and the :mod:`.texts` inside them."""
 
 from .frames import (
-    LARGE_HEADER_OCTETS,
+    LARGE_HEADER_BYTES,
     LIMIT_EXCEEDED,
     LIMITS,
     MAJOR,
@@ -51,7 +51,7 @@ from .texts import (
 )
 
 __all__ = [
-    "LARGE_HEADER_OCTETS",
+    "LARGE_HEADER_BYTES",
     "LIMITS",
     "LIMIT_EXCEEDED",
     "MAJOR",

@@ -1,4 +1,4 @@
-"""MicroMsg2 frames are turned into octets and back here, without state beyond the buffer, role or
+"""MicroMsg2 frames are turned into bytes and back here, without state beyond the buffer, role or
 clock.
 
 Numbers are in network byte order (``MM-01``)::
@@ -11,7 +11,7 @@ Numbers are in network byte order (``MM-01``)::
     command    = flags size text                                                MM-15
     extension  = flags index(1) size payload                                    MM-16
     error      = flags size text                                                MM-17
-    size       = octets(1), or octets(4) if flags has LARGE_PAYLOAD
+    size       = bytes(1), or bytes(4) if flags has LARGE_PAYLOAD
 
 A connection is some handshakes, then frames; where a handshake is expected, an ERROR frame may
 stand as well (``MM-17``).  Messages are the hot path: neighbours come out of the decoder together,
@@ -53,20 +53,20 @@ TYPES: Final = COMMAND | EXTENSION | ERROR
 KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
 MIB: Final = 1 << 20
-LARGE_HEADER_OCTETS: Final = 5
+LARGE_HEADER_BYTES: Final = 5
 """A COMMAND or ERROR above :data:`SHORT_MAX` has these flags and size."""
 
 SHORT_MAX: Final = 0xFF
-"""The length of a payload up to this size fits into one octet."""
+"""The length of a payload up to this size fits into one byte."""
 
 LIMITS: Final = (
-    Limit("properties-octets", 8192, "octets", "the properties of one message"),
-    Limit("frame-payload-octets", MIB, "octets", "one MESSAGE frame: above 1 MiB it must be split"),
-    Limit("command-octets", 65536, "octets", "of one COMMAND, EXTENSION or ERROR"),
+    Limit("properties-bytes", 8192, "bytes", "the properties of one message"),
+    Limit("frame-payload-bytes", MIB, "bytes", "one MESSAGE frame: above 1 MiB it must be split"),
+    Limit("command-bytes", 65536, "bytes", "of one COMMAND, EXTENSION or ERROR"),
 )
 """A peer may make us buffer this; each is checked on the length, before the content has come."""
 
-EXTENSION_LIST_OCTETS: Final = 4096
+EXTENSION_LIST_BYTES: Final = 4096
 """Each extension list of a handshake is not longer."""
 
 EXTENSION_NAMES: Final = 64
@@ -99,14 +99,14 @@ class Handshake:
 class Messages:
     """Complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
-    ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
+    ``properties`` are bytes as they came; ``nbytes`` is what all of it weighed on the wire.
     """
 
     sequences: list[int] = field(default_factory=list)
     destinations: list[str] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
-    octets: int = 0
+    nbytes: int = 0
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -163,29 +163,29 @@ def _sized(payload: bytes) -> tuple[int, bytes]:
 
 
 def encode_handshake(handshake: Handshake) -> bytes:
-    """Return the octets of a handshake message; BadText for what its fields cannot carry."""
+    """Return the bytes of a handshake message; BadText for what its fields cannot carry."""
     try:
         identity = handshake.identity.encode("ascii")
     except UnicodeEncodeError:
         raise BadText(f"identity {handshake.identity!r} is not ASCII") from None
     if len(identity) > SHORT_MAX:
         raise BadText(f"an identity has at most {SHORT_MAX} characters")
-    octets = [
+    nbytes = [
         bytes((handshake.major, handshake.minor, handshake.flags, len(identity))),
         identity,
     ]
     for offers in (handshake.required, handshake.optional):
         text = write_extensions(offers)
         if len(text) > 0xFFFF:
-            raise BadText("an extension list has at most 65535 octets")
-        octets += (struct.pack(">H", len(text)), text)
-    return b"".join(octets)
+            raise BadText("an extension list has at most 65535 bytes")
+        nbytes += (struct.pack(">H", len(text)), text)
+    return b"".join(nbytes)
 
 
 def encode_error(text: str) -> bytes:
-    octets = text.encode("utf-8", "replace")
-    flag, length = _sized(octets)
-    return bytes((ERROR | flag,)) + length + octets
+    nbytes = text.encode("utf-8", "replace")
+    flag, length = _sized(nbytes)
+    return bytes((ERROR | flag,)) + length + nbytes
 
 
 def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
@@ -203,14 +203,14 @@ def encode_extension(index: int, payload: bytes) -> bytes:
 def encode_address(destination: str, properties: bytes = b"") -> bytes:
     """What stands between a message's number and its payload's size.
 
-    TooLong for a destination above 255 octets or properties above 65535.
+    TooLong for a destination above 255 bytes or properties above 65535.
     """
-    octets = destination.encode("utf-8")
-    if len(octets) > SHORT_MAX:
-        raise TooLong(f"a destination has at most {SHORT_MAX} octets")
+    data = destination.encode("utf-8")
+    if len(data) > SHORT_MAX:
+        raise TooLong(f"a destination has at most {SHORT_MAX} bytes")
     if len(properties) > 0xFFFF:
-        raise TooLong("properties have at most 65535 octets")
-    return b"".join((bytes((len(octets),)), octets, struct.pack(">H", len(properties)), properties))
+        raise TooLong("properties have at most 65535 bytes")
+    return b"".join((bytes((len(data),)), data, struct.pack(">H", len(properties)), properties))
 
 
 _ALIKE_MIN: Final = 8
@@ -228,20 +228,20 @@ Unnumbered = tuple[int, bytes]
 
 
 def encode_unnumbered(
-    address: bytes, payload: bytes, part_octets: int = MIB
+    address: bytes, payload: bytes, part_bytes: int = MIB
 ) -> tuple[Unnumbered, ...]:
     """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
-    ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
+    ``address`` comes from :func:`encode_address`.  Payloads above ``part_bytes`` are split.
     """
-    if len(payload) <= part_octets:
+    if len(payload) <= part_bytes:
         flag, length = _sized(payload)
         return ((flag, address + length + payload),)
     frames = []
-    for offset in range(0, len(payload), part_octets):
-        part = payload[offset : offset + part_octets]
+    for offset in range(0, len(payload), part_bytes):
+        part = payload[offset : offset + part_bytes]
         flag, length = _sized(part)
-        if offset + part_octets < len(payload):
+        if offset + part_bytes < len(payload):
             flag |= CONTINUED
         frames.append((flag, b"".join((address, length, part))))
     return tuple(frames)
@@ -250,7 +250,7 @@ def encode_unnumbered(
 def encode_numbered(
     numbers: Sequence[int], messages: Sequence[tuple[Unnumbered, ...]]
 ) -> list[bytes]:
-    """Octets of messages in a row, each with its number; the frames of one share theirs.
+    """Bytes of messages in a row, each with its number; the frames of one share theirs.
 
     What is sent to many costs each receiver little: the numbers are its own, all else is there.
     """
@@ -258,16 +258,16 @@ def encode_numbered(
     if len(flags) != len(messages):  # some have several parts
         pairs = zip(numbers, messages, strict=True)
         numbers = [number for number, frames in pairs for _ in frames]
-    octets = [b""] * (2 * len(flags))
-    octets[::2] = map(_START.pack, flags, numbers)
-    octets[1::2] = contents
-    return octets
+    data = [b""] * (2 * len(flags))
+    data[::2] = map(_START.pack, flags, numbers)
+    data[1::2] = contents
+    return data
 
 
 def encode_message(
-    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
+    sequence: int, address: bytes, payload: bytes, part_bytes: int = MIB
 ) -> Sequence[bytes]:
-    frames = encode_unnumbered(address, payload, part_octets)
+    frames = encode_unnumbered(address, payload, part_bytes)
     return [_START.pack(flags, sequence) + content for flags, content in frames]
 
 
@@ -281,17 +281,17 @@ class _Broken(Exception):
 
 
 class _Incomplete(Exception):
-    """A frame needs this many octets, counted from its first, before reading it is worth another
+    """A frame needs this many bytes, counted from its first, before reading it is worth another
     attempt.
     """
 
-    def __init__(self, octets: int) -> None:
-        super().__init__(octets)
-        self.octets = octets
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.nbytes = nbytes
 
 
 class Decoder:
-    """Turns octets into frames; after a Fault nothing comes out any more.
+    """Turns bytes into frames; after a Fault nothing comes out any more.
 
     Attributes:
         replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
@@ -315,10 +315,10 @@ class Decoder:
         """The stream begins with ``handshakes`` handshake messages (a server: 2, a client: 1)."""
         self._limits = limits
         self._handshakes = handshakes
-        self._payload_max = limits.integer("frame-payload-octets")
-        self._properties_max = limits.integer("properties-octets")
+        self._payload_max = limits.integer("frame-payload-bytes")
+        self._properties_max = limits.integer("properties-bytes")
         self._gathered = FrameBuffer()
-        self._expected = 0  # do not look again before this many octets are buffered
+        self._expected = 0  # do not look again before this many bytes are buffered
         self._ended = False
         self.more = False
         self.replaced = 0
@@ -327,7 +327,7 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        return self._gathered.octets
+        return self._gathered.nbytes
 
     def end(self) -> None:
         self._ended = True
@@ -345,8 +345,8 @@ class Decoder:
         if self._ended:
             return []
         gathered = self._gathered
-        if gathered.octets:
-            if gathered.octets + len(data) < self._expected:
+        if gathered.nbytes:
+            if gathered.nbytes + len(data) < self._expected:
                 gathered.add(data)
                 return []
             data = b"".join((*gathered.taken(), data))
@@ -364,20 +364,20 @@ class Decoder:
                 if position < len(data):
                     position = self._frame(data, position, frames)
         except _Incomplete as rest:
-            self._expected = rest.octets
+            self._expected = rest.nbytes
             gathered.add(data[position:])
         except (_Broken, BadText) as fault:
             self.end()
             reason = fault.reason if isinstance(fault, _Broken) else PROTOCOL_ERROR
-            octets = bytes(data[position : position + 32])
-            frames.append(Fault(reason, str(fault), octets))
+            raw = bytes(data[position : position + 32])
+            frames.append(Fault(reason, str(fault), raw))
         return frames
 
-    def _limited(self, octets: int, limit: str) -> int:
-        if octets > self._limits[limit]:
+    def _limited(self, nbytes: int, limit: str) -> int:
+        if nbytes > self._limits[limit]:
             allowed = f"{limit} allows {self._limits.integer(limit)}"
-            raise _Broken(f"{octets} octets, {allowed}", LIMIT_EXCEEDED)
-        return octets
+            raise _Broken(f"{nbytes} bytes, {allowed}", LIMIT_EXCEEDED)
+        return nbytes
 
     def _opening(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
         """A handshake message, or an ERROR frame in its place (``MM-17``); where it ends."""
@@ -385,8 +385,8 @@ class Decoder:
             return self._frame(data, start, frames)
         position = start + 4
         _need(data, start, position)
-        major, minor, flags, octets = data[start:position]
-        identity_end = position + octets
+        major, minor, flags, nbytes = data[start:position]
+        identity_end = position + nbytes
         _need(data, start, identity_end)
         try:
             identity = data[position:identity_end].decode("ascii")
@@ -396,14 +396,14 @@ class Decoder:
         lists = []
         for _ in ("required", "optional"):
             _need(data, start, position + 2)
-            octets = _short(data, position)
-            if octets > EXTENSION_LIST_OCTETS:
-                raise _Broken(f"{octets} octets of extensions", LIMIT_EXCEEDED)
+            nbytes = _short(data, position)
+            if nbytes > EXTENSION_LIST_BYTES:
+                raise _Broken(f"{nbytes} bytes of extensions", LIMIT_EXCEEDED)
             position += 2
-            _need(data, start, position + octets)
-            text = data[position : position + octets]
+            _need(data, start, position + nbytes)
+            text = data[position : position + nbytes]
             lists.append(read_extensions(text, EXTENSION_NAMES))
-            position += octets
+            position += nbytes
         frames.append(Handshake(major, minor, identity, lists[0], lists[1], flags))
         self._handshakes -= 1
         return position
@@ -423,7 +423,7 @@ class Decoder:
         last_size = 0  # of the message before, as long as it is worth while to look for equals
         alike = 0  # messages since the last change of address
         address, destination, text = self._last_address
-        address_octets = len(address)
+        address_bytes = len(address)
         payload_max, end = self._payload_max, len(data)
         unpack_start = _START.unpack_from
         try:
@@ -438,8 +438,8 @@ class Decoder:
                         properties += [text] * alike
                         alike = 0
                     address, destination, text = self._last_address
-                    address_octets = len(address)
-                at += address_octets
+                    address_bytes = len(address)
+                at += address_bytes
                 if not flags:
                     stop = at + data[at] + 1
                     at += 1
@@ -468,8 +468,8 @@ class Decoder:
             destinations += [destination] * alike
             properties += [text] * alike
         if sequences:
-            octets = position - begin
-            frames.append(Messages(sequences, destinations, properties, payloads, octets))
+            nbytes = position - begin
+            frames.append(Messages(sequences, destinations, properties, payloads, nbytes))
         return position
 
     @staticmethod
@@ -511,9 +511,9 @@ class Decoder:
         lengths = start + 1 + data[start]
         if lengths + 2 > end:
             return False
-        octets = _short(data, lengths)
-        stop = lengths + 2 + octets
-        if octets > self._properties_max or stop > end:
+        nbytes = _short(data, lengths)
+        stop = lengths + 2 + nbytes
+        if nbytes > self._properties_max or stop > end:
             return False
         name = data[start + 1 : lengths]
         try:
@@ -537,9 +537,9 @@ class Decoder:
             raise _Broken(f"CONTINUED on flags {flags:#04x}: only messages have parts")
         position = start + (2 if kind == EXTENSION else 1)
         at = _sized_at(data, start, position, flags)
-        octets = self._limited(_size(data, position, flags), "command-octets")
-        _need(data, start, at + octets)
-        payload = data[at : at + octets]
+        nbytes = self._limited(_size(data, position, flags), "command-bytes")
+        _need(data, start, at + nbytes)
+        payload = data[at : at + nbytes]
         if kind == COMMAND:
             frames.append(Command(*read_command(payload)))
         elif kind == EXTENSION:
@@ -548,7 +548,7 @@ class Decoder:
             text = payload.decode("utf-8", "replace")
             self.replaced += text.count("\ufffd") > payload.count(b"\xef\xbf\xbd")
             frames.append(Error(text))
-        return at + octets
+        return at + nbytes
 
     def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
         """Return a MESSAGE frame that the fast loop left: continued, cut or too long."""
@@ -556,10 +556,10 @@ class Decoder:
         _need(data, start, start + 4)
         lengths = start + 4 + data[start + 3]
         _need(data, start, lengths + 2)
-        octets = self._limited(_short(data, lengths), "properties-octets")
-        position = lengths + 2 + octets
+        nbytes = self._limited(_short(data, lengths), "properties-bytes")
+        position = lengths + 2 + nbytes
         at = _sized_at(data, start, position, flags)
-        size = self._limited(_size(data, position, flags), "frame-payload-octets")
+        size = self._limited(_size(data, position, flags), "frame-payload-bytes")
         _need(data, start, at + size)
         self._address(data, start + 3)
         _, destination, text = self._last_address
@@ -568,8 +568,8 @@ class Decoder:
 
 
 @lru_cache(256)
-def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
-    return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
+def _alike_layout(head_bytes: int, payload_bytes: int, rows: int) -> struct.Struct:
+    return struct.Struct(">" + f"xH{head_bytes}s{payload_bytes}s" * rows)
 
 
 def _need(data: bytes, start: int, stop: int) -> None:

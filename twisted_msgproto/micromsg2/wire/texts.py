@@ -63,11 +63,11 @@ def check_field(text: str, what: str) -> str:
     return text
 
 
-def _ascii(octets: bytes, what: str) -> str:
+def _ascii(data: bytes, what: str) -> str:
     try:
-        return octets.decode("ascii")
+        return data.decode("ascii")
     except UnicodeDecodeError:
-        raise BadText(f"{what} is not ASCII: {shown(octets)}") from None
+        raise BadText(f"{what} is not ASCII: {shown(data)}") from None
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def read_value(text: str) -> Value:
     """A FILTER_VALUE as it stands on the wire.
 
     Never fails: what is neither N, D nor T is untyped text (``MM-22``), percent-decoded as a whole.
-    Octets that are no UTF-8 after decoding become U+FFFD.
+    Bytes that are no UTF-8 after decoding become U+FFFD.
     """
     prefix, rest = text[:1], text[1:]
     if prefix == "T":
@@ -160,13 +160,13 @@ NO_PROPERTIES: Final[Properties] = {}
 Writable = Value | str | int | float | Decimal | datetime
 
 
-def read_properties(octets: bytes) -> dict[str, Value]:
+def read_properties(data: bytes) -> dict[str, Value]:
     """Read ``key:value;key:value;`` (``MM-22``); a repeated key keeps its last value.
 
     Lenient: underscores in keys, a missing last ``;``, empty items.
     """
     properties = {}
-    for item in _ascii(octets, "properties").split(";"):
+    for item in _ascii(data, "properties").split(";"):
         if not item:
             continue
         key, colon, text = item.partition(":")
@@ -178,15 +178,15 @@ def read_properties(octets: bytes) -> dict[str, Value]:
     return properties
 
 
-SHORT_OCTETS: Final = 512
+SHORT_BYTES: Final = 512
 SHORT_TEXTS: Final = 512
 """Texts of properties up to this length are remembered with what they say, so many of them.
 
 All connections share them: what one of them sends fills no memory while it is silent.
 """
 
-PAIR_OCTETS: Final = 200
-"""A property that was read weighs this many octets, beside its value as text: the objects that it
+PAIR_BYTES: Final = 200
+"""A property that was read weighs this many bytes, beside its value as text: the objects that it
 is made of.
 """
 
@@ -195,7 +195,7 @@ class Parsed(NamedTuple):
     """What a text of properties says.
 
     ``fields`` are the values as text, ``untyped`` counts those without a type, ``weight`` is how
-    many octets of memory all this takes: up to 60 times those of the text.
+    many bytes of memory all this takes: up to 60 times those of the text.
     """
 
     properties: Properties
@@ -207,18 +207,18 @@ class Parsed(NamedTuple):
 NOTHING_SAID: Final = Parsed(NO_PROPERTIES, {}, 0, 0)
 
 
-def parse_properties(octets: bytes) -> Parsed:
+def parse_properties(data: bytes) -> Parsed:
     """Return what properties say, like :func:`read_properties`; short texts are read once."""
-    if not octets:
+    if not data:
         return NOTHING_SAID
-    return _short(octets) if len(octets) <= SHORT_OCTETS else _all_said(octets)
+    return _short(data) if len(data) <= SHORT_BYTES else _all_said(data)
 
 
-def _all_said(octets: bytes) -> Parsed:
-    properties = read_properties(octets)
+def _all_said(data: bytes) -> Parsed:
+    properties = read_properties(data)
     fields = {key: value.text for key, value in properties.items()}
     untyped = sum(not value.typed for value in properties.values())
-    weight = PAIR_OCTETS * len(fields) + sum(map(getsizeof, fields.values()))
+    weight = PAIR_BYTES * len(fields) + sum(map(getsizeof, fields.values()))
     return Parsed(properties, fields, untyped, weight)
 
 
@@ -226,7 +226,7 @@ _short = lru_cache(SHORT_TEXTS)(_all_said)
 
 
 def write_properties(properties: Mapping[str, Writable]) -> bytes:
-    """Return the octets of ``properties`` (``MM-22``); BadText for a key that is no FIELD."""
+    """Return the bytes of ``properties`` (``MM-22``); BadText for a key that is no FIELD."""
     return "".join(
         f"{check_field(key, 'property name')}:{write_value(value)};"
         for key, value in properties.items()
@@ -247,26 +247,26 @@ class Offer:
         return write_extensions([self]).decode("ascii")
 
 
-USUAL_OCTETS: Final = 512
+USUAL_BYTES: Final = 512
 USUAL_LISTS: Final = 64
 """Lists up to this length are remembered, so many of them: most peers offer the same, and ten
 thousand sessions then share what was agreed.
 """
 
 
-def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
+def read_extensions(data: bytes, names_max: int) -> tuple[Offer, ...]:
     """Return an extension list (``MM-08``).
 
     Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
     ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
     more than ``names_max`` names (``MM-32``).
     """
-    return _usual(octets, names_max) if len(octets) <= USUAL_OCTETS else _parsed(octets, names_max)
+    return _usual(data, names_max) if len(data) <= USUAL_BYTES else _parsed(data, names_max)
 
 
-def _parsed(octets: bytes, names_max: int) -> tuple[Offer, ...]:
+def _parsed(data: bytes, names_max: int) -> tuple[Offer, ...]:
     offers: dict[str, Offer] = {}
-    for item in _ascii(octets, "extension list").split(";"):
+    for item in _ascii(data, "extension list").split(";"):
         if not item:
             continue
         if len(offers) == names_max:
@@ -313,9 +313,9 @@ def write_extensions(offers: Sequence[Offer]) -> bytes:
 # Commands ---------------------------------------------------------------------------------------
 
 
-def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
+def read_command(data: bytes) -> tuple[str, dict[str, str]]:
     """Name and parameters of a COMMAND (``MM-15``), names in lower case (``MM-25``)."""
-    name, _, rest = _ascii(octets, "command").partition(";")
+    name, _, rest = _ascii(data, "command").partition(";")
     return check_field(name.lower(), "command name"), _read_pairs(rest.rstrip(";"), "=")
 
 
@@ -399,8 +399,8 @@ class Condition:
         return f"{self.key}{self.operator}{write_value(self.value)}"
 
 
-CONDITION_OCTETS: Final = 300
-"""A condition weighs this many octets beside its texts: the objects that it is made of."""
+CONDITION_BYTES: Final = 300
+"""A condition weighs this many bytes beside its texts: the objects that it is made of."""
 
 
 class Filter:
@@ -412,7 +412,7 @@ class Filter:
     Attributes:
         conditions: all of them.
         searches: how many of them search within a text, which takes the longer the longer it is.
-        weight: how many octets of memory they take.
+        weight: how many bytes of memory they take.
     """
 
     __slots__ = ("_checks", "conditions", "searches", "weight")
@@ -425,7 +425,7 @@ class Filter:
         )
         self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
         self.weight = sum(
-            CONDITION_OCTETS + getsizeof(condition.key) + getsizeof(condition.value.text)
+            CONDITION_BYTES + getsizeof(condition.key) + getsizeof(condition.value.text)
             for condition in self.conditions
         )
 

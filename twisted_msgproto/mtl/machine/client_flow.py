@@ -42,7 +42,7 @@ from ..wire import data
 from ..wire.data import (
     PING,
     PONG,
-    SEQUENCE_OCTETS,
+    SEQUENCE_BYTES,
     Confirm,
     Content,
     DataCommand,
@@ -152,7 +152,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._liveness = limits["liveness"]
         self._timeout = limits["request-timeout"] * limits.integer("request-tries")
         self._waiting_max = limits.integer("waiting")
-        self._octets_max = limits.integer("content-octets")
+        self._bytes_max = limits.integer("content-bytes")
         self._renewals_max = limits.integer("renewals")
         self._renewals = 0  # in a row, in which nothing was answered that waits for an answer
         self._machine = Machine(CLIENT_FLOW, ClientFlowState.LOST)
@@ -257,7 +257,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         """Send contents (resource, encoded properties, body); their numbers, in order.
 
         Those above the window wait.  Raises LimitExceeded when too many wait already or one is
-        above ``content-octets``, and ValueError for what is no resource's name; nothing is sent
+        above ``content-bytes``, and ValueError for what is no resource's name; nothing is sent
         then.
         """
         if self.reads:
@@ -265,13 +265,13 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         new: list[_Sent] = []
         for resource, properties, body in contents:
             if type(body) is not bytes:
-                body = _octets(body)
+                body = _bytes(body)
             name = data.encode_name(resource)
-            header = SEQUENCE_OCTETS + len(name) + len(properties or EMPTY)
-            if max(header, len(body)) > self._octets_max:
+            header = SEQUENCE_BYTES + len(name) + len(properties or EMPTY)
+            if max(header, len(body)) > self._bytes_max:
                 raise LimitExceeded(
-                    f"a content of {len(body)} octets, with {header} of properties and names; "
-                    f"a frame has at most {self._octets_max}"
+                    f"a content of {len(body)} bytes, with {header} of properties and names; "
+                    f"a frame has at most {self._bytes_max}"
                 )
             new.append(_Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body))
         if len(self._waiting) + len(new) > self._waiting_max + self._window.room:
@@ -412,7 +412,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             return
         if self.state is not ClientFlowState.OPEN:
             return
-        if len(header) < data.SEQUENCE_OCTETS:
+        if len(header) < data.SEQUENCE_BYTES:
             self._lose("a content came without its sequence", events)
             return
         (sequence,) = data.read_sequence(header)
@@ -647,8 +647,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     }
 
 
-def _octets(body: object) -> bytes:
-    """A body that is not ``bytes`` as it is now; TypeError for what is no octets."""
+def _bytes(body: object) -> bytes:
+    """A body that is not ``bytes`` as it is now; TypeError for what is no bytes."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise TypeError(f"a body is bytes, not {type(body).__name__}")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.control import LEASE_RESOURCES
-from ..wire.data import CONTENT_HEADER_OCTETS_MIN, PING, PONG, SEQUENCE_OCTETS, IllFormed
+from ..wire.data import CONTENT_HEADER_BYTES_MIN, PING, PONG, SEQUENCE_BYTES, IllFormed
 from ..wire.fields import EMPTY
 from .flows import (
     NAMES_REMEMBERED,
@@ -166,7 +166,7 @@ class DataFlows(Sessions):
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
             flow.names.clear()
-        flow.session.kept.remove(flow.octets + flow.grant.octets)
+        flow.session.kept.remove(flow.nbytes + flow.grant.nbytes)
         self._end_if_left(flow.session)
 
     def _end_if_left(self, session: Session) -> None:
@@ -184,7 +184,7 @@ class DataFlows(Sessions):
     def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
         """Follow one Content of a writer: this is the hot path (``MT-18``)."""
         size = len(header)
-        end = 10 + header[9] if size >= CONTENT_HEADER_OCTETS_MIN else size
+        end = 10 + header[9] if size >= CONTENT_HEADER_BYTES_MIN else size
         if size < end + 4:
             raise IllFormed("header-length", "the header ends within its fields")
         (sequence,) = data.read_sequence(header)
@@ -236,7 +236,7 @@ class DataFlows(Sessions):
         flow.heard_at = self._now
         if not flow.grant.confirm:
             return
-        if len(header) < SEQUENCE_OCTETS:
+        if len(header) < SEQUENCE_BYTES:
             self.counters["flows_broken"] += 1
             self._end_flow(flow)
             return
@@ -259,15 +259,15 @@ class DataFlows(Sessions):
             return 403
         if not (grant.resources or self._may(grant.session, False, resource)):
             return 403
-        kept, octets = flow.session.kept, name_weight(resource)
+        kept, nbytes = flow.session.kept, name_weight(resource)
         if len(flow.names) >= NAMES_REMEMBERED:
             flow.names.clear()
-            kept.remove(flow.octets)
-            flow.octets = 0
+            kept.remove(flow.nbytes)
+            flow.nbytes = 0
         # Where too much is kept it is looked at again for each content.
-        if kept.take(octets):
+        if kept.take(nbytes):
             flow.names[encoded] = resource
-            flow.octets += octets
+            flow.nbytes += nbytes
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
@@ -294,10 +294,10 @@ class DataFlows(Sessions):
         if not sequences:
             return
         count = len(sequences)
-        octets = sum(map(len, bodies)) + sum(map(len, flow.properties))
-        octets += count * CONTENT_HEADER_OCTETS_MIN
+        nbytes = sum(map(len, bodies)) + sum(map(len, flow.properties))
+        nbytes += count * CONTENT_HEADER_BYTES_MIN
         self.counters["contents"] += count
-        self.counters["octets"] += octets
+        self.counters["bytes"] += nbytes
         flow.session.heard_at = self._now
         profile = flow.grant.profile
         envelopes = None
@@ -325,7 +325,7 @@ class DataFlows(Sessions):
                         resources,
                         texts,
                         bodies,
-                        octets,
+                        nbytes,
                         envelopes,
                     )
                 )
@@ -459,7 +459,7 @@ class DataFlows(Sessions):
                         self._end_failed(flow, error)
                         return
                     del flow.summoned[command.resource]
-                    flow.octets -= name_weight(command.resource)
+                    flow.nbytes -= name_weight(command.resource)
                     flow.session.kept.remove(name_weight(command.resource))
                 self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
             case data.Confirm() | data.Reject():
@@ -483,7 +483,7 @@ class DataFlows(Sessions):
         """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
         flow.commands.append(command.sequence)
         resource, profile = command.resource, flow.grant.profile
-        octets = name_weight(resource)
+        nbytes = name_weight(resource)
         covered = bool(resource) and self._ask(False, flow.grant.covers, resource)
         try:
             refused = (
@@ -491,7 +491,7 @@ class DataFlows(Sessions):
                 or not covered
                 or not (flow.grant.resources or self._may(flow.session, True, resource))
                 or len(flow.summoned) >= LEASE_RESOURCES
-                or not self._may_keep(flow.session, octets, "resource")
+                or not self._may_keep(flow.session, nbytes, "resource")
                 or not profile.summon(flow, resource)
             )
         except Exception as error:
@@ -504,8 +504,8 @@ class DataFlows(Sessions):
             self._respond(flow.peer, flow, command.sequence, 400)
             return
         flow.summoned[resource] = data.encode_name(resource)
-        flow.octets += octets
-        flow.session.kept.add(octets)
+        flow.nbytes += nbytes
+        flow.session.kept.add(nbytes)
         self._respond(flow.peer, flow, command.sequence, 200)
         self._offer(flow)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from ...core.kept import KEPT_WEIGHT_OCTETS, Keeping
+from ...core.kept import KEPT_WEIGHT_BYTES, Keeping
 from ...core.machine import Machine
 from ...core.window import ReceiveWindow
 from ..terms import SESSION, FlowState, SessionState
@@ -25,10 +25,10 @@ from ..wire import data
 # ── Connections ───────────────────────────────────────────────────────────────────────────────────
 
 
-SERIAL_OCTETS: Final = 8
+SERIAL_BYTES: Final = 8
 
-AUTOMATIC_OCTETS: Final = 5
-"""Of an identity that a ROUTER has made up; its first octet is 0."""
+AUTOMATIC_BYTES: Final = 5
+"""Of an identity that a ROUTER has made up; its first byte is 0."""
 
 
 class Peer(NamedTuple):
@@ -47,12 +47,12 @@ UNKNOWN: Final = Peer()
 
 
 def connection_name(identity: bytes, serial: int) -> bytes:
-    return identity + serial.to_bytes(SERIAL_OCTETS, "big")
+    return identity + serial.to_bytes(SERIAL_BYTES, "big")
 
 
 def is_automatic(name: bytes) -> bool:
     """The connection's identity is one that a ROUTER makes up."""
-    return len(name) == AUTOMATIC_OCTETS + SERIAL_OCTETS and name[0] == 0
+    return len(name) == AUTOMATIC_BYTES + SERIAL_BYTES and name[0] == 0
 
 
 # ── Profiles ────────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +101,7 @@ class Profile:
         """There is such a resource; else a lease for it gets 404 (``MT-10``)."""
         return self.only_resource is None or resource == self.only_resource
 
-    def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
+    def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:
         """One more content may come; else it is refused.  Only asked where ``bounded``."""
         return True
 
@@ -182,20 +182,20 @@ COMMANDS_REMEMBERED: Final = 256
 NAMES_REMEMBERED: Final = 1024
 """Resources of a writer whose names were looked at already."""
 
-LEASED_NAME_OCTETS: Final = 96
+LEASED_NAME_BYTES: Final = 96
 """Python needs this much for a string without characters, and for its place."""
 
-CHARACTER_OCTETS: Final = 4
+CHARACTER_BYTES: Final = 4
 """Python needs up to this much memory for each character of a name."""
 
 
 def name_weight(name: str) -> int:
-    return KEPT_WEIGHT_OCTETS + (CHARACTER_OCTETS + 1) * len(name)
+    return KEPT_WEIGHT_BYTES + (CHARACTER_BYTES + 1) * len(name)
 
 
 def lease_weight(resources: Sequence[str]) -> int:
-    octets = KEPT_WEIGHT_OCTETS + LEASED_NAME_OCTETS * len(resources)
-    return octets + CHARACTER_OCTETS * sum(map(len, resources))
+    nbytes = KEPT_WEIGHT_BYTES + LEASED_NAME_BYTES * len(resources)
+    return nbytes + CHARACTER_BYTES * sum(map(len, resources))
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +203,7 @@ class LeaseGrant:
     """A data lease: who may do what with it (``MT-11``).
 
     ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one that
-    was selected when it was given.  Its session keeps ``octets`` for it, until its flow ends.
+    was selected when it was given.  Its session keeps ``nbytes`` for it, until its flow ends.
     """
 
     token: str
@@ -213,7 +213,7 @@ class LeaseGrant:
     resources: tuple[str, ...]
     confirm: bool
     expires_at: float
-    octets: int
+    nbytes: int
 
     def covers(self, resource: str) -> bool:
         """This resource is among those of the lease and the profile has it."""
@@ -248,7 +248,7 @@ class Flow:
         peer: the data connection; never shown to anybody.
         commands: sequences of the last commands, which a Response may still be on its way for.
         address: the network address behind it; "" if it is not known.
-        octets: what the session keeps for the names of the flow.
+        bytes: what the session keeps for the names of the flow.
     """
 
     peer: bytes
@@ -258,7 +258,7 @@ class Flow:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
     address: str = ""
-    octets: int = 0
+    nbytes: int = 0
 
     @property
     def session(self) -> Session:
@@ -519,7 +519,7 @@ class ContentReceived:
     resources: list[str]
     texts: list[dict[str, str] | None]
     bodies: list[bytes]
-    octets: int
+    nbytes: int
     envelopes: list[bytes | None] | None = None
 
 

@@ -59,7 +59,7 @@ class Server(DataFlows):
     ) -> None:
         """Make a broker.
 
-        ``random(n)`` returns n octets that nobody can foresee.  ``mechanisms`` empty: clients need
+        ``random(n)`` returns n bytes that nobody can foresee.  ``mechanisms`` empty: clients need
         not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
         what clients may do: it is asked for each lease's resources, and where a lease is for all,
         for each that is summoned or written to.  ``every`` bounds what the sessions of the process

@@ -58,7 +58,7 @@ from .flows import (
     lease_weight,
 )
 
-TOKEN_OCTETS: Final = 20
+TOKEN_BYTES: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
 
 
@@ -335,10 +335,10 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 raise Invalid(403, f"not allowed to {what} {resource}")
         if len(session.grants) + len(session.flows) >= SESSION_LEASES:
             raise Invalid(403, "too many leases")
-        octets = lease_weight(request.resources)
-        if not self._may_keep(session, octets, "lease"):
+        nbytes = lease_weight(request.resources)
+        if not self._may_keep(session, nbytes, "lease"):
             raise Invalid(403, f"too many leases: {KEPT_LIMIT}")
-        token = self._random(TOKEN_OCTETS).hex()
+        token = self._random(TOKEN_BYTES).hex()
         grant = LeaseGrant(
             token,
             session,
@@ -347,15 +347,15 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             request.resources,
             request.confirm == "full",
             self._now + LEASE_SECONDS,
-            octets,
+            nbytes,
         )
-        session.kept.add(octets)
+        session.kept.add(nbytes)
         self._leases[token] = session.grants[token] = grant
         self.deadlines.set(grant, grant.expires_at)
         self._answer(session, 202, port=self.data_port, lease=token)
 
-    def _may_keep(self, session: Session, octets: int, what: str) -> bool:
-        if session.kept.fits(octets):
+    def _may_keep(self, session: Session, nbytes: int, what: str) -> bool:
+        if session.kept.fits(nbytes):
             return True
         self._events.append(KeptTooMuch(what))
         return False
@@ -432,7 +432,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         for token, grant in session.grants.items():
             del self._leases[token]
             self.deadlines.clear(grant)
-            session.kept.remove(grant.octets)
+            session.kept.remove(grant.nbytes)
         session.grants.clear()
         for flow in list(session.flows.values()):
             self._end_flow(flow)
@@ -479,5 +479,5 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     def _end_unused(self, grant: LeaseGrant) -> None:
         del self._leases[grant.token], grant.session.grants[grant.token]
-        grant.session.kept.remove(grant.octets)
+        grant.session.kept.remove(grant.nbytes)
         self.counters["leases_unused"] += 1

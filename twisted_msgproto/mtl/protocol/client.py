@@ -83,14 +83,14 @@ class ControlLink(ClientLink):
         self._renewals: dict[FlowLink, Any] = {}
         self._trouble = ""  # of the control socket that was dropped last
         self._bounds = Bounds(
-            self.limits.integer("content-octets"),
+            self.limits.integer("content-bytes"),
             # Flows bound what they send by themselves: nothing is thrown away here.
             unread_messages=1 << 40,
-            unread_octets=1 << 60,
+            unread_bytes=1 << 60,
             unread_seconds=1e9,
             received_messages=messages_within(
-                self.limits.integer("peer-octets"),
-                self.limits.integer("content-octets"),
+                self.limits.integer("peer-bytes"),
+                self.limits.integer("content-bytes"),
                 PEER_MESSAGES_MAX,
             ),
         )
@@ -550,7 +550,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
                 lambda writer: writer.send(resource, body, properties)
             ),
             seconds=self._seconds,
-            octets=len(body),
+            nbytes=len(body),
         )
 
     @property

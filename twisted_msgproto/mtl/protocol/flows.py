@@ -131,12 +131,12 @@ class Owner(Protocol):
 UNREAD_TIMES: Final = 2
 """A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
 
-CONTENT_WEIGHT_OCTETS: Final = 256
-"""A content that waits needs these octets beside its own."""
+CONTENT_WEIGHT_BYTES: Final = 256
+"""A content that waits needs these bytes beside its own."""
 
 
 def _weigh(content: Received) -> int:
-    return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
+    return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_BYTES
 
 
 class FlowLink(Link):
@@ -384,7 +384,7 @@ class ReaderLink(FlowLink):
         self._hook = received
         self.backlog: Backlog[Received] = Backlog(self._taken, _weigh)
         self._backlog_max = self.factory.limits.integer("backlog")
-        self._octets_max = self.factory.limits.integer("backlog-octets")
+        self._bytes_max = self.factory.limits.integer("backlog-bytes")
 
     def _contents(self, event: ContentsReceived) -> None:
         rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
@@ -401,9 +401,9 @@ class ReaderLink(FlowLink):
     @property
     def _share(self) -> float:
         backlog = self.backlog
-        return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
+        return max(len(backlog) / self._backlog_max, backlog.nbytes / self._bytes_max)
 
-    def _taken(self, content: Received, octets: int) -> None:
+    def _taken(self, content: Received, nbytes: int) -> None:
         if self._share <= 0.5 and not self._gone:
             self._control.resume("backlog")
 
@@ -483,7 +483,7 @@ class MtlReader(MtlFlow):
 
     Iteration ends with the flow, after what had come: it stops when the flow was closed, and raises
     what has ended it else.  Cancelling a step, as a time-out does, loses no content.  Any number
-    may iterate; each content goes to one of them.  When ``backlog`` contents or ``backlog-octets``
+    may iterate; each content goes to one of them.  When ``backlog`` contents or ``backlog-bytes``
     wait to be taken the socket is not read until half of them are.
     """
 
@@ -560,7 +560,7 @@ class MtlWriter(MtlFlow):
         waits, with ConnectionClosed when the flow has ended, and with ValueError for a name or
         properties that cannot be written.
 
-        A content above ``content-octets`` is not sent: LimitExceeded.  Where the server's own limit
+        A content above ``content-bytes`` is not sent: LimitExceeded.  Where the server's own limit
         is lower it ends the connection each time; after ``renewals`` of these the flow ends with
         TimedOut.
 

@@ -316,7 +316,7 @@ class BrokerLink(SessionLink):
             session.name,
             server.clientId,
             len(event.sequences),
-            event.octets,
+            event.nbytes,
             message_id=event.sequences,
             destination=event.resources,
             fields=[shared if texts is None else {**texts, **shared} for texts in event.texts],
@@ -337,7 +337,7 @@ class BrokerLink(SessionLink):
     def _stepped(self, step: sasl.Challenge | sasl.Authenticated, session: Session) -> None:
         now = self._now()
         if isinstance(step, sasl.Challenge):
-            self.machine.challenge(session, step.octets, now)
+            self.machine.challenge(session, step.nbytes, now)
             self._settle()
             return
         self._authenticator.forget(session)

@@ -47,7 +47,7 @@ from ..zeromq.sockets import Sockets
 from ..zeromq.unfinished import EveryUnfinished
 from .link import PROTOCOL, BrokerLink, SocketPair
 
-CONTROL_OCTETS_OVER_JSON: Final = 1024
+CONTROL_BYTES_OVER_JSON: Final = 1024
 """What a control frame may have above the JSON limit, so that too large a body gets its 400."""
 
 CONTROL_MESSAGES: Final = 16
@@ -186,7 +186,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
         that its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
-        PLAIN there.  ``random(n)`` gives n octets that nobody foresees, ``sockets(clock)`` makes
+        PLAIN there.  ``random(n)`` gives n bytes that nobody foresees, ``sockets(clock)`` makes
         the sockets.  ``queueFull`` says what happens to a full queue: its writers ``wait``, or its
         oldest contents go to the dead letters (``dead-letter``).  ``queues`` has the queues, and is
         shared with other servers; by default the server has its own.  They are in ``space``; None:
@@ -336,24 +336,24 @@ class MtlServerFactory(MsgprotoServerFactory):
             "unread": self._unread,
             "curve": self._curve is not None,
         }
-        content_octets = limits.integer("content-octets")
+        content_bytes = limits.integer("content-bytes")
         bounds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
         }
-        peer_octets = limits.integer("peer-octets")
-        json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
+        peer_bytes = limits.integer("peer-bytes")
+        json_bytes = limits.integer("json-bytes") + CONTROL_BYTES_OVER_JSON
         if data is None:
-            content_octets = max(content_octets, json_octets)
+            content_bytes = max(content_bytes, json_bytes)
         data_bounds = Bounds(
-            content_octets, messages_within(peer_octets, content_octets, PEER_MESSAGES), **bounds
+            content_bytes, messages_within(peer_bytes, content_bytes, PEER_MESSAGES), **bounds
         )
         if data is None:
             self._control = self._data = sockets.router(
                 partial(link.arrived, Channel.SHARED),
                 data_bounds,
                 blocked=link.blocked,
-                endless=partial(self._endless, "content-octets"),
+                endless=partial(self._endless, "content-bytes"),
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
@@ -361,15 +361,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             self._control = sockets.router(
                 partial(link.arrived, Channel.CONTROL),
-                Bounds(json_octets, CONTROL_MESSAGES, unread_messages=100, **bounds),
-                endless=partial(self._endless, "json-octets"),
+                Bounds(json_bytes, CONTROL_MESSAGES, unread_messages=100, **bounds),
+                endless=partial(self._endless, "json-bytes"),
                 **options,
             )
             self._data = sockets.router(
                 partial(link.arrived, Channel.DATA),
                 data_bounds,
                 blocked=link.blocked,
-                endless=partial(self._endless, "content-octets"),
+                endless=partial(self._endless, "content-bytes"),
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
@@ -405,33 +405,33 @@ class MtlServerFactory(MsgprotoServerFactory):
         told = f"{address or 'a client'}: not let in: {text}"
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
 
-    def _endless(self, limit: str, address: str, octets: int) -> None:
+    def _endless(self, limit: str, address: str, nbytes: int) -> None:
         self._tellCutOff(
-            "endless-message", limit, address, octets, "of a message that has not ended"
+            "endless-message", limit, address, nbytes, "of a message that has not ended"
         )
 
-    def _made_room(self, address: str, octets: int) -> None:
+    def _made_room(self, address: str, nbytes: int) -> None:
         self._tellCutOff(
             "endless-message",
-            "process-held-octets",
+            "process-held-bytes",
             address,
-            octets,
+            nbytes,
             "of memory for a message that has not ended",
         )
 
-    def _unread(self, address: str, octets: int) -> None:
+    def _unread(self, address: str, nbytes: int) -> None:
         self.counters["peers_lost"] += 1
-        self._tellCutOff("unread", "process-held-octets", address, octets, "that it has not read")
+        self._tellCutOff("unread", "process-held-bytes", address, nbytes, "that it has not read")
 
-    def _tellCutOff(self, reason: str, limit: str, address: str, octets: int, what: str) -> None:
+    def _tellCutOff(self, reason: str, limit: str, address: str, nbytes: int, what: str) -> None:
         self.countFault(reason, limit)
         self.writeOf(
             log,
             address,
-            "{address}: cut off: {octets} octets {what} ({limit} is {most})",
+            "{address}: cut off: {nbytes} bytes {what} ({limit} is {most})",
             reason=reason,
             address=address,
-            octets=octets,
+            nbytes=nbytes,
             what=what,
             limit=limit,
             most=self.limits.integer(limit),

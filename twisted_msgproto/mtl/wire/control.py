@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from ...core.limits import Limit, Limits
 from ...core.strict_json import JsonRefused, NotJson, parse_json
-from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
+from .data import SHORT_STRING_BYTES_MAX, IllFormed, decode_name
 
 LIMITS: Final = (
-    Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
+    Limit("json-bytes", 64 << 10, "bytes", "of a control request's or reply's JSON body", 64),
 )
 """Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
 
@@ -34,8 +34,8 @@ PROTOCOL_VERSION: Final = 1
 ENVELOPE_FRAMES_MAX: Final = 5
 """Identity, envelope, command and body are 8 frames at most (``MT-01``, ``MT-12``)."""
 
-ENVELOPE_OCTETS_MAX: Final = 255
-"""Octets of one frame of an envelope: ZeroMQ's identities have no more, and REQ's request ids have
+ENVELOPE_BYTES_MAX: Final = 255
+"""Bytes of one frame of an envelope: ZeroMQ's identities have no more, and REQ's request ids have
 four.  A session keeps its last envelope."""
 
 STATUS: Final[Mapping[int, str]] = {
@@ -130,24 +130,24 @@ def split_envelope(frames: Sequence[bytes]) -> int:
         raise IllFormed("frames", f"{len(frames)} frames are no request")
     if frames[count - 1] or b"" in frames[: count - 1]:
         raise IllFormed("frames", "not exactly two frames after the first empty one")
-    if any(len(frame) > ENVELOPE_OCTETS_MAX for frame in frames[:count]):
-        raise IllFormed("envelope", f"a frame of more than {ENVELOPE_OCTETS_MAX} octets")
+    if any(len(frame) > ENVELOPE_BYTES_MAX for frame in frames[:count]):
+        raise IllFormed("envelope", f"a frame of more than {ENVELOPE_BYTES_MAX} bytes")
     return count
 
 
 def parse_command(frame: bytes) -> str:
     """A command's name in lower case; raises IllFormed for what is no text (``MT-04``)."""
     if len(frame) > 255:
-        raise IllFormed("command", "a command's name of more than 255 octets")
+        raise IllFormed("command", "a command's name of more than 255 bytes")
     return decode_name(frame).lower()
 
 
-def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
+def parse_body(data: bytes, limits: Limits) -> dict[str, Any]:
     """Return a body's object; raises IllFormed for no JSON and Invalid for JSON we refuse
     (``MT-02``).
     """
     try:
-        body = parse_json(octets, limits.integer("json-octets"), JSON_DEPTH)
+        body = parse_json(data, limits.integer("json-bytes"), JSON_DEPTH)
     except NotJson as error:
         raise IllFormed("json", str(error)) from None
     except JsonRefused as error:
@@ -211,12 +211,12 @@ def _base64(text: str) -> bytes:
         raise Invalid(400, "response is no base64") from None
 
 
-def encode_base64(octets: bytes) -> str:
-    return base64.b64encode(octets).decode("ascii")
+def encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def decode_challenge(text: object) -> bytes:
-    """Return the octets of a challenge; raises IllFormed for what is no base64."""
+    """Return the bytes of a challenge; raises IllFormed for what is no base64."""
     try:
         return _base64(text) if type(text) is str else _base64("*")
     except Invalid:
@@ -238,13 +238,13 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
 
 def _check_name(name: str, what: str) -> None:
     """It is a short string: it stands in every row that comes of it (``MT-22``, ``MT-29``)."""
-    octets = name.encode("utf-8")
+    data = name.encode("utf-8")
     try:
-        decode_name(octets)
+        decode_name(data)
     except IllFormed as error:
         raise Invalid(400, str(error)) from None
-    if len(octets) > SHORT_STRING_OCTETS_MAX:
-        raise Invalid(400, f"{what} has at most {SHORT_STRING_OCTETS_MAX} octets")
+    if len(data) > SHORT_STRING_BYTES_MAX:
+        raise Invalid(400, f"{what} has at most {SHORT_STRING_BYTES_MAX} bytes")
 
 
 def encode_request(request: Request) -> list[bytes]:

@@ -1,6 +1,6 @@
 """The data flow's commands have a header frame and a body frame (``MT-13``, ``MT-14``, ``MT-22``).
 
-A header is one octet for the type and then the fields of that type::
+A header is one byte for the type and then the fields of that type::
 
     1 Lease     sequence, lease                  6 Confirm  sequence, multiple
     2 Response  sequence            body: code   7 Reject   sequence, multiple, recycle
@@ -8,8 +8,8 @@ A header is one octet for the type and then the fields of that type::
     4 Dismiss   sequence, resource               9 Pong
     5 Content   sequence, resource, properties   body: the content
 
-A sequence is 64 bits unsigned, a name is a short string (one octet for its length, then UTF-8
-without control characters), a boolean is an octet of 0 or 1.
+A sequence is 64 bits unsigned, a name is a short string (one byte for its length, then UTF-8
+without control characters), a boolean is a byte of 0 or 1.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Final
 from . import fields
 
 SEQUENCE_MAX: Final = (1 << 64) - 1
-SHORT_STRING_OCTETS_MAX: Final = 255
+SHORT_STRING_BYTES_MAX: Final = 255
 
 CONTENT_TYPE: Final = 5
-SEQUENCE_OCTETS: Final = 9
+SEQUENCE_BYTES: Final = 9
 """A header has this form up to the end of its sequence."""
 
-CONTENT_HEADER_OCTETS_MIN: Final = 14
+CONTENT_HEADER_BYTES_MIN: Final = 14
 """These are type, sequence, the length of an empty resource, and an empty table."""
 
 _SEQUENCE: Final = struct.Struct(">xQ")
 read_sequence: Final = _SEQUENCE.unpack_from
-"""This reads ``(sequence,)`` of a header of at least nine octets."""
+"""This reads ``(sequence,)`` of a header of at least nine bytes."""
 
 _CONTROL_CHARACTER: Final = re.compile("[\0-\x1f\x7f-\x9f]")
 
@@ -124,7 +124,7 @@ COMMANDS: Final[tuple[type, ...]] = (
 PING: Final = [b"\x08", b""]
 PONG: Final = [b"\x09", b""]
 
-_FIXED_OCTETS: Final = {2: 9, 6: 10, 7: 11, 8: 1, 9: 1}
+_FIXED_BYTES: Final = {2: 9, 6: 10, 7: 11, 8: 1, 9: 1}
 
 
 def decode(header: bytes, body: bytes) -> DataCommand:
@@ -135,9 +135,9 @@ def decode(header: bytes, body: bytes) -> DataCommand:
     kind = header[0] if header else 0
     if not 1 <= kind <= 9:
         raise IllFormed("type", f"no such type of command: {kind}")
-    octets = _FIXED_OCTETS.get(kind)
-    if octets is not None and len(header) != octets:
-        raise IllFormed("header-length", f"a header of type {kind} has {octets} octets")
+    nbytes = _FIXED_BYTES.get(kind)
+    if nbytes is not None and len(header) != nbytes:
+        raise IllFormed("header-length", f"a header of type {kind} has {nbytes} bytes")
     if kind >= 8:
         return Ping() if kind == 8 else Pong()
     if len(header) < 10 and kind != 2:
@@ -156,15 +156,15 @@ def decode(header: bytes, body: bytes) -> DataCommand:
     if kind == CONTENT_TYPE:
         return Content(sequence, name, decode_properties(header[end:])[0], body)
     if len(header) != end:
-        raise IllFormed("header-length", "octets after the header's last field")
+        raise IllFormed("header-length", "bytes after the header's last field")
     named: DataCommand = COMMANDS[kind - 1](sequence, name)
     return named
 
 
-def decode_name(octets: bytes) -> str:
+def decode_name(data: bytes) -> str:
     """Return the text of a short string; raises IllFormed (``MT-22``)."""
     try:
-        text = octets.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise IllFormed("string", "a name is not UTF-8") from None
     if _CONTROL_CHARACTER.search(text):
@@ -172,20 +172,20 @@ def decode_name(octets: bytes) -> str:
     return text
 
 
-def decode_properties(octets: bytes) -> tuple[bytes, dict[str, str] | None]:
+def decode_properties(data: bytes) -> tuple[bytes, dict[str, str] | None]:
     """The table as it came and its texts (None: it is empty); raises IllFormed (``MT-23``)."""
-    if octets == fields.EMPTY:
+    if data == fields.EMPTY:
         return fields.EMPTY, None
     try:
-        return octets, fields.as_texts(octets)
+        return data, fields.as_texts(data)
     except fields.IllFormedTable as error:
         raise IllFormed("properties", str(error)) from None
 
 
-def _boolean(octet: int) -> bool:
-    if octet > 1:
-        raise IllFormed("boolean", f"a boolean of {octet}")
-    return octet == 1
+def _boolean(byte: int) -> bool:
+    if byte > 1:
+        raise IllFormed("boolean", f"a boolean of {byte}")
+    return byte == 1
 
 
 def _code(body: bytes) -> int:
@@ -223,10 +223,10 @@ def encode_name(text: str) -> bytes:
     """Return ``text`` as a short string; raise ValueError for what is none (``MT-22``)."""
     if _CONTROL_CHARACTER.search(text):
         raise ValueError(f"a control character in {text!r}")
-    octets = text.encode("utf-8")
-    if len(octets) > SHORT_STRING_OCTETS_MAX:
-        raise ValueError(f"a name has at most {SHORT_STRING_OCTETS_MAX} octets, not {len(octets)}")
-    return bytes([len(octets)]) + octets
+    nbytes = text.encode("utf-8")
+    if len(nbytes) > SHORT_STRING_BYTES_MAX:
+        raise ValueError(f"a name has at most {SHORT_STRING_BYTES_MAX} bytes, not {len(nbytes)}")
+    return bytes([len(nbytes)]) + nbytes
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:

@@ -1,12 +1,12 @@
 """Field tables are the properties of a Content (``MT-23``).
 
 The protocol's text leaves them open; all its other words are AMQP 0-9-1's, so its field table is
-ours.  A table is a 32-bit length and then fields: a short string for the name, one octet for the
+ours.  A table is a 32-bit length and then fields: a short string for the name, one byte for the
 type, the value.  The letters are those that the widely deployed brokers use (``s`` is a 16-bit
 integer and ``l`` a signed 64-bit one there)::
 
     t boolean   b B 8 bits   s U u 16 bits   I i 32 bits   l L 64 bits signed   f d floats
-    D decimal   S text   x octets   T time   A array   F table   V nothing
+    D decimal   S text   x bytes   T time   A array   F table   V nothing
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FieldValue = (
 
 
 class IllFormedTable(ValueError):
-    """The octets are no field table, or one above a limit."""
+    """The bytes are no field table, or one above a limit."""
 
 
 _FIXED: Final[dict[int, struct.Struct]] = {
@@ -45,35 +45,35 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 }  # fmt: skip
 
 
-def decode_table(octets: bytes) -> dict[str, Any]:
-    """Return the fields of a table that fills ``octets``; of a name that stands twice the last
+def decode_table(data: bytes) -> dict[str, Any]:
+    """Return the fields of a table that fills ``nbytes``; of a name that stands twice the last
     value.
 
     Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
     Raises IllFormedTable.
     """
-    if len(octets) - 4 != int.from_bytes(octets[:4], "big"):
-        raise IllFormedTable("the table's length is not that of its octets")
-    reader = _Reading(octets)
+    if len(data) - 4 != int.from_bytes(data[:4], "big"):
+        raise IllFormedTable("the table's length is not that of its bytes")
+    reader = _Reading(data)
     try:
-        return reader.table(4, len(octets), 1)
+        return reader.table(4, len(data), 1)
     except (struct.error, IndexError):
         raise IllFormedTable("the table ends within a field") from None
 
 
 class _Reading:
-    def __init__(self, octets: bytes) -> None:
-        self.octets = octets
+    def __init__(self, data: bytes) -> None:
+        self.nbytes = data
         self.count = 0
 
     def table(self, at: int, end: int, depth: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         while at < end:
-            name_end = at + 1 + self.octets[at]
+            name_end = at + 1 + self.nbytes[at]
             if name_end >= end:
                 raise IllFormedTable("the table ends within a name")
             try:
-                name = self.octets[at + 1 : name_end].decode("utf-8")
+                name = self.nbytes[at + 1 : name_end].decode("utf-8")
             except UnicodeDecodeError:
                 raise IllFormedTable("a name is not UTF-8") from None
             fields[name], at = self.value(name_end, end, depth)
@@ -91,19 +91,19 @@ class _Reading:
         self.count += 1
         if self.count > FIELDS_MAX:
             raise IllFormedTable(f"more than {FIELDS_MAX} fields")
-        octets, letter = self.octets, self.octets[at]
+        data, letter = self.nbytes, self.nbytes[at]
         at += 1
         value: Any
         fixed = _FIXED.get(letter)
         if fixed is not None:
-            (value,), stop = fixed.unpack_from(octets, at), at + fixed.size
+            (value,), stop = fixed.unpack_from(data, at), at + fixed.size
         elif letter in b"SxAF":
             start = at + 4
-            stop = start + int.from_bytes(octets[at:start], "big")
+            stop = start + int.from_bytes(data[at:start], "big")
             if letter == 0x53:
-                value = octets[start:stop].decode("utf-8", "replace")
+                value = data[start:stop].decode("utf-8", "replace")
             elif letter == 0x78:
-                value = octets[start:stop]
+                value = data[start:stop]
             elif depth >= DEPTH_MAX:
                 raise IllFormedTable(f"deeper than {DEPTH_MAX}")
             elif letter == 0x41:
@@ -111,14 +111,14 @@ class _Reading:
             else:
                 value = self.table(start, stop, depth + 1)
         elif letter == 0x74:
-            if octets[at] > 1:
-                raise IllFormedTable(f"a boolean of {octets[at]}")
-            value, stop = octets[at] == 1, at + 1
+            if data[at] > 1:
+                raise IllFormedTable(f"a boolean of {data[at]}")
+            value, stop = data[at] == 1, at + 1
         elif letter == 0x44:
-            digits = int.from_bytes(octets[at + 1 : at + 5], "big", signed=True)
-            value, stop = Decimal(digits).scaleb(-octets[at]), at + 5
+            digits = int.from_bytes(data[at + 1 : at + 5], "big", signed=True)
+            value, stop = Decimal(digits).scaleb(-data[at]), at + 5
         elif letter == 0x54:
-            value, stop = _time(int.from_bytes(octets[at : at + 8], "big")), at + 8
+            value, stop = _time(int.from_bytes(data[at : at + 8], "big")), at + 8
         elif letter == 0x56:
             value, stop = None, at
         else:
@@ -136,7 +136,7 @@ def _time(seconds: int) -> datetime | int:
 
 
 def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
-    """Return ``fields`` as octets, length included.
+    """Return ``fields`` as bytes, length included.
 
     Integers have 32 bits where they fit and else 64 (signed); other types are as the table above
     says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
@@ -174,15 +174,15 @@ class _Writing:
 
 
 def encode_name(name: str) -> bytes:
-    """A field's name as a short string; ValueError above 255 octets."""
-    octets = name.encode("utf-8")
-    if len(octets) > 255:
-        raise ValueError(f"a field's name has at most 255 octets, not {len(octets)}")
-    return bytes([len(octets)]) + octets
+    """A field's name as a short string; ValueError above 255 bytes."""
+    nbytes = name.encode("utf-8")
+    if len(nbytes) > 255:
+        raise ValueError(f"a field's name has at most 255 bytes, not {len(nbytes)}")
+    return bytes([len(nbytes)]) + nbytes
 
 
-def _with_length(octets: bytes) -> bytes:
-    return len(octets).to_bytes(4, "big") + octets
+def _with_length(nbytes: bytes) -> bytes:
+    return len(nbytes).to_bytes(4, "big") + nbytes
 
 
 def _integer(value: int) -> bytes:
@@ -220,7 +220,7 @@ _ENCODERS: Final[tuple[tuple[type, Callable[[Any], bytes]], ...]] = (
 
 
 def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
-    """An encoded table with one more field at its end; the octets before it stay as they are.
+    """An encoded table with one more field at its end; the bytes before it stay as they are.
 
     ValueError if it has as many fields as it may have.
     """
@@ -235,7 +235,7 @@ def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
 def as_text(value: FieldValue) -> str:
     """Return a field's value for the table's ``fields`` column: text as it is, else JSON text.
 
-    Octets become base64 and times ISO 8601, both as JSON strings.
+    Bytes become base64 and times ISO 8601, both as JSON strings.
     """
     return value if isinstance(value, str) else json.dumps(value, default=_json_value)
 

@@ -78,7 +78,7 @@ def data_beside(control: Sequence[str], data: str) -> list[str]:
 
 
 ZAP_DOMAIN: Final = b"mtl"
-KEY_TEXT_OCTETS: Final = 40
+KEY_TEXT_BYTES: Final = 40
 
 
 class CurveServer(NamedTuple):
@@ -168,7 +168,7 @@ def read_authorized_keys(path: str) -> dict[bytes, str]:
     for line in _read(path).splitlines():
         words = line.split(maxsplit=1)
         # Z85 may hold a "#": only one at a line's beginning or after a blank is a comment.
-        if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_OCTETS):
+        if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_BYTES):
             name = words[1].partition(" #")[0].strip() if len(words) > 1 else ""
             key = _key(words[0], path)
             keys[key] = name or words[0]
@@ -187,25 +187,25 @@ def _read(path: str) -> str:
 
 
 def _key(text: str, path: str) -> bytes:
-    octets = text.encode()
+    data = text.encode()
     try:
-        zmq.curve_public(octets)
+        zmq.curve_public(data)
     except (zmq.ZMQError, ValueError, AssertionError):
         raise ConfigurationError(f"{path}: no key of 40 characters in Z85") from None
-    return octets
+    return data
 
 
 # ── Bounds ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def messages_within(octets: int, frame_octets: int, most: int) -> int:
-    """Return how many messages, ``most`` at most, weigh at most ``octets``; one in any case."""
-    return max(1, min(most, octets // frame_octets))
+def messages_within(nbytes: int, frame_bytes: int, most: int) -> int:
+    """Return how many messages, ``most`` at most, weigh at most ``nbytes``; one in any case."""
+    return max(1, min(most, nbytes // frame_bytes))
 
 
 @dataclass(slots=True)
 class Bounds:
-    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds.
+    """What bounds a socket: bytes of a frame, what a peer may leave unread, times in seconds.
 
     libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
     for each direction, are no more than may have the largest frame each.  ``received_messages``
@@ -213,10 +213,10 @@ class Bounds:
     not).
     """
 
-    frame_octets: int
+    frame_bytes: int
     peer_messages: int = 1000
     unread_messages: int = 10_000
-    unread_octets: int = 16 << 20
+    unread_bytes: int = 16 << 20
     unread_seconds: float = 30.0
     handshake_seconds: float = 10.0
     received_messages: int | None = None

@@ -22,13 +22,13 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...core.reasons import cannot_listen
 from ...net.hooks import run_on
-from ...net.memory import OctetBudget
-from ..machine.flows import SERIAL_OCTETS, Peer, connection_name
+from ...net.memory import ByteBudget
+from ..machine.flows import SERIAL_BYTES, Peer, connection_name
 from . import Bounds
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .unfinished import (
-    CURVE_OCTETS,
-    FRAME_OCTETS,
+    CURVE_BYTES,
+    FRAME_BYTES,
     Backlog,
     EveryUnfinished,
     SendBacklog,
@@ -56,12 +56,12 @@ def guarded(hook: Callable[..., object], *arguments: Any) -> None:
 READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
 
-READ_OCTETS_PER_TURN: Final = 4 << 20
-"""After this many octets a turn reads no further message, either."""
+READ_BYTES_PER_TURN: Final = 4 << 20
+"""After this many bytes a turn reads no further message, either."""
 
 HEADER_WEIGHT: Final = 64
 REQUEST_WEIGHT: Final = 16
-"""What an octet which is to be parsed counts among those of a turn.
+"""What a byte which is to be parsed counts among those of a turn.
 
 Measured: one of a header, with its field table, takes up to 0.5 µs, one of a request's JSON up to
 0.14 µs.  So a turn reads 64 KiB of the one kind, or 256 KiB of the other.
@@ -84,7 +84,7 @@ socket; so peers are tried whenever it was read, too.
 RETRIES_PER_TURN: Final = 64
 """Peers that are tried when the socket was read, those first that wait for their turn longest."""
 
-KERNEL_OCTETS: Final = 256 << 10
+KERNEL_BYTES: Final = 256 << 10
 """What the kernel is asked to hold of a connection each way; Linux takes twice as much."""
 
 
@@ -117,7 +117,7 @@ class Bounded:
 
         ``received(messages)``, of a ROUTER ``received(messages, peers)``, is called once for each
         read.  ``lost(peer)``: the peer left too much unread; ``blocked(peer, full)``: much waits
-        for it (a tenth of the messages that may, half of the octets), or nothing any more.
+        for it (a tenth of the messages that may, half of the bytes), or nothing any more.
         ``prepare(connection)`` sets more options of its ``socket`` before anything is connected.
         """
         self._received = received
@@ -131,9 +131,9 @@ class Bounded:
         self.highWaterMark = bounds.peer_messages
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
-        socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
-        socket.set(zmq.RCVBUF, KERNEL_OCTETS)
-        socket.set(zmq.SNDBUF, KERNEL_OCTETS)
+        socket.set(zmq.MAXMSGSIZE, bounds.frame_bytes)
+        socket.set(zmq.RCVBUF, KERNEL_BYTES)
+        socket.set(zmq.SNDBUF, KERNEL_BYTES)
         if bounds.received_messages is not None:
             socket.set(zmq.RCVHWM, bounds.received_messages)
         if self.socketType == zmq.ROUTER:
@@ -188,12 +188,12 @@ class Bounded:
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
-        socket, flags, octets = self.socket, zmq.NOBLOCK, 0
+        socket, flags, nbytes = self.socket, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
         if self._within and not self._throwAway():
             return True
         try:
-            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+            while len(messages) < READS_PER_TURN and nbytes < READ_BYTES_PER_TURN:
                 parts = [receive(flags)]
                 while option(zmq.RCVMORE):
                     if len(parts) == FRAMES_KEPT:
@@ -202,7 +202,7 @@ class Bounded:
                         return True
                     parts.append(receive(flags))
                 messages.append(parts)
-                octets += sum(map(len, parts))
+                nbytes += sum(map(len, parts))
         except zmq.Again:
             return False
         return True
@@ -272,15 +272,15 @@ class Bounded:
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:
         backlog.messages.append(parts)
-        backlog.octets += sum(map(len, parts))
+        backlog.nbytes += sum(map(len, parts))
         bounds = self._bounds
-        messages, octets = len(backlog.messages), backlog.octets
-        if messages > bounds.unread_messages or octets > bounds.unread_octets:
+        messages, nbytes = len(backlog.messages), backlog.nbytes
+        if messages > bounds.unread_messages or nbytes > bounds.unread_bytes:
             self._giveUp(peer)
             return
         if self._retry is None:
             self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
-        full = messages > bounds.unread_messages // 10 or octets > bounds.unread_octets // 2
+        full = messages > bounds.unread_messages // 10 or nbytes > bounds.unread_bytes // 2
         if full and not backlog.full:
             backlog.full = True
             self._blocked(peer, True)
@@ -308,7 +308,7 @@ class Bounded:
             for _ in range(READS_PER_TURN):
                 if not messages or not self._sent(peer, messages[0]):
                     break
-                backlog.octets -= sum(map(len, messages.popleft()))
+                backlog.nbytes -= sum(map(len, messages.popleft()))
                 backlog.since = now
                 some = True
             if self._backlogs.get(peer) is not backlog:
@@ -356,7 +356,7 @@ libzmq's thread tells of an end a moment before it hands over the last messages 
 IPV4_MAPPED: Final = "::ffff:"
 """What an address begins with where a socket listens for both kinds, and this is one of IPv4."""
 
-NO_SERIAL: Final = bytes(SERIAL_OCTETS)
+NO_SERIAL: Final = bytes(SERIAL_BYTES)
 """At the end of a name: the connection has no serial (inproc), so nobody tells of its end."""
 
 Routed = Callable[[list[list[bytes]], Mapping[bytes, Peer]], None]
@@ -390,23 +390,23 @@ class Routing:
         connections: Connections,
         leaving: Callable[[bytes], None] = lambda peer: None,
         left: Callable[[list[bytes]], None] = lambda peers: None,
-        endless: Callable[[str, int], None] = lambda host, octets: None,
+        endless: Callable[[str, int], None] = lambda host, nbytes: None,
         every: EveryUnfinished,
-        made_room: Callable[[str, int], None] = lambda host, octets: None,
+        made_room: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
-        budget: OctetBudget | None = None,
-        unread: Callable[[str, int], None] = lambda host, octets: None,
+        budget: ByteBudget | None = None,
+        unread: Callable[[str, int], None] = lambda host, nbytes: None,
         curve: bool = False,
         **options: Any,
     ) -> None:
         """As :class:`Bounded`, and how connections end.
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
-        ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
-        so much of a message came which did not end; ``made_room(host, octets)``: because
+        ``left(peers)``: that was all.  ``endless(host, bytes)``: a connection was cut off, because
+        so much of a message came which did not end; ``made_room(host, bytes)``: because
         ``every`` unfinished message together are too much, of which those of a ``trusted(name)``
-        weigh their octets only; ``unread(host, octets)``: because it did not read these
-        octets, and all hold too much by ``budget``, which counts them.  ``curve``: connections
+        weigh their bytes only; ``unread(host, bytes)``: because it did not read these
+        bytes, and all hold too much by ``budget``, which counts them.  ``curve``: connections
         have CURVE.
         """
         self._connections = connections
@@ -422,20 +422,20 @@ class Routing:
             every, bounds, endless, self._readSoon, made_room=made_room, trusted=trusted
         )
         self._tellUnread = unread
-        self._frame_octets = FRAME_OCTETS + (CURVE_OCTETS if curve else 0)  # beside its own
+        self._frame_bytes = FRAME_BYTES + (CURVE_BYTES if curve else 0)  # beside its own
         self._unread: dict[bytes, SendBacklog] = {}  # by name, of connections that stand
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
         self._sendBacklogs = SendBacklogs(
-            factory.reactor, budget or OctetBudget(), self._backlogs, self._cutOff
+            factory.reactor, budget or ByteBudget(), self._backlogs, self._cutOff
         )
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
-        socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
+        socket, names, flags, nbytes = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
         if self._within and not self._throwAway():
             return True
         try:
-            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+            while len(messages) < READS_PER_TURN and nbytes < READ_BYTES_PER_TURN:
                 identity = receive(flags)
                 # As a frame it knows its connection; the others are cheaper without.
                 frame = receive(flags, False)
@@ -443,15 +443,15 @@ class Routing:
                 if frame.more:
                     parts.append(receive(flags))
                     while option(zmq.RCVMORE):
-                        octets += len(parts[-1])
+                        nbytes += len(parts[-1])
                         if len(parts) == FRAMES_KEPT:
-                            self._within, octets = True, READ_OCTETS_PER_TURN
+                            self._within, nbytes = True, READ_BYTES_PER_TURN
                             break
                         parts.append(receive(flags))
                 body = len(parts[-1])
-                octets += len(parts[1]) * HEADER_WEIGHT + body
+                nbytes += len(parts[1]) * HEADER_WEIGHT + body
                 if len(parts) > 3:
-                    octets += body * REQUEST_WEIGHT
+                    nbytes += body * REQUEST_WEIGHT
                 serial = told(frame, PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
@@ -501,10 +501,10 @@ class Routing:
         if unread is not None:
             self._sendBacklogs.forget(unread)
 
-    def _cutOff(self, peer: SendBacklog, octets: int) -> None:
+    def _cutOff(self, peer: SendBacklog, nbytes: int) -> None:
         """End a connection for what its peer has not read; the monitor tells when it has ended."""
         self._forget(peer.name)
-        self.unfinished.end(peer.descriptor, octets, self._tellUnread)
+        self.unfinished.end(peer.descriptor, nbytes, self._tellUnread)
 
     def _waited(self) -> None:
         self._waiting = None
@@ -539,7 +539,7 @@ class Routing:
         frames = parts[1:]
         sent: bool = super()._sent(peer, [identity, *frames])  # type: ignore[misc]
         if sent and unread is not None:
-            unread.passed += sum(map(len, frames)) + len(frames) * self._frame_octets
+            unread.passed += sum(map(len, frames)) + len(frames) * self._frame_bytes
         return sent
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:

@@ -42,8 +42,8 @@ def silent_seconds(descriptor: int) -> float | None:
     None if something of ours is not acknowledged by it, or where the system does not tell.
     """
     with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        octets = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
-        unacknowledged, milliseconds = TCP_INFO.unpack(octets)
+        data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        unacknowledged, milliseconds = TCP_INFO.unpack(data)
         return None if unacknowledged else float(milliseconds / 1e3)
     return None
 
@@ -63,7 +63,7 @@ def shut_down(
 ) -> bool:
     """Shut down the TCP connection with this host, and port; return whether it still existed.
 
-    libzmq still reads the octets that came before, up to 2 MiB; ``at_once`` discards them.
+    libzmq still reads the bytes that came before, up to 2 MiB; ``at_once`` discards them.
     """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.
@@ -76,7 +76,7 @@ def shut_down(
 
 
 def waiting_in(descriptor: int) -> int | None:
-    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
+    """Return how many bytes wait in the kernel to be read; None if there is no such connection."""
     with suppress(OSError):
         found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
         return found
@@ -87,12 +87,12 @@ def throw_away(connection: socket.socket) -> None:
     """Throw away what waits to be read from a TCP connection after its end.
 
     Linux accepts nothing more for it.  One call reads everything: between two of them libzmq's
-    thread could read the octets behind a gap.  With MSG_TRUNC Linux copies nothing.
+    thread could read the bytes behind a gap.  With MSG_TRUNC Linux copies nothing.
     """
     if sys.platform == "linux":
-        octets = waiting_in(connection.fileno())
+        nbytes = waiting_in(connection.fileno())
         with suppress(OSError):
-            connection.recv(octets or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
+            connection.recv(nbytes or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
 
 
 def address_of(connection: socket.socket) -> str:

@@ -110,7 +110,7 @@ class Watched:
         self.unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
-    def _cutOff(self, host: str, octets: int) -> None:
+    def _cutOff(self, host: str, nbytes: int) -> None:
         self._endless = True
 
     def _deliver(self, messages: list[list[bytes]]) -> None:

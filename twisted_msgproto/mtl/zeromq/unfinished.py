@@ -3,8 +3,8 @@
 libzmq does not bound how many frames one message has, and hands over nothing of it before its last
 frame has come.  So each connection is looked at in turn: what libzmq has taken from the kernel
 since its last whole message, which was not there when the ROUTER had been read to its end, is
-unfinished.  Octets are not memory: a frame of two octets on the wire needs 64.  Who has opened a
-flow is taken at its word; the octets of others weigh as much as they may need.  Only TCP on Linux
+unfinished.  Bytes are not memory: a frame of two bytes on the wire needs 64.  Who has opened a
+flow is taken at its word; the bytes of others weigh as much as they may need.  Only TCP on Linux
 tells what came: connections of ipc, and those on other systems, are not watched.
 
 :class:`SendBacklogs` bounds what libzmq holds for peers that do not read: what was passed to libzmq
@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import zmq
 
-from ...net.memory import OctetBudget
+from ...net.memory import ByteBudget
 from . import Bounds
 from .connections import EVENT, shut_down, standing, waiting_in
 
@@ -39,29 +39,29 @@ IDLE_LOOKS_PER_TURN: Final = 100
 a processor."""
 
 SHARE: Final = 0.5
-"""All unfinished messages may weigh this share of ``process-held-octets``."""
+"""All unfinished messages may weigh this share of ``process-held-bytes``."""
 
 FRAME_TIMES: Final = 32
-"""The smallest frame has two octets on the wire and needs 64 in memory."""
+"""The smallest frame has two bytes on the wire and needs 64 in memory."""
 
-BUFFER_OCTETS: Final = 20 << 10
+BUFFER_BYTES: Final = 20 << 10
 """A small frame that was read alone keeps the buffer of 18.5 KB into which libzmq has read it."""
 
-FEW_OCTETS: Final = 512
+FEW_BYTES: Final = 512
 """So little needs no more than an idle connection does, and is not asked about."""
 
 LARGE_FRAMES: Final = 2
 """Frames of a message of ours which may be as large as a frame may be: the header and the body."""
 
-SLACK_OCTETS: Final = 64 << 10
+SLACK_BYTES: Final = 64 << 10
 """What comes beside an honest message at most: the hand-shake, small frames, the overhead of CURVE
 and of ZMTP for each frame, and what libzmq has read and not decoded yet (8 KiB)."""
 
 HEARTBEAT_RATE: Final = 512.0
-"""Octets a second that heartbeats of ZMTP may have: twelve a second with CURVE, 56 without."""
+"""Bytes a second that heartbeats of ZMTP may have: twelve a second with CURVE, 56 without."""
 
 PONG_SHORTER: Final = 2
-"""Octets by which the answer to a heartbeat, which is a segment of its own, is shorter than it."""
+"""Bytes by which the answer to a heartbeat, which is a segment of its own, is shorter than it."""
 
 ROUNDS: Final = 2
 """A ROUTER reads from all connections in turn.  After so many rounds one of which nothing was read
@@ -72,7 +72,7 @@ ACTIVATION_READS: Final = 1000
 at least after every 100."""
 
 TCP_INFO: Final = struct.Struct("=120xQQ16xII")
-"""From Linux's ``tcp_info``: octets that the other end has acknowledged, octets that came, and
+"""From Linux's ``tcp_info``: bytes that the other end has acknowledged, bytes that came, and
 segments with data that came and that were sent."""
 
 NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
@@ -80,7 +80,7 @@ NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
 NAME: Final = itemgetter(0)
 
 
-class Octets(NamedTuple):
+class Bytes(NamedTuple):
     received: int
     acknowledged: int
     segments: int
@@ -88,7 +88,7 @@ class Octets(NamedTuple):
     """Segments with data have come this often; libzmq reads once for each, and for each 8 KiB."""
 
 
-def octets_of(descriptor: int) -> Octets | None:
+def bytes_of(descriptor: int) -> Bytes | None:
     """Return what has come through a TCP connection; None where the system does not tell."""
     with suppress(OSError, AttributeError, struct.error):
         # Not a copy of the descriptor, which would take twice as long; it is never closed here.
@@ -98,11 +98,11 @@ def octets_of(descriptor: int) -> Octets | None:
         finally:
             connection.detach()
         acknowledged, received, pieces, segments = TCP_INFO.unpack(told)
-        return Octets(received, acknowledged, segments, pieces)
+        return Bytes(received, acknowledged, segments, pieces)
     return None
 
 
-NOTHING: Final = Octets(0, 0, 0)
+NOTHING: Final = Bytes(0, 0, 0)
 
 
 class Seen:
@@ -113,14 +113,14 @@ class Seen:
         name: of the connection; empty before its first whole message.
         heard: a whole message of it was read since the last look at it.
         many: it has sent a message with more frames than any of ours has.
-        came: octets that had come at the last look.
+        came: bytes that had come at the last look.
         mark: what had come at the look after its last whole message; nothing before the first one.
-        waited: octets of these that the kernel still had.
+        waited: bytes of these that the kernel still had.
         since: when that look was, or when it was accepted, in seconds of the clock.
-        noted: octets that libzmq had taken since then at an earlier look, and how far the ROUTER
+        noted: bytes that libzmq had taken since then at an earlier look, and how far the ROUTER
             had read at it; None before there were any.
         trusted: it had a flow at the last look.
-        weight: octets of memory that its unfinished message may need.
+        weight: bytes of memory that its unfinished message may need.
     """
 
     __slots__ = (
@@ -144,10 +144,10 @@ class EveryUnfinished:
 
     Attributes:
         moved: something has come in this round.
-        weight: octets of memory that all unfinished messages may need.
+        weight: bytes of memory that all unfinished messages may need.
     """
 
-    def __init__(self, clock: Any, budget: OctetBudget | None = None) -> None:
+    def __init__(self, clock: Any, budget: ByteBudget | None = None) -> None:
         """``budget`` has the bound; None: there is none."""
         self._clock = clock
         self._budget = budget
@@ -159,7 +159,7 @@ class EveryUnfinished:
         self.weight = 0
 
     @classmethod
-    def of(cls, budget: OctetBudget, clock: Any) -> EveryUnfinished:
+    def of(cls, budget: ByteBudget, clock: Any) -> EveryUnfinished:
         """Return the object that all servers with this budget share."""
         found: EveryUnfinished = budget.shared.setdefault(cls, cls(clock, budget))
         return found
@@ -222,8 +222,8 @@ class Unfinished:
     all messages that libzmq may hold for a peer count, too.
 
     Attributes:
-        largest: octets that an honest peer may have sent of a message, with what comes beside it.
-        held: octets that libzmq may hold of an honest peer whose messages nobody reads.
+        largest: bytes that an honest peer may have sent of a message, with what comes beside it.
+        held: bytes that libzmq may hold of an honest peer whose messages nobody reads.
     """
 
     def __init__(
@@ -232,28 +232,28 @@ class Unfinished:
         bounds: Bounds,
         cut_off: Callable[[str, int], None],
         read_soon: Callable[[], None],
-        octets: Callable[[int], Octets | None] = octets_of,
+        nbytes: Callable[[int], Bytes | None] = bytes_of,
         waiting: Callable[[int], int | None] = waiting_in,
         *,
-        made_room: Callable[[str, int], None] = lambda host, octets: None,
+        made_room: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
     ) -> None:
-        """``every`` looks; ``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called
+        """``every`` looks; ``bounds`` are those of the ROUTER; ``cut_off(host, bytes)`` is called
         with what came; ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
-        ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
+        ``nbytes`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, bytes)``
         is called for a connection that is cut off because all together weigh too much;
         ``trusted(name)`` tells whether a connection may have large messages.
         """
-        message = LARGE_FRAMES * bounds.frame_octets
-        self.largest = message + SLACK_OCTETS
+        message = LARGE_FRAMES * bounds.frame_bytes
+        self.largest = message + SLACK_BYTES
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
-        self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
+        self.held = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
         self._every = every
         self._made_room = made_room
         self._trusted = trusted
         self._cut_off = cut_off
         self._read_soon = read_soon
-        self._octets = octets
+        self._bytes = nbytes
         self._waiting = waiting
         self.descriptors: dict[int, Seen] = {}
         self._names: dict[bytes, Seen] = {}  # connections that stand and were read from
@@ -325,7 +325,7 @@ class Unfinished:
 
     def look_at(self, descriptor: int) -> None:
         seen = self.descriptors.get(descriptor)
-        now = None if seen is None else self._octets(descriptor)
+        now = None if seen is None else self._bytes(descriptor)
         if seen is None or now is None:
             return
         if seen.heard and not seen.many:
@@ -339,11 +339,11 @@ class Unfinished:
         self._every.moved |= now.received != seen.came
         seen.came = now.received
         came = now.received - seen.mark.received + seen.waited
-        if came > FEW_OCTETS:
+        if came > FEW_BYTES:
             came -= self._heartbeats(now, seen)
-        if came > FEW_OCTETS:
+        if came > FEW_BYTES:
             came -= self._waiting(descriptor) or 0
-        if came <= FEW_OCTETS:
+        if came <= FEW_BYTES:
             seen.noted = None
             self._weigh(seen, 0)
             return
@@ -356,7 +356,7 @@ class Unfinished:
         seen.trusted = not seen.many and self._trusted(seen.name)
         if not seen.trusted:
             pieces = min(now.pieces - seen.mark.pieces, came)
-            self._weigh(seen, FRAME_TIMES * came + BUFFER_OCTETS * pieces)
+            self._weigh(seen, FRAME_TIMES * came + BUFFER_BYTES * pieces)
         elif begun:
             self._weigh(seen, came)
         if begun or noted is None:
@@ -372,14 +372,14 @@ class Unfinished:
         seen = self.descriptors[descriptor]
         self._cut(descriptor, seen, seen.weight, self._made_room)
 
-    def end(self, descriptor: int, octets: int, told: Callable[[str, int], None]) -> None:
-        """End this connection for these octets; if it stands, ``told(host, octets)`` is called."""
+    def end(self, descriptor: int, nbytes: int, told: Callable[[str, int], None]) -> None:
+        """End this connection for these bytes; if it stands, ``told(host, bytes)`` is called."""
         seen = self.descriptors.get(descriptor)
         if seen is not None:
-            self._cut(descriptor, seen, octets, told)
+            self._cut(descriptor, seen, nbytes, told)
 
-    def _heartbeats(self, now: Octets, seen: Seen) -> int:
-        """Return how many octets may be heartbeats: they are answered, and they are few."""
+    def _heartbeats(self, now: Bytes, seen: Seen) -> int:
+        """Return how many bytes may be heartbeats: they are answered, and they are few."""
         acknowledged = now.acknowledged - seen.mark.acknowledged
         segments = now.segments - seen.mark.segments
         few = int(HEARTBEAT_RATE * (self._every.seconds() - seen.since))
@@ -391,23 +391,23 @@ class Unfinished:
         return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
 
     def _cut(
-        self, descriptor: int, seen: Seen, octets: int, told: Callable[[str, int], None]
+        self, descriptor: int, seen: Seen, nbytes: int, told: Callable[[str, int], None]
     ) -> None:
         self._forget(descriptor)
         if not self.descriptors:
             self._every.leave(self)
         if shut_down(descriptor, seen.peer, at_once=True):
-            told(seen.peer[0], octets)
+            told(seen.peer[0], nbytes)
 
 
 # ── What peers do not read ────────────────────────────────────────────────────────────────────────
 
 
-STEP_OCTETS: Final = 64 << 10
+STEP_BYTES: Final = 64 << 10
 """A peer may have this much unread without being counted, in libzmq and outside; after this much
 more the system is asked again, which needs 2 µs."""
 
-PASSED_OCTETS: Final = 8 << 20
+PASSED_BYTES: Final = 8 << 20
 """libzmq holds about this much for one peer while all peers together hold much: one content."""
 
 MUCH_SHARE: Final = 0.5
@@ -419,26 +419,26 @@ CHECK_SECONDS: Final = 1.0
 CHECKS_PER_TURN: Final = 1000
 """A turn checks this many of them, in 3 ms."""
 
-MESSAGE_OCTETS: Final = 256
-"""A message that waits outside libzmq counts as this many octets beside its own."""
+MESSAGE_BYTES: Final = 256
+"""A message that waits outside libzmq counts as this many bytes beside its own."""
 
-FRAME_OCTETS: Final = 2
-"""ZMTP puts at least these octets before a frame; before one of more than 255 it puts nine.
+FRAME_BYTES: Final = 2
+"""ZMTP puts at least these bytes before a frame; before one of more than 255 it puts nine.
 
 More than there are would never be acknowledged; fewer are acknowledged as heartbeats are, and what
-a peer gains by 7 octets of 256 is gone when it has read everything.
+a peer gains by 7 bytes of 256 is gone when it has read everything.
 """
 
-CURVE_OCTETS: Final = 33
-"""CURVE's MESSAGE has these octets beside the frame in it."""
+CURVE_BYTES: Final = 33
+"""CURVE's MESSAGE has these bytes beside the frame in it."""
 
 
 class Backlog:
-    __slots__ = ("full", "messages", "octets", "since")
+    __slots__ = ("full", "messages", "nbytes", "since")
 
     def __init__(self, since: float) -> None:
         self.messages: deque[list[bytes]] = deque()
-        self.octets = 0
+        self.nbytes = 0
         self.since = since
         self.full = False  # the caller knows that there should be no more now
 
@@ -447,11 +447,11 @@ class SendBacklog:
     """What one peer has not read yet, as the ledger's holder.
 
     Attributes:
-        passed: octets that were passed to libzmq and the peer has not acknowledged.
+        passed: bytes that were passed to libzmq and the peer has not acknowledged.
         check_at: from this many on the system is asked again.
-        waiting: octets that wait outside libzmq, at the last check.
-        entered: octets that are in the ledger.
-        read: octets that it has read since that was noted there.
+        waiting: bytes that wait outside libzmq, at the last check.
+        entered: bytes that are in the ledger.
+        read: bytes that it has read since that was noted there.
     """
 
     __slots__ = (
@@ -471,13 +471,13 @@ class SendBacklog:
         self.name = name
         self.descriptor = descriptor
         self.passed = self.waiting = self.entered = self.read = 0
-        self.check_at = STEP_OCTETS
+        self.check_at = STEP_BYTES
         self._acknowledged = 0
         self.note_read()
 
     def note_read(self) -> int:
         """Ask the system what the peer has acknowledged; return how much of ours that is."""
-        told, read = self._every.octets(self.descriptor), self.passed
+        told, read = self._every.nbytes(self.descriptor), self.passed
         if told is not None:
             # Heartbeats are acknowledged as well, and nobody passed them to libzmq.
             read = min(read, max(0, told.acknowledged - self._acknowledged))
@@ -489,8 +489,8 @@ class SendBacklog:
         """Check what the peer has read; whether libzmq may hold more for it now."""
         every = self._every
         every.enter(self, self.note_read())
-        room = self.passed < PASSED_OCTETS or every.little
-        self.check_at = self.passed + STEP_OCTETS if room else 0
+        room = self.passed < PASSED_BYTES or every.little
+        self.check_at = self.passed + STEP_BYTES if room else 0
         return room
 
     # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
@@ -501,7 +501,7 @@ class SendBacklog:
     def holdBack(self, held_back: bool) -> None:
         """Output is not held back."""
 
-    def cutOff(self, octets: int, limit: float) -> None:
+    def cutOff(self, nbytes: int, limit: float) -> None:
         """End the peer: all together hold too much, and it reads too little of it."""
         self._every.chosen(self)
 
@@ -510,20 +510,20 @@ class SendBacklogs:
     def __init__(
         self,
         clock: Any,
-        budget: OctetBudget,
+        budget: ByteBudget,
         backlogs: Mapping[bytes, Backlog],
         cut_off: Callable[[SendBacklog, int], None],
-        octets: Callable[[int], Octets | None] = octets_of,
+        nbytes: Callable[[int], Bytes | None] = bytes_of,
     ) -> None:
-        """``backlogs`` has what waits outside libzmq, by peer; ``cut_off(peer, octets)`` ends the
-        connection of one that left these octets unread; ``octets`` asks the system about a
+        """``backlogs`` has what waits outside libzmq, by peer; ``cut_off(peer, bytes)`` ends the
+        connection of one that left these bytes unread; ``nbytes`` asks the system about a
         descriptor.
         """
         self._clock = clock
         self._ledger = budget.held
         self._backlogs = backlogs
         self._cut_off = cut_off
-        self.octets = octets
+        self.nbytes = nbytes
         self._entered: dict[SendBacklog, None] = {}
         self._timer: Any = None
 
@@ -532,38 +532,38 @@ class SendBacklogs:
         return self._ledger.held < self._ledger.limit * MUCH_SHARE
 
     def waits(self, peer: SendBacklog, backlog: Backlog) -> None:
-        if weight_of(backlog) >= peer.waiting + STEP_OCTETS:
+        if weight_of(backlog) >= peer.waiting + STEP_BYTES:
             peer.has_room()
 
     def enter(self, peer: SendBacklog, read: int) -> None:
-        """Note in the ledger what is unread now; ``read`` octets were read since the last check.
+        """Note in the ledger what is unread now; ``read`` bytes were read since the last check.
 
         A peer that reads less than a step at a time does not read.
         """
         backlog = self._backlogs.get(peer.name)
         peer.waiting = 0 if backlog is None else weight_of(backlog)
-        octets = peer.passed + peer.waiting
-        if octets < STEP_OCTETS:
-            octets = 0
+        nbytes = peer.passed + peer.waiting
+        if nbytes < STEP_BYTES:
+            nbytes = 0
         peer.read += read
-        reads = peer.read >= STEP_OCTETS
-        shrunk = peer.entered - octets
-        if (not reads and octets and 0 <= shrunk < STEP_OCTETS) or not (octets or shrunk):
+        reads = peer.read >= STEP_BYTES
+        shrunk = peer.entered - nbytes
+        if (not reads and nbytes and 0 <= shrunk < STEP_BYTES) or not (nbytes or shrunk):
             return
         now = self._clock.seconds()
         if reads:
             # What was sent meanwhile would hide that the peer reads.
             peer.read = 0
-            least = max(0, min(octets, peer.entered) - STEP_OCTETS)
+            least = max(0, min(nbytes, peer.entered) - STEP_BYTES)
             self._ledger.hold(peer, least, now, outward=True)
             if backlog is not None:
                 backlog.since = now
-        peer.entered = octets
-        if octets:
+        peer.entered = nbytes
+        if nbytes:
             self._entered[peer] = None
         else:
             self._entered.pop(peer, None)
-        self._ledger.hold(peer, octets, now, outward=True)
+        self._ledger.hold(peer, nbytes, now, outward=True)
         self._check_or_rest()
 
     def forget(self, peer: SendBacklog) -> None:
@@ -575,10 +575,10 @@ class SendBacklogs:
     def chosen(self, peer: SendBacklog) -> None:
         """End this peer, unless it has read everything since the last check."""
         del self._entered[peer]
-        octets, peer.entered = peer.entered, 0
+        nbytes, peer.entered = peer.entered, 0
         peer.note_read()
-        if peer.passed + peer.waiting >= STEP_OCTETS:
-            self._cut_off(peer, octets)
+        if peer.passed + peer.waiting >= STEP_BYTES:
+            self._cut_off(peer, nbytes)
         self._check_or_rest()
 
     def _check_or_rest(self) -> None:
@@ -603,4 +603,4 @@ class SendBacklogs:
 
 
 def weight_of(backlog: Backlog) -> int:
-    return backlog.octets + MESSAGE_OCTETS * len(backlog.messages)
+    return backlog.nbytes + MESSAGE_BYTES * len(backlog.messages)

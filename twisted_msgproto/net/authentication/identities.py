@@ -51,8 +51,8 @@ class Passcode:
         self.password = password.encode()
 
     def checkPassword(self, password: bytes | str) -> bool:
-        octets = password.encode() if isinstance(password, str) else password
-        return compare_digest(self.password, octets)
+        data = password.encode() if isinstance(password, str) else password
+        return compare_digest(self.password, data)
 
     def __repr__(self) -> str:
         return "Passcode(…)"

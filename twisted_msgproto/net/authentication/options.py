@@ -30,7 +30,7 @@ SCHEMES_WITHOUT_SECRETS: Final = frozenset(
 """The argument of these schemes of ``--auth`` is no secret: a file's name, or nothing."""
 
 
-def _octets(text: str | bytes) -> bytes:
+def _bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
@@ -105,9 +105,9 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
-                # From the command line it gets text, while all credentials are octets.
+                # From the command line it gets text, while all credentials are bytes.
                 users: dict[Any, Any] = checker.users
-                checker.users = {_octets(name): _octets(word) for name, word in users.items()}
+                checker.users = {_bytes(name): _bytes(word) for name, word in users.items()}
         return checkers
 
     def portal(self) -> Portal | None:

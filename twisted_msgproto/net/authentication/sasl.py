@@ -56,7 +56,7 @@ class SaslRefused(Exception):
 
 @dataclass(slots=True)
 class Challenge:
-    octets: bytes
+    nbytes: bytes
 
 
 @dataclass(slots=True)
@@ -253,13 +253,13 @@ def _scramp() -> Any:
 
 def _name(user: str) -> str:
     if len(user.encode()) > NAME_BYTES_MAX:
-        raise SaslRefused(f"a user's name has at most {NAME_BYTES_MAX} octets")
+        raise SaslRefused(f"a user's name has at most {NAME_BYTES_MAX} bytes")
     return user
 
 
-def _text(octets: bytes) -> str:
+def _text(data: bytes) -> str:
     try:
-        return octets.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise SaslRefused("not UTF-8") from None
 

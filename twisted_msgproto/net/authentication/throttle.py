@@ -54,7 +54,7 @@ BUCKETS_MAX: Final = 10_000
 """Failures are remembered for this many addresses, this many pairs and this many names; those
 unused for longest are dropped.
 
-A bucket uses about 300 octets, so all three use 9 MB at most.
+A bucket uses about 300 bytes, so all three use 9 MB at most.
 """
 
 KNOWN_PAIRS_MAX: Final = 10_000

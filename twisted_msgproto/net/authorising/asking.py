@@ -27,7 +27,7 @@ ANSWERS_MAX: Final = 64
 that a peer with ever new names cannot fill the memory.
 """
 
-NAME_OCTETS: Final = 320
+NAME_BYTES: Final = 320
 """The answer about a name that needs more than this, about 255 characters, is not remembered, but
 asked for each time: a name may be as long as a message.
 """
@@ -146,7 +146,7 @@ class Permissions:
         allowed = self._answers.get(key)
         if allowed is None:
             allowed = self._ask(action, name)
-            if getsizeof(name) <= NAME_OCTETS:
+            if getsizeof(name) <= NAME_BYTES:
                 if len(self._answers) >= ANSWERS_MAX:
                     self._answers.clear()
                 self._answers[key] = allowed

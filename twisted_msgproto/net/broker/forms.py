@@ -20,7 +20,7 @@ log = Logger(namespace="twisted_msgproto.broker")
 def fields_of(envelope: Opened) -> Fields:
     """Return the properties of an envelope of any form.
 
-    Those of a form that nobody knows, or whose octets make no sense, are none: the message is
+    Those of a form that nobody knows, or whose bytes make no sense, are none: the message is
     delivered without them, and that is logged.
     """
     try:

@@ -81,7 +81,7 @@ class BrokerPersistence:
         """Let ``broker`` have the queues of ``spaces``; one that ends with a slash stands for all
         that begin with it.
 
-        At most ``pin`` octets of the log are kept for consumers alone; the largest of all brokers
+        At most ``pin`` bytes of the log are kept for consumers alone; the largest of all brokers
         counts.
         """
         self._pin = max(self._pin, pin)

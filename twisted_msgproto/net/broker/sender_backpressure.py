@@ -33,11 +33,11 @@ class Sender(Protocol):
 
 
 class SenderBackpressure:
-    """Octets that wait for room in queues, over all senders of one server.
+    """Bytes that wait for room in queues, over all senders of one server.
 
     Attributes:
-        limit: octets; above it senders that owe no settlement are not read.
-        waiting: octets that wait now.
+        limit: bytes; above it senders that owe no settlement are not read.
+        waiting: bytes that wait now.
     """
 
     def __init__(self, limit: int, seconds: float, clock: Any) -> None:
@@ -56,9 +56,9 @@ class SenderBackpressure:
     def pressing(self) -> bool:
         return bool(self._paused or self._deadlines)
 
-    def add(self, sender: Sender, octets: int) -> None:
-        self.waiting += octets
-        self._own[sender] = self._own.get(sender, 0) + octets
+    def add(self, sender: Sender, nbytes: int) -> None:
+        self.waiting += nbytes
+        self._own[sender] = self._own.get(sender, 0) + nbytes
         if self.waiting > self.limit:
             self._look(sender)
 
@@ -95,9 +95,9 @@ class SenderBackpressure:
         if sender in self._paused:
             self._look(sender)
 
-    def remove(self, sender: Sender, octets: int) -> None:
-        self.waiting -= octets
-        left = self._own.get(sender, 0) - octets
+    def remove(self, sender: Sender, nbytes: int) -> None:
+        self.waiting -= nbytes
+        left = self._own.get(sender, 0) - nbytes
         if left > 0:
             self._own[sender] = left
         else:

@@ -9,7 +9,7 @@ from twisted.internet.task import deferLater
 
 from ...core.broker import DEAD, Letter, QueueName, Waiting
 from ...core.errors import QueueError
-from ..site.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
+from ..site.shapes import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 from .served import ServedBroker
 
@@ -33,7 +33,7 @@ class ServedQueues:
                     name=figures.name.name,
                     waiting=figures.waiting,
                     in_flight=figures.in_flight,
-                    octets=figures.octets,
+                    bytes=figures.nbytes,
                     consumers=figures.consumers,
                     oldest=None if figures.oldest is None else int(figures.oldest * 1e6),
                     tries=figures.tries,
@@ -51,7 +51,7 @@ class ServedQueues:
         letters = {row.place: row.letter for row in rows if row.letter is not None}
         missing = [row.place for row in rows if row.letter is None]
         for start in range(0, len(missing), READ_AT_ONCE):
-            if sum(letter.octets for letter in letters.values()) > BODIES_OCTETS_MAX:
+            if sum(letter.nbytes for letter in letters.values()) > BODIES_BYTES_MAX:
                 break
             read = await broker.read(missing[start : start + READ_AT_ONCE])
             letters |= {letter.place: letter for letter in read}
@@ -105,7 +105,7 @@ def _shown(row: Waiting, letter: Letter) -> MessageShown:
         place=row.place,
         received_at=int(row.arrived * 1e6),
         tries=row.tries,
-        octets=len(letter.body),
+        bytes=len(letter.body),
         fields=texts_of(letter.envelope),
         body=letter.body,
     )

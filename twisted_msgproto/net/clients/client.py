@@ -22,13 +22,13 @@ from ...core.limits import Limit
 from ..outbox import Waiters
 from ..session import OrderlyLink
 
-UNSENT_OCTETS: Final = 64 << 20
+UNSENT_BYTES: Final = 64 << 20
 
 UNSENT_LIMITS: Final = (
     Limit(
-        "unsent-octets",
-        UNSENT_OCTETS,
-        "octets",
+        "unsent-bytes",
+        UNSENT_BYTES,
+        "bytes",
         "that the server has not read: verbs fail above; of answers to it twice as many, then it"
         " is left",
         1,
@@ -58,13 +58,13 @@ class ClientLink(OrderlyLink):
 
     @property
     def _unsentMax(self) -> int:
-        return int(self.factory.limits.get("unsent-octets", UNSENT_OCTETS))
+        return int(self.factory.limits.get("unsent-bytes", UNSENT_BYTES))
 
-    def roomFor(self, octets: int) -> None:
+    def roomFor(self, nbytes: int) -> None:
         waiting, most = self.wire.waiting, self._unsentMax
-        if waiting + octets > most:
+        if waiting + nbytes > most:
             raise LimitExceeded(
-                f"{waiting} octets wait for the server to read them, unsent-octets allows {most};"
+                f"{waiting} bytes wait for the server to read them, unsent-bytes allows {most};"
                 " nothing was sent"
             )
 
@@ -82,8 +82,8 @@ class ClientLink(OrderlyLink):
     def unread(self) -> None:
         waiting, most = self.wire.waiting, 2 * self._unsentMax
         if waiting > most:
-            text = f"the server does not read: {waiting} octets wait for it"
-            self.because(TimedOut(f"{text}, and answers to it may be {most} (unsent-octets)"))
+            text = f"the server does not read: {waiting} bytes wait for it"
+            self.because(TimedOut(f"{text}, and answers to it may be {most} (unsent-bytes)"))
         super().unread()
 
     def neverConnected(self, error: Exception) -> None:

@@ -32,7 +32,7 @@ RECONNECT_LIMITS: Final = (
     Limit("steady-seconds", 10.0, "s", "after a session of this length the intervals begin anew"),
     Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
     Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
-    Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
+    Limit("waiting-bytes", 64 << 20, "bytes", "of what waits for a session", 1),
 )
 
 DRAIN_SECONDS: Final = 4.0
@@ -112,23 +112,23 @@ class PendingCall(Generic[S, T]):
 
     Attributes:
         done: the Deferred that the caller received; it fires once.
-        octets: how much it counts against the limit while it waits.
+        bytes: how much it counts against the limit while it waits.
         safe: whether doing it twice does no harm.
     """
 
-    __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")
+    __slots__ = ("deadline", "done", "inner", "nbytes", "over", "safe", "sending", "timer", "verb")
 
     def __init__(
         self,
         verb: Callable[[S, float], Deferred[T]],
         deadline: float,
-        octets: int,
+        nbytes: int,
         safe: bool,
         forget: Callable[[PendingCall[S, T]], None],
     ) -> None:
         self.verb = verb
         self.deadline = deadline
-        self.octets = octets
+        self.nbytes = nbytes
         self.safe = safe
         self.over = False  # its Deferred has fired, or is about to
         self.sending = False  # its verb is just being called
@@ -223,7 +223,7 @@ class ReconnectingService(Service, Generic[S]):
         self._stoodSince = 0.0
         self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
         self._pending: dict[PendingCall[S, Any], None] = {}  # verbs that wait, oldest first
-        self._pendingOctets = 0
+        self._pendingBytes = 0
         self._busy = False  # somebody is at the calls
         self._watchers: dict[int, Callable[[ReconnectState], object]] = {}
         self._watched = 0
@@ -281,13 +281,13 @@ class ReconnectingService(Service, Generic[S]):
         verb: Callable[[S, float], Deferred[T]],
         *,
         seconds: float | None = None,
-        octets: int = 0,
+        nbytes: int = 0,
         safe: bool = False,
     ) -> Deferred[T]:
         """Call ``verb(session, secondsLeft)`` in the session that stands, or in the next one.
 
         ``seconds`` (None: the limit ``waiting-seconds``) are for waiting and, where ``verb`` minds
-        its argument, for the rest too.  ``octets`` are held while it waits.  What was on its way
+        its argument, for the rest too.  ``nbytes`` are held while it waits.  What was on its way
         when its session ended fails with ConnectionClosed, since nobody knows whether the server
         has it; ``safe``: doing it twice does no harm, so it is done again in the next session.
 
@@ -297,20 +297,20 @@ class ReconnectingService(Service, Generic[S]):
         """
         seconds = self.limits["waiting-seconds"] if seconds is None else seconds
         deadline = self.clock.seconds() + seconds
-        call: PendingCall[S, T] = PendingCall(verb, deadline, octets, safe, self._forget)
-        error = self._unable() or self._tooMuch(octets)
+        call: PendingCall[S, T] = PendingCall(verb, deadline, nbytes, safe, self._forget)
+        error = self._unable() or self._tooMuch(nbytes)
         if error is not None:
             call.fail(error)
         else:
             self._wait(call)
         return call.done
 
-    def _tooMuch(self, octets: int) -> Exception | None:
+    def _tooMuch(self, nbytes: int) -> Exception | None:
         if self.session is not None:
             return None
         try:
             self.limits.check("waiting-verbs", len(self._pending) + 1)
-            self.limits.check("waiting-octets", self._pendingOctets + octets)
+            self.limits.check("waiting-bytes", self._pendingBytes + nbytes)
         except LimitExceeded as error:
             return error
         return None
@@ -319,7 +319,7 @@ class ReconnectingService(Service, Generic[S]):
         self._pending[call] = None
         if first:
             self._pending = {call: None, **self._pending}
-        self._pendingOctets += call.octets
+        self._pendingBytes += call.nbytes
         self._runPending()
         if call in self._pending and call.timer is None:
             left = max(0.0, call.deadline - self.clock.seconds())
@@ -329,7 +329,7 @@ class ReconnectingService(Service, Generic[S]):
         call.stop()
         if call in self._pending:
             del self._pending[call]
-            self._pendingOctets -= call.octets
+            self._pendingBytes -= call.nbytes
 
     def _runPending(self) -> None:
         if self._busy:

@@ -34,7 +34,7 @@ from typing import Final, Protocol
 
 from ...core.strict_json import NotJson, parse_json
 
-SIZE_OCTETS = 300
+SIZE_BYTES = 300
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
@@ -87,13 +87,13 @@ class SendOptions(ConnectOptions):
         window: messages in flight; None for the protocol's default.
         compress: zlib level, 0 for none; None for the protocol's default.
         count: how many messages will come, where that is known.
-        size: octets of each, where that is known.
+        size: bytes of each, where that is known.
         properties: properties (headers, fields) of every message, by name, as they were typed.
         protocol_version: the version of the protocol to write; None for the newest.
         hosts: more servers, each as ``endpoint``; the next one is tried when one is away.
         ttl: seconds after which a connection is replaced; None for never.
         pipelining: windows in flight; None for the protocol's default.
-        replace_invalid: send U+FFFD for octets that the protocol cannot carry as they are.
+        replace_invalid: send U+FFFD for bytes that the protocol cannot carry as they are.
     """
 
     window: int | None = None

@@ -67,24 +67,24 @@ class Backlog(Generic[T]):
     Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
 
     Attributes:
-        octets: what the items that are here weigh.
+        bytes: what the items that are here weigh.
     """
 
-    __slots__ = ("_items", "_left", "_over", "_takers", "_weigh", "_why", "octets")
+    __slots__ = ("_items", "_left", "_over", "_takers", "_weigh", "_why", "nbytes")
 
     def __init__(
         self,
-        left: Callable[[T, int], object] = lambda item, octets: None,
+        left: Callable[[T, int], object] = lambda item, nbytes: None,
         weigh: Callable[[T], int] = lambda item: 0,
     ) -> None:
-        """``left(item, octets)`` is called with each item that was taken, and its weight.
+        """``left(item, bytes)`` is called with each item that was taken, and its weight.
 
-        ``weigh(item)`` returns its octets: a peer chooses how large each is, so their number alone
+        ``weigh(item)`` returns its bytes: a peer chooses how large each is, so their number alone
         bounds nothing.
         """
         self._left = left
         self._weigh = weigh
-        self.octets = 0
+        self.nbytes = 0
         self._items: deque[tuple[T, int]] = deque()
         self._takers: deque[Deferred[T | None]] = deque()
         self._over = False
@@ -96,14 +96,14 @@ class Backlog(Generic[T]):
     def put(self, items: Iterable[T]) -> None:
         """Keep ``items``, behind those that are here; who waits gets them."""
         for item in items:
-            octets = self._weigh(item)
-            self.octets += octets
-            self._items.append((item, octets))
+            nbytes = self._weigh(item)
+            self.nbytes += nbytes
+            self._items.append((item, nbytes))
         while self._items and self._takers:
-            taker, (item, octets) = self._takers.popleft(), self._items.popleft()
-            self.octets -= octets
+            taker, (item, nbytes) = self._takers.popleft(), self._items.popleft()
+            self.nbytes -= nbytes
             taker.callback(item)
-            self._left(item, octets)
+            self._left(item, nbytes)
 
     async def take(self) -> T:
         """Return the next item.
@@ -112,9 +112,9 @@ class Backlog(Generic[T]):
         told.
         """
         if self._items:
-            item, octets = self._items.popleft()
-            self.octets -= octets
-            self._left(item, octets)
+            item, nbytes = self._items.popleft()
+            self.nbytes -= nbytes
+            self._left(item, nbytes)
             return item
         if not self._over:
             taker: Deferred[T | None] = Deferred(self._takers.remove)

@@ -19,14 +19,14 @@ from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
 
 SOCKET_NAME: Final = "control"
 
-PATH_OCTETS_MAX: Final = 103
-"""A path of a UNIX socket may have this many octets on every system (107 on Linux)."""
+PATH_BYTES_MAX: Final = 103
+"""A path of a UNIX socket may have this many bytes on every system (107 on Linux)."""
 
 DESCRIPTORS: Final = "/proc/self/fd"
 """Linux shows the files that a process has open here, so a short path leads to each directory."""
 
 ANSWER_SECONDS: Final = 30.0
-ANSWER_OCTETS_MAX: Final = 64 << 20
+ANSWER_BYTES_MAX: Final = 64 << 20
 
 ERROR_TEXT_MAX: Final = 4000
 
@@ -52,13 +52,13 @@ class SocketPath:
         """
         self._descriptor: int | None = None
         self.shown = self.path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
-        octets = len(os.fsencode(self.path))
-        if octets <= PATH_OCTETS_MAX:
+        nbytes = len(os.fsencode(self.path))
+        if nbytes <= PATH_BYTES_MAX:
             return
         if not os.path.isdir(descriptors):
             raise QueueError(
-                f"the path of the socket {self.shown} has {octets} octets, and this system takes"
-                f" {PATH_OCTETS_MAX}: use the queue through a symbolic link with a shorter path"
+                f"the path of the socket {self.shown} has {nbytes} bytes, and this system takes"
+                f" {PATH_BYTES_MAX}: use the queue through a symbolic link with a shorter path"
             )
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         self.path = f"{descriptors}/{self._descriptor}/{SOCKET_NAME}"
@@ -199,7 +199,7 @@ class GatewayBroker:
         try:
             connection.request(method, target, headers=self._headers)
             response = connection.getresponse()
-            octets = response.read(ANSWER_OCTETS_MAX)
+            data = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise QueueAway(
                 f"the gateway of {self._where} does not answer: {self._why(error)}"
@@ -211,7 +211,7 @@ class GatewayBroker:
                 raise QueueError(f"{self._where} has another token than the file of --token-file")
             raise QueueError(f"{self._where} wants its token: give it with --token-file FILE")
         try:
-            answer = json.loads(octets)
+            answer = json.loads(data)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

@@ -62,13 +62,13 @@ function latencyText(seconds) {
 function figureOf(name, values, place) {
   const colour = `k${place % COLOURS}`;
   const rates = values.messages_per_second.map((value) => value ?? 0);
-  const octetRates = values.octets_per_second.map((value) => value ?? 0);
+  const byteRates = values.bytes_per_second.map((value) => value ?? 0);
   const [p50, p99] = [values.ack_p50_seconds, values.ack_p99_seconds];
   const most = Math.max(1, ...rates);
   const slowest = Math.max(0.001, ...p99.map((value) => value ?? 0));
   const figure = made("figure");
   const caption = made("figcaption");
-  caption.append(made("b", name), made("span", `${octets(octetRates.at(-1) ?? 0)}/s`));
+  caption.append(made("b", name), made("span", `${bytes(byteRates.at(-1) ?? 0)}/s`));
   const rate = made("div", undefined, "legend");
   rate.append(made("span", `${rateText(rates.at(-1) ?? 0)} messages/s`, colour),
     made("small", rates.some((value) => value) ? `up to ${rateText(most)}` : ""));

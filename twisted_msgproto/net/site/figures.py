@@ -192,13 +192,13 @@ class GatewayFigures:
         budget = self._gateway.budget
         ledger = budget.held
         return {
-            "waiting_octets": budget.waiting,
-            "waiting_limit_octets": _finite(budget.limit),
+            "waiting_bytes": budget.waiting,
+            "waiting_limit_bytes": _finite(budget.limit),
             "waiting_connections": budget.senders,
-            "held_octets": ledger.held,
-            "held_limit_octets": _finite(ledger.limit),
-            "kept_octets": budget.kept.octets,
-            "kept_limit_octets": _finite(budget.kept.limit),
+            "held_bytes": ledger.held,
+            "held_limit_bytes": _finite(ledger.limit),
+            "kept_bytes": budget.kept.nbytes,
+            "kept_limit_bytes": _finite(budget.kept.limit),
         }
 
     def _offenders(self) -> Figures:
@@ -359,7 +359,7 @@ def _traffic(traffic: Any) -> Figures:
     buckets = {f"{BOUNDS[place]:g}": reached[place] for place in LATENCY_BOUNDS}
     return {
         "messages": traffic.messages,
-        "octets": traffic.octets,
+        "bytes": traffic.nbytes,
         "latency": {"buckets": buckets, "count": reached[-1], "sum_seconds": traffic.waited},
     }
 
@@ -413,12 +413,12 @@ def _broker(queues: list[Any]) -> Figures | None:
         # A virtual host stands behind the slash, and clients may choose it.
         space = spaces.setdefault(
             queue.space.partition("/")[0],
-            {"queues": 0, "waiting_messages": 0, "in_flight_messages": 0, "octets": 0},
+            {"queues": 0, "waiting_messages": 0, "in_flight_messages": 0, "bytes": 0},
         )
         space["queues"] += 1
         space["waiting_messages"] += queue.waiting
         space["in_flight_messages"] += queue.in_flight
-        space["octets"] += queue.octets
+        space["bytes"] += queue.nbytes
     most = sorted(queues, key=lambda queue: -(queue.waiting + queue.in_flight))
     shown = [asdict(queue) for queue in most[:QUEUES_SHOWN_MAX]]
     return {"queues": shown, "queues_total": len(queues), "spaces": spaces}

@@ -20,7 +20,7 @@ SAMPLES_MAX: Final = 180
 
 QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
 
-COLUMNS: Final = ("messages_per_second", "octets_per_second", *(name for name, _ in QUANTILES))
+COLUMNS: Final = ("messages_per_second", "bytes_per_second", *(name for name, _ in QUANTILES))
 """Each protocol has these figures in every sample; latencies are None without messages."""
 
 log = Logger(namespace="twisted_msgproto.site")
@@ -33,17 +33,17 @@ class _Course:
         self.columns: dict[str, deque[Value]] = {
             name: deque([None] * samples, maxlen=SAMPLES_MAX) for name in COLUMNS
         }
-        self._messages = self._octets = 0
+        self._messages = self._bytes = 0
         self._latencies = [0] * CLASSES
 
     def sample(self, traffic: Sequence[Any], seconds: float) -> None:
         messages = sum(one.messages for one in traffic)
-        octets = sum(one.octets for one in traffic)
+        nbytes = sum(one.nbytes for one in traffic)
         latencies = [sum(counts) for counts in zip(*(t.latencies for t in traffic), strict=True)]
         new = [now - before for now, before in zip(latencies, self._latencies, strict=True)]
-        shown = [(messages - self._messages) / seconds, (octets - self._octets) / seconds]
+        shown = [(messages - self._messages) / seconds, (nbytes - self._bytes) / seconds]
         taken = [quantile(new, share) for _, share in QUANTILES]
-        self._messages, self._octets, self._latencies = messages, octets, latencies
+        self._messages, self._bytes, self._latencies = messages, nbytes, latencies
         rounded = [round(value, 1) for value in shown] + [
             None if value is None else round(value, 6) for value in taken
         ]

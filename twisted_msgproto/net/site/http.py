@@ -46,11 +46,11 @@ class BodilessRequest(Request):
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Drop octets of the body; the channel calls this."""
+        """Drop bytes of the body; the channel calls this."""
 
 
 class BoundedChannel(HTTPChannel):
-    """One connection.  Octets alone earn it no time: only whole requests do.
+    """One connection.  Bytes alone earn it no time: only whole requests do.
 
     Attributes:
         answering: whether a request is being answered, or a stream is open.
@@ -65,7 +65,7 @@ class BoundedChannel(HTTPChannel):
         self.site.opened(self)
 
     def resetTimeout(self) -> None:
-        """Do nothing; the channel calls this for every octet."""
+        """Do nothing; the channel calls this for every byte."""
 
     def timeoutConnection(self) -> None:
         self.transport.abortConnection()
@@ -161,8 +161,8 @@ class Answer(NamedTuple):
 
 def in_json(value: object, status: int = http.OK) -> Answer:
     text = json.dumps(value, ensure_ascii=False)
-    octets = text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's escape
-    return Answer(status, "application/json", octets + b"\n")
+    nbytes = text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's escape
+    return Answer(status, "application/json", nbytes + b"\n")
 
 
 class Answering(Resource):

@@ -30,12 +30,12 @@ class Shown(NamedTuple):
 QUEUE: Final = (
     Shown("begin_offset", "queue_begin_offset", "First offset that the queue keeps"),
     Shown("end_offset", "queue_end_offset", "Offset after the last durable message"),
-    Shown("stored_octets", "queue_stored_octets", "Octets of the queue on disk"),
-    Shown("left_octets", "queue_left_octets", "Octets left below the queue's limit"),
-    Shown("disk_free_octets", "queue_disk_free_octets", "Octets left on the queue's disk"),
+    Shown("stored_bytes", "queue_stored_bytes", "Bytes of the queue on disk"),
+    Shown("left_bytes", "queue_left_bytes", "Bytes left below the queue's limit"),
+    Shown("disk_free_bytes", "queue_disk_free_bytes", "Bytes left on the queue's disk"),
     Shown("segments", "queue_segments", "Segments of the queue"),
     Shown("waiting_messages", "queue_waiting_messages", "Messages that are not durable yet"),
-    Shown("waiting_octets", "queue_waiting_octets", "Octets that are not durable yet"),
+    Shown("waiting_bytes", "queue_waiting_bytes", "Bytes that are not durable yet"),
     Shown("stalled", "queue_stalled", "1 while the queue cannot store"),
     Shown("damaged_messages", "queue_damaged_messages", "Messages known to be damaged or lost"),
     Shown("losses", "queue_losses", "How often published messages were lost"),
@@ -49,12 +49,12 @@ QUEUE: Final = (
 )
 
 MEMORY: Final = (
-    Shown("waiting_octets", "unsafe_octets", "Octets of all connections that are not safe yet"),
-    Shown("waiting_limit_octets", "unsafe_limit_octets", "Above these reading pauses"),
-    Shown("held_octets", "held_octets", "Octets in unfinished messages and unread output"),
-    Shown("held_limit_octets", "held_limit_octets", "At these slow peers are cut off"),
-    Shown("kept_octets", "kept_octets", "Octets that are kept for sessions: calls, topics"),
-    Shown("kept_limit_octets", "kept_limit_octets", "Above these further ones are refused"),
+    Shown("waiting_bytes", "unsafe_bytes", "Bytes of all connections that are not safe yet"),
+    Shown("waiting_limit_bytes", "unsafe_limit_bytes", "Above these reading pauses"),
+    Shown("held_bytes", "held_bytes", "Bytes in unfinished messages and unread output"),
+    Shown("held_limit_bytes", "held_limit_bytes", "At these slow peers are cut off"),
+    Shown("kept_bytes", "kept_bytes", "Bytes that are kept for sessions: calls, topics"),
+    Shown("kept_limit_bytes", "kept_limit_bytes", "Above these further ones are refused"),
 )
 
 
@@ -156,7 +156,7 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _broker(spaces: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:
-    for figure in ("queues", "waiting_messages", "in_flight_messages", "octets"):
+    for figure in ("queues", "waiting_messages", "in_flight_messages", "bytes"):
         text = f"{figure.replace('_', ' ').capitalize()} of the broker"
         family = _family(False, f"broker_{figure}", text, ["space"])
         for space, figures in spaces.items():
@@ -170,7 +170,7 @@ def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     faults = _family(True, "faults", "Faults of peers", ["protocol", "reason"])
     met = _family(True, "limits_met", "How often a limit was met", ["protocol", "limit"])
     messages = _family(True, "messages", "Messages delivered to the sink", ["protocol"])
-    octets = _family(True, "received_octets", "Octets of these messages", ["protocol"])
+    data = _family(True, "received_bytes", "Bytes of these messages", ["protocol"])
     waited = HistogramMetricFamily(
         "msgproto_acknowledgement_seconds",
         "From the moment when a message was read until it was safe and could be acknowledged",
@@ -180,7 +180,7 @@ def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     for protocol, figures in protocols.items():
         connections.add_metric([protocol], figures["connections"])
         messages.add_metric([protocol], figures["messages"])
-        octets.add_metric([protocol], figures["octets"])
+        data.add_metric([protocol], figures["bytes"])
         latency = figures["latency"]
         buckets = [*latency["buckets"].items(), ("+Inf", latency["count"])]
         waited.add_metric([protocol], buckets, latency["sum_seconds"])
@@ -196,7 +196,7 @@ def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
             for reason, count in of_reasons.items():
                 labels = ["protocol", "reason"]
                 _count(counted, f"{name}_by_reason", labels, [protocol, reason], count)
-    yield from (connections, sessions, messages, octets, waited, faults, met)
+    yield from (connections, sessions, messages, data, waited, faults, met)
     yield from counted.values()
 
 

@@ -26,7 +26,7 @@ function number(value) {
   return typeof value === "number" ? value.toLocaleString("en") : String(value ?? "–");
 }
 
-function octets(value) {
+function bytes(value) {
   if (value === null || value === undefined) return "no limit";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0;
@@ -98,7 +98,7 @@ function remember(fresh) {
 }
 
 function showFlow(protocols) {
-  const empty = { messages_per_second: [], octets_per_second: [], ack_p50_seconds: [], ack_p99_seconds: [] };
+  const empty = { messages_per_second: [], bytes_per_second: [], ack_p50_seconds: [], ack_p99_seconds: [] };
   at("flow").replaceChildren(...Object.keys(protocols).map((name, place) =>
     figureOf(name, flow?.protocols[name] ?? empty, place)));
 }
@@ -121,8 +121,8 @@ function showQueue(queue, now) {
     ["messages kept", number(queue.end_offset - queue.begin_offset)],
     ["oldest", since(now, queue.oldest)],
     ["not durable yet", number(queue.waiting_messages)],
-    ["on disk", `${octets(queue.stored_octets)} of ${octets(queue.max_octets)}`],
-    ["left on the disk", octets(queue.disk_free_octets)],
+    ["on disk", `${bytes(queue.stored_bytes)} of ${bytes(queue.max_bytes)}`],
+    ["left on the disk", bytes(queue.disk_free_bytes)],
     ["last commit", `${(queue.append_last_us / 1000).toFixed(1)} ms`],
     ["damaged messages", number(queue.damaged_messages)],
     ["directory", queue.directory],
@@ -136,10 +136,10 @@ function showQueue(queue, now) {
 
 function showMemory(memory) {
   pairs(at("memory"), [
-    ["not safe yet", `${octets(memory.waiting_octets)} of ${octets(memory.waiting_limit_octets)}`],
+    ["not safe yet", `${bytes(memory.waiting_bytes)} of ${bytes(memory.waiting_limit_bytes)}`],
     ["waiting connections", number(memory.waiting_connections)],
-    ["unfinished, unread", `${octets(memory.held_octets)} of ${octets(memory.held_limit_octets)}`],
-    ["kept for sessions", `${octets(memory.kept_octets)} of ${octets(memory.kept_limit_octets)}`],
+    ["unfinished, unread", `${bytes(memory.held_bytes)} of ${bytes(memory.held_limit_bytes)}`],
+    ["kept for sessions", `${bytes(memory.kept_bytes)} of ${bytes(memory.kept_limit_bytes)}`],
   ]);
 }
 
@@ -159,7 +159,7 @@ function showMachines() {
 }
 
 const SESSION = ["protocol", "state", "peer", "client", "session", "window", "holds", "more"];
-const HELD = ["unsafe_octets", "held_octets"];
+const HELD = ["unsafe_bytes", "held_bytes"];
 
 function rest(session) {
   const known = ["protocol", "state", "peer", "client_id", "session", "window", ...HELD];
@@ -213,7 +213,7 @@ function fillSessions({ sessions, found, sessions_total: total }) {
   const place = SESSION.indexOf(sorting.column);
   rows.sort((one, other) => compared(one[place], other[place]));
   if (sorting.down) rows.reverse();
-  for (const cells of rows) cells[6] = cells[6] ? octets(cells[6]) : "";
+  for (const cells of rows) cells[6] = cells[6] ? bytes(cells[6]) : "";
   table(at("sessions"), SESSION, rows, "no session", (column) => {
     sorting = { column, down: sorting.column === column && !sorting.down };
     fillSessions({ sessions, found, sessions_total: total });
@@ -260,9 +260,9 @@ function showBridges(bridges) {
 function showBroker(broker, now) {
   at("spaces").textContent = Object.entries(broker.spaces).map(([name, one]) =>
     `${name}: ${number(one.queues)} ${one.queues === 1 ? "queue" : "queues"}, ${number(one.waiting_messages)} waiting, `
-    + `${number(one.in_flight_messages)} with consumers, ${octets(one.octets)}`).join(" · ");
-  table(at("broker"), ["space", "queue", "waiting", "in flight", "octets", "consumers", "oldest"],
-    broker.queues.map((one) => [one.space, one.name, one.waiting, one.in_flight, one.octets,
+    + `${number(one.in_flight_messages)} with consumers, ${bytes(one.bytes)}`).join(" · ");
+  table(at("broker"), ["space", "queue", "waiting", "in flight", "bytes", "consumers", "oldest"],
+    broker.queues.map((one) => [one.space, one.name, one.waiting, one.in_flight, one.bytes,
       one.consumers, since(now, one.oldest)]), "no queue");
 }
 

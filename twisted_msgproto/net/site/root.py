@@ -134,7 +134,7 @@ class PageFile(Resource):
 
     def __init__(self, name: str, kind: bytes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._octets = files(__package__).joinpath(name).read_bytes()
+        self._bytes = files(__package__).joinpath(name).read_bytes()
         self._kind = kind
 
     def render_GET(self, request: Request) -> bytes:
@@ -143,7 +143,7 @@ class PageFile(Resource):
         request.setHeader(b"x-content-type-options", b"nosniff")
         request.setHeader(b"referrer-policy", b"no-referrer")
         request.setHeader(b"cache-control", b"no-cache")
-        return self._octets
+        return self._bytes
 
 
 # ── the queues of the broker ────────────────────────────────────────────────────────────────────

@@ -37,7 +37,7 @@ from .stream import Events
 
 SOCKET_MODE: Final = 0o600
 
-TOKEN_OCTETS_LEAST: Final = 16
+TOKEN_BYTES_LEAST: Final = 16
 """A token is at least this long, so that it cannot be guessed."""
 
 OPEN_PATH: Final = b"healthz"
@@ -164,9 +164,9 @@ def read_token(path: str) -> bytes:
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigurationError(f"cannot read the token file {path!r}: {why}") from None
-    if len(token) < TOKEN_OCTETS_LEAST:
+    if len(token) < TOKEN_BYTES_LEAST:
         raise ConfigurationError(
-            f"the token in {path!r} is too short: at least {TOKEN_OCTETS_LEAST} characters"
+            f"the token in {path!r} is too short: at least {TOKEN_BYTES_LEAST} characters"
         )
     return token
 

@@ -19,14 +19,17 @@ QUEUES_SHOWN_MAX: Final = 10_000
 MESSAGES_SHOWN: Final = 10
 MESSAGES_SHOWN_MAX: Final = 1000
 
-BODIES_OCTETS_MAX: Final = 4 << 20
-"""``peek`` ends before the messages of one answer have more octets than this, and shows at least
+BODIES_BYTES_MAX: Final = 4 << 20
+"""``peek`` ends before the messages of one answer have more bytes than this, and shows at least
 one.
 """
 
 
 class NoSuchQueue(QueueError):
     """The broker has no queue of this name."""
+
+
+Body = bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class QueueShown:
         name: the destination or the resource.
         waiting: messages that no consumer has.
         in_flight: messages that consumers have not acknowledged yet.
-        octets: what the messages weigh.
+        bytes: what the messages weigh.
         consumers: how many consume from it now.
         oldest: when its oldest message arrived, in µs since 1970 UTC; None if it has none.
         tries: how often the message that was tried most was tried.
@@ -48,7 +51,7 @@ class QueueShown:
     name: str
     waiting: int
     in_flight: int = 0
-    octets: int = 0
+    bytes: int = 0
     consumers: int = 0
     oldest: int | None = None
     tries: int = 0
@@ -62,17 +65,17 @@ class MessageShown:
         place: its offset in the queue's log, or its number in memory.
         received_at: when it arrived, in µs since 1970 UTC.
         tries: how often it was tried.
-        octets: the length of its body.
+        bytes: the length of its body.
         fields: its properties, as the table's column ``fields`` has them.
-        body: its octets as they came.
+        body: its bytes as they came.
     """
 
     place: int
     received_at: int
     tries: int
-    octets: int
+    bytes: int
     fields: Mapping[str, str]
-    body: bytes
+    body: Body
 
 
 class BrokerView(Protocol):
@@ -98,10 +101,10 @@ class BrokerView(Protocol):
 
 
 def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:
-    octets = 0
+    nbytes = 0
     for count, message in enumerate(messages[:MESSAGES_SHOWN_MAX]):
-        octets += len(message.body) + sum(map(len, (*message.fields, *message.fields.values())))
-        if octets > BODIES_OCTETS_MAX and count:
+        nbytes += len(message.body) + sum(map(len, (*message.fields, *message.fields.values())))
+        if nbytes > BODIES_BYTES_MAX and count:
             return messages[:count]
     return messages[:MESSAGES_SHOWN_MAX]
 

@@ -35,8 +35,8 @@ def written_figures(writer: Any) -> dict[str, Any]:
         **statistics,
         "directory": writer.directory,
         "queue_id": writer.queue_id,
-        "max_octets": writer.max_octets,
-        "left_octets": max(writer.max_octets - statistics["stored_octets"], 0),
+        "max_bytes": writer.max_bytes,
+        "left_bytes": max(writer.max_bytes - statistics["stored_bytes"], 0),
         "damaged": [list(damage) for damage in writer.damaged[:RANGES_SHOWN_MAX]],
         "stalled_because": writer.stalled,
         "refusal": writer.refusal,
@@ -58,7 +58,7 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
     shown: dict[str, Any] = dict(NOTHING_READ)
     try:
         disk = os.statvfs(directory)
-        shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
+        shown["disk_free_bytes"] = disk.f_bavail * disk.f_frsize
         shown["bridges"] = bridges_of(directory, now)
         shown |= _consumers(directory, now)
         shown["unheld"] = unheld_queues(directory, now)

@@ -29,23 +29,23 @@ class Wire(ABC):
     """
 
     write: Callable[[Any], None]
-    """Write octets on a byte stream; a list of frames on WebSocket."""
+    """Write bytes on a byte stream; a list of frames on WebSocket."""
 
     full: bool = False
     """Return whether enough waits for the peer: what is written now waits, too."""
 
     held: int = 0
-    """Return how many octets of an incomplete input are held; ``received`` with nothing in it
+    """Return how many bytes of an incomplete input are held; ``received`` with nothing in it
     says that the number has changed.
     """
 
     @property
     def waiting(self) -> int:
-        """Return how many octets wait for the peer, beyond what the transport holds."""
+        """Return how many bytes wait for the peer, beyond what the transport holds."""
         return 0
 
-    def boundWaiting(self, octets: float) -> None:
-        """Set how many octets may wait for the peer before it is cut off as one that does not read.
+    def boundWaiting(self, nbytes: float) -> None:
+        """Set how many bytes may wait for the peer before it is cut off as one that does not read.
 
         By default there is no such bound.
         """
@@ -120,7 +120,7 @@ class FramedSession(Shape):
         """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
 
     def outputChanged(self, paused: bool) -> None:
-        """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""
+        """More than ``unread-bytes`` wait for the peer to read, or half of them no longer do."""
 
     def outputDrained(self) -> None:
         """The peer has read all that waited for it."""

@@ -1,4 +1,4 @@
-"""Write octets in slices; each slice that the peer reads is a sign of life.
+"""Write bytes in slices; each slice that the peer reads is a sign of life.
 
 A peer that reads slowly but steadily is served for as long as it needs.  A peer is cut off if it
 has read nothing for ``unread-seconds`` although more than a slice waits for it.
@@ -16,8 +16,8 @@ from zope.interface import implementer
 
 from ..memory import Clock, Ledger
 
-SLICE_OCTETS: Final = 64 << 10
-"""Transports receive at most this many octets at a time.  They report only when all of them are
+SLICE_BYTES: Final = 64 << 10
+"""Transports receive at most this many bytes at a time.  They report only when all of them are
 gone, so this is also the step in which progress is seen.
 """
 
@@ -32,11 +32,11 @@ def nothing_drained() -> None:
 
 @implementer(IPushProducer)
 class Output:
-    """The way of octets into one transport, as the transport's producer.
+    """The way of bytes into one transport, as the transport's producer.
 
     Attributes:
-        octets: how many octets wait here, beyond the slices that the transport holds.
-        most_waiting: if more octets than these wait, the peer is cut off as one that does not read.
+        bytes: how many bytes wait here, beyond the slices that the transport holds.
+        most_waiting: if more bytes than these wait, the peer is cut off as one that does not read.
         full: the transport has enough for now; what is written waits.
         movedAt: when the transport became full, or the peer last read something after that; 0.0
             before.
@@ -52,7 +52,7 @@ class Output:
         "_most",
         "_over",
         "_queue",
-        "_read_octets",
+        "_read_bytes",
         "_seconds",
         "_stalled",
         "_timer",
@@ -60,7 +60,7 @@ class Output:
         "full",
         "most_waiting",
         "movedAt",
-        "octets",
+        "nbytes",
     )
 
     def __init__(
@@ -78,7 +78,7 @@ class Output:
         """Make the output; :meth:`watch` begins to observe the peer.
 
         ``stalled()`` is called when the peer has read nothing for ``seconds``.  ``changed(True)``
-        is called when the transport is full and ``most`` octets wait here as well,
+        is called when the transport is full and ``most`` bytes wait here as well,
         ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when
         everything that waited has been read.  What waits is entered in ``ledger``, so that all
         connections together have a bound; a peer that reads too little of it may be cut off for
@@ -86,7 +86,7 @@ class Output:
         """
         self._ledger = ledger
         self._transport = transport
-        self._read_octets = SLICE_OCTETS
+        self._read_bytes = SLICE_BYTES
         self._lose = transport.loseConnection
         self._clock = clock
         self._seconds = seconds
@@ -100,48 +100,48 @@ class Output:
         self._ending = False
         self.movedAt = 0.0  # when the peer took something last
         self._timer: Any = None
-        self.octets = 0
+        self.nbytes = 0
         self.full = False
 
     def watch(self) -> None:
         self._transport.registerProducer(self, True)
 
-    def readAtMost(self, octets: int) -> None:
-        self._transport.bufferSize = self._read_octets = octets
+    def readAtMost(self, nbytes: int) -> None:
+        self._transport.bufferSize = self._read_bytes = nbytes
 
-    def write(self, octets: bytes) -> None:
-        """Write ``octets`` to the transport, in slices as it has space.
+    def write(self, data: bytes) -> None:
+        """Write ``nbytes`` to the transport, in slices as it has space.
 
         Transports have one size for their buffer and for reads; here one slice fills the buffer.
         """
-        if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
+        if not self.full and not self._queue and len(data) <= SLICE_BYTES:
             transport = self._transport
-            transport.bufferSize = SLICE_OCTETS - 1
-            transport.write(octets)
-            transport.bufferSize = self._read_octets
+            transport.bufferSize = SLICE_BYTES - 1
+            transport.write(data)
+            transport.bufferSize = self._read_bytes
             return
-        self._append(octets)
+        self._append(data)
         if not self.full:
             self._feed()
         self._enter()
         self._lookOver()
-        if self.octets > self.most_waiting:
+        if self.nbytes > self.most_waiting:
             self.most_waiting = inf  # once
             self._stalled()
 
-    def _append(self, octets: bytes) -> None:
-        """Let ``octets`` wait; small ones share a slice, since each piece needs 200 octets more."""
+    def _append(self, data: bytes) -> None:
+        """Let ``nbytes`` wait; small ones share a slice, since each piece needs 200 bytes more."""
         queue = self._queue
         if queue is None:
             queue = self._queue = deque()
-        self.octets += len(octets)
-        if queue and len(queue[-1]) + len(octets) <= SLICE_OCTETS:
-            octets = b"".join((queue.pop(), octets))
-        queue.append(memoryview(octets))
+        self.nbytes += len(data)
+        if queue and len(queue[-1]) + len(data) <= SLICE_BYTES:
+            data = b"".join((queue.pop(), data))
+        queue.append(memoryview(data))
 
     def _enter(self) -> None:
         if self._ledger is not None:
-            self._ledger.hold(self, self.octets, self._clock.seconds(), outward=True)
+            self._ledger.hold(self, self.nbytes, self._clock.seconds(), outward=True)
 
     # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
 
@@ -151,29 +151,29 @@ class Output:
     def holdBack(self, held_back: bool) -> None:
         """Output is not held back."""
 
-    def cutOff(self, octets: int, limit: float) -> None:
+    def cutOff(self, nbytes: int, limit: float) -> None:
         self._stalled()
 
     # ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _feed(self) -> None:
         queue, transport = self._queue, self._transport
-        transport.bufferSize = SLICE_OCTETS - 1
+        transport.bufferSize = SLICE_BYTES - 1
         while queue and not self.full:
             piece = queue.popleft()
-            if len(piece) > SLICE_OCTETS:
-                queue.appendleft(piece[SLICE_OCTETS:])
-                piece = piece[:SLICE_OCTETS]
-            self.octets -= len(piece)
+            if len(piece) > SLICE_BYTES:
+                queue.appendleft(piece[SLICE_BYTES:])
+                piece = piece[:SLICE_BYTES]
+            self.nbytes -= len(piece)
             transport.write(bytes(piece))
-        transport.bufferSize = self._read_octets
+        transport.bufferSize = self._read_bytes
 
     def _lookOver(self) -> None:
         if not self._over:
-            if self.full and self.octets >= self._most:
+            if self.full and self.nbytes >= self._most:
                 self._over = True
                 self._changed(True)
-        elif self.octets <= self._most // 2 and (self._most or not self.full):
+        elif self.nbytes <= self._most // 2 and (self._most or not self.full):
             self._over = False
             self._changed(False)
 
@@ -225,8 +225,8 @@ class Output:
     def stop(self) -> None:
         self._ending = True
         self._queue = None
-        if self.octets:
-            self.octets = 0
+        if self.nbytes:
+            self.nbytes = 0
             self._enter()
         self._cancel()
 

@@ -18,7 +18,7 @@ class StreamWire(Wire):
     """A Twisted transport as a wire.
 
     Attributes:
-        write: writes octets; short ones are with the system when it returns.
+        write: writes bytes; short ones are with the system when it returns.
         output: what the peer has not read yet.
     """
 
@@ -32,13 +32,13 @@ class StreamWire(Wire):
         transport: Any,
         clock: Clock,
         unread_seconds: float,
-        read_octets: int,
+        read_bytes: int,
         stalled: Callable[[], None],
         changed: Callable[[bool], None],
         ledger: Ledger | None = None,
         held: Callable[[], None] | None = None,
     ) -> None:
-        """Make a wire; one read returns at most ``read_octets``, and ``held()`` is called when
+        """Make a wire; one read returns at most ``read_bytes``, and ``held()`` is called when
         :attr:`held` changes.  :class:`Output` describes the other arguments.
         """
         self._transport = transport
@@ -50,7 +50,7 @@ class StreamWire(Wire):
             transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
         )
         self.write = prompt_write(transport, self.output.write)
-        self.output.readAtMost(read_octets)
+        self.output.readAtMost(read_bytes)
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
             # connection: an application that asks the transport for the end asks us.  What its
@@ -61,14 +61,14 @@ class StreamWire(Wire):
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 
-    def _rests(self, octets: int) -> None:
-        self.held = octets
+    def _rests(self, nbytes: int) -> None:
+        self.held = nbytes
         if self._held_changed is not None:
             self._held_changed()
 
-    def readAtMost(self, octets: int) -> None:
-        """From now on, one read returns at most ``octets``; TLS reads as it is used to."""
-        self.output.readAtMost(octets)
+    def readAtMost(self, nbytes: int) -> None:
+        """From now on, one read returns at most ``nbytes``; TLS reads as it is used to."""
+        self.output.readAtMost(nbytes)
 
     def watch(self) -> None:
         """Begin to observe whether the peer reads.
@@ -107,10 +107,10 @@ class StreamWire(Wire):
 
     @property
     def waiting(self) -> int:
-        return self.output.octets
+        return self.output.nbytes
 
-    def boundWaiting(self, octets: float) -> None:
-        self.output.most_waiting = octets
+    def boundWaiting(self, nbytes: float) -> None:
+        self.output.most_waiting = nbytes
 
     def getPeer(self) -> IAddress:
         address: IAddress = self._transport.getPeer()

@@ -5,6 +5,6 @@
 
 from .frames import Loaded
 from .scan import Queues, Waiting
-from .state import DIRECTORY, PIN_OCTETS, BrokerState
+from .state import DIRECTORY, PIN_BYTES, BrokerState
 
-__all__ = ["DIRECTORY", "PIN_OCTETS", "BrokerState", "Loaded", "Queues", "Waiting"]
+__all__ = ["DIRECTORY", "PIN_BYTES", "BrokerState", "Loaded", "Queues", "Waiting"]

@@ -16,23 +16,23 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from twisted_msgproto.core.broker.envelopes import head_of
-from twisted_msgproto.core.broker.terms import LETTER_OCTETS, Letter, weight
+from twisted_msgproto.core.broker.terms import LETTER_BYTES, Letter, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from ..arrays import compute, scalar_of
 from ..columns import RUNS
 from ..disk import Disk
-from ..format import SEGMENT_HEADER_OCTETS, Record, Segment, crc32, segment_name
+from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
 from ..log import SegmentLog
 from ..recovery import segment_offsets
-from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, OCTETS, stored_schema
+from ..schema import BODY, BYTES, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, stored_schema
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
 WEIGHT_MAX = 2**32 - 1
 
 _NONE = scalar_of(0, pa.int32())
-_LETTER = scalar_of(LETTER_OCTETS, pa.int64())
+_LETTER = scalar_of(LETTER_BYTES, pa.int64())
 
 
 def second(time: int) -> int:
@@ -107,9 +107,9 @@ class Frame:
         _, bounds, data = self.envelopes.buffers()
         start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
         places = memoryview(bounds).cast("B").cast("i")[start:stop]
-        octets = b"" if data is None else data.to_pybytes()
+        raw = b"" if data is None else data.to_pybytes()
         return [
-            octets[lo : min(hi, lo + int.from_bytes(octets[lo + 2 : lo + 4], "little"))]
+            raw[lo : min(hi, lo + int.from_bytes(raw[lo + 2 : lo + 4], "little"))]
             if lo < hi
             else None
             for lo, hi in pairwise(places)
@@ -127,11 +127,11 @@ class Frame:
 
     def weights(self) -> array[int]:
         pc = compute()
-        octets = pc.add(
+        data = pc.add(
             pc.fill_null(pc.binary_length(self.envelopes), _NONE),
             pc.fill_null(pc.binary_length(self.bodies), _NONE),
         )
-        column = pc.add(octets.cast(pa.int64()), _LETTER).cast(pa.uint32())
+        column = pc.add(data.cast(pa.int64()), _LETTER).cast(pa.uint32())
         weights = array("I")
         start = weights.itemsize * column.offset
         weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
@@ -188,12 +188,12 @@ def _joined(frames: list[Frame]) -> Frame:
 
 
 def may_have_envelopes(segment: Segment, record: Record) -> bool:
-    """Return whether a frame has the column of envelopes, by the first octets of its payload."""
-    position = record.end_position - record.octets + 32
-    octets = segment.octets(position, COLUMNS_WORD.size) if record.runs else b""
-    if len(octets) < COLUMNS_WORD.size:
+    """Return whether a frame has the column of envelopes, by the first bytes of its payload."""
+    position = record.end_position - record.nbytes + 32
+    data = segment.nbytes(position, COLUMNS_WORD.size) if record.runs else b""
+    if len(data) < COLUMNS_WORD.size:
         return False
-    return bool(COLUMNS_WORD.unpack(octets)[0] & ENVELOPE)
+    return bool(COLUMNS_WORD.unpack(data)[0] & ENVELOPE)
 
 
 def read_frame(segment: Segment, record: Record) -> Frame | None:
@@ -216,7 +216,7 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload[record.runs :]), schema)
         if not sum(counts) == batch.num_rows == record.count:
             raise ValueError(f"not {record.count} messages")
-        nothing = pa.nulls(record.count, OCTETS)
+        nothing = pa.nulls(record.count, BYTES)
         bodies = batch.column("body") if columns & BODY else nothing
         integers = columns & MESSAGE_ID_INTEGER
         return Frame(
@@ -234,7 +234,7 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
 
 OPEN_MAX = 8
 FRAMES_MAX = 4
-INDEX_OCTETS = 64 << 10
+INDEX_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -250,11 +250,11 @@ class Loaded:
 class Indexed:
     def __init__(self, disk: Disk, path: str, frame_seed: int, first: int) -> None:
         self._file = disk.open(path)
-        self._segment = Segment(self._file, frame_seed, first, window=INDEX_OCTETS)
+        self._segment = Segment(self._file, frame_seed, first, window=INDEX_BYTES)
         self._firsts = array("q")
         self._ends = array("q")
         self._positions = array("q")
-        self._position = SEGMENT_HEADER_OCTETS
+        self._position = SEGMENT_HEADER_BYTES
         self._expected = first
 
     def record(self, offset: int, end: int) -> Record | None:
@@ -372,7 +372,7 @@ class Bodies:
         return found
 
     def _forget(self, firsts: list[int]) -> None:
-        """Close what was trimmed: an open file would keep its octets on the disk."""
+        """Close what was trimmed: an open file would keep its bytes on the disk."""
         for first in [first for first in self._open if first not in firsts]:
             self._open.pop(first).close()
 

@@ -92,7 +92,7 @@ class Segment:
         self._bits = bytearray()
 
     def bits(self) -> bytes:
-        """Return the bits from ``first`` on, the lowest bit of each octet first."""
+        """Return the bits from ``first`` on, the lowest bit of each byte first."""
         return bytes(self._bits)
 
     def settled(self, lo: int, hi: int) -> int:
@@ -112,8 +112,8 @@ class Segment:
         number = self._number(lo, hi)
         if not number:
             return range(hi - lo)
-        octets = number.to_bytes((hi - lo + 7) >> 3, "little")
-        marked = pa.Array.from_buffers(pa.bool_(), hi - lo, [None, pa.py_buffer(octets)])
+        nbytes = number.to_bytes((hi - lo + 7) >> 3, "little")
+        marked = pa.Array.from_buffers(pa.bool_(), hi - lo, [None, pa.py_buffer(nbytes)])
         pc = compute()
         rows: list[int] = pc.indices_nonzero(pc.invert(marked)).to_pylist()
         return rows
@@ -138,7 +138,7 @@ def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
 
 
 class Moved:
-    """Messages and the queues they were moved to, in 8 octets each."""
+    """Messages and the queues they were moved to, in 8 bytes each."""
 
     def __init__(self) -> None:
         self._places = Numbers(LARGE)

@@ -36,9 +36,9 @@ class Names:
         self._disk = disk
         self._path = os.path.join(directory, FILE)
         self._queue_id = queue_id
-        octets = read_whole(disk, self._path)
-        known = None if octets is None else parsed(octets, queue_id)
-        self.missing = octets is None
+        nbytes = read_whole(disk, self._path)
+        known = None if nbytes is None else parsed(nbytes, queue_id)
+        self.missing = nbytes is None
         self.damaged = known is None
         self.first: dict[QueueName, int] = known or {}
 
@@ -104,9 +104,9 @@ def sealed(queue_id: str, first: Mapping[QueueName, int]) -> bytes:
     return b"".join([seal(line) for line in [*lines, f"end {len(first)}"]])
 
 
-def parsed(octets: bytes, queue_id: str) -> dict[QueueName, int] | None:
+def parsed(data: bytes, queue_id: str) -> dict[QueueName, int] | None:
     """Return what the file says; None if it is damaged, or is of another queue or version."""
-    lines = [unseal(line) or "" for line in octets.splitlines()]
+    lines = [unseal(line) or "" for line in data.splitlines()]
     head = _HEAD.fullmatch(lines[0]) if lines else None
     if head is None or (int(head[1]), head[2]) != (VERSION, queue_id):
         return None

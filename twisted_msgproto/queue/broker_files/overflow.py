@@ -33,17 +33,17 @@ SEGMENT_BYTES = 16 << 20
 MAX_BYTES = 1 << 62
 """The limits of the queues bound the log; it has no other bound."""
 COPY_MESSAGES = 8192
-COPY_OCTETS = 8 << 20
-"""At most this many messages, and about this many octets, are copied with one write."""
+COPY_BYTES = 8 << 20
+"""At most this many messages, and about this many bytes, are copied with one write."""
 SPARE_SEGMENTS = 2
-"""Waiting messages may use twice their octets on disk, and this many segments."""
+"""Waiting messages may use twice their bytes on disk, and this many segments."""
 
 
 @dataclass(slots=True)
 class Chunk:
     first: int
     places: array[int]
-    octets: int
+    nbytes: int
     live: int
 
     @property
@@ -60,14 +60,14 @@ class Copy:
     """They were received at these times, µs since 1970 UTC."""
     envelopes: list[bytes | None]
     bodies: list[bytes | None]
-    octets: int = 0
+    nbytes: int = 0
 
     def add(self, other: Copy) -> None:
         self.places += other.places
         self.times += other.times
         self.envelopes += other.envelopes
         self.bodies += other.bodies
-        self.octets += other.octets
+        self.nbytes += other.nbytes
 
 
 class OverflowLog:
@@ -86,7 +86,7 @@ class OverflowLog:
         known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
         self.log = SegmentLog(os.path.join(directory, DIRECTORY), disk=disk, **(known | options))  # type: ignore[arg-type]
         self.lines = list(self.log.recovery.lines)
-        self._spare = SPARE_SEGMENTS * self.log.segment_octets
+        self._spare = SPARE_SEGMENTS * self.log.segment_bytes
         self._chunks: dict[int, Chunk] = {}  # by the first place
         self._starts: list[int] = []  # these places, in order
         # Copies that nobody needs and that are still in the log: where, and the places' range.
@@ -125,13 +125,13 @@ class OverflowLog:
         return found
 
     @property
-    def octets(self) -> int:
-        return self.log.octets
+    def nbytes(self) -> int:
+        return self.log.nbytes
 
     @property
-    def live_octets(self) -> int:
+    def live_bytes(self) -> int:
         return sum(
-            chunk.octets * chunk.live // len(chunk.places) for chunk in self._chunks.values()
+            chunk.nbytes * chunk.live // len(chunk.places) for chunk in self._chunks.values()
         )
 
     def _find(self, begin: int) -> None:
@@ -141,8 +141,8 @@ class OverflowLog:
                 continue
             places = array("q", frame.numbers.to_pylist())
             if places[-1] < begin:
-                octets = frame.envelopes.nbytes + frame.bodies.nbytes
-                self._add(Chunk(frame.first, places, octets, len(places)))
+                nbytes = frame.envelopes.nbytes + frame.bodies.nbytes
+                self._add(Chunk(frame.first, places, nbytes, len(places)))
             else:
                 self._shadows[frame.first] = places[0], places[-1] + 1
 
@@ -209,7 +209,7 @@ class OverflowLog:
         encoded = encode(batches)
         end = self.log.append([encoded])
         places = array("q", copy.places)
-        self._add(Chunk(end - encoded.count, places, encoded.octets, len(places)))
+        self._add(Chunk(end - encoded.count, places, encoded.nbytes, len(places)))
 
     def _batch(self, copy: Copy, start: int, end: int) -> MessageBatch:
         return MessageBatch(
@@ -240,7 +240,7 @@ class OverflowLog:
         Raises QueueFull or OSError from the moving.
         """
         self._remove()
-        while self.octets > 2 * self.live_octets + self._spare and self.log.segments > 1:
+        while self.nbytes > 2 * self.live_bytes + self._spare and self.log.segments > 1:
             begin, bound = self.log.firsts[:2]
             for chunk in [chunk for chunk in self if begin <= chunk.first < bound]:
                 self._move(chunk, marks)
@@ -274,7 +274,7 @@ def copied(frame: Frame, places: Sequence[int], rows: Sequence[int]) -> Copy:
     times = list(frame.received_at())
     envelopes = frame.envelopes.take(list(rows)).to_pylist()
     bodies = frame.bodies.take(list(rows)).to_pylist()
-    octets = sum(map(len, filter(None, envelopes))) + sum(map(len, filter(None, bodies)))
+    nbytes = sum(map(len, filter(None, envelopes))) + sum(map(len, filter(None, bodies)))
     return Copy(
-        [places[row] for row in rows], [times[row] for row in rows], envelopes, bodies, octets
+        [places[row] for row in rows], [times[row] for row in rows], envelopes, bodies, nbytes
     )

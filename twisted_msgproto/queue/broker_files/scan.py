@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.numbers import Numbers
-from twisted_msgproto.core.broker.terms import LETTER_OCTETS, QueueName
+from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
 
 from ..columns import RUNS
 from ..format import (
     FRAME_HEADER,
-    FRAME_HEADER_OCTETS,
+    FRAME_HEADER_BYTES,
     FRAME_MARKER,
-    SEGMENT_HEADER_OCTETS,
+    SEGMENT_HEADER_BYTES,
     Damage,
     Record,
     Segment,
@@ -49,7 +49,7 @@ HEADS_REMEMBERED_MAX = 4096
 class Waiting:
     """What waits in one queue, in order; the columns belong together.
 
-    ``weights`` are octets as :func:`twisted_msgproto.core.broker.weight` counts them, ``arrived``
+    ``weights`` are bytes as :func:`twisted_msgproto.core.broker.weight` counts them, ``arrived``
     are whole seconds since 1970 UTC.
     """
 
@@ -191,7 +191,7 @@ class Scan:
 
 def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
     """Yield the frames of a segment below the offset ``hi`` that may hold something that waits."""
-    for item in segment.walk(SEGMENT_HEADER_OCTETS, segment.first, check=False):
+    for item in segment.walk(SEGMENT_HEADER_BYTES, segment.first, check=False):
         if isinstance(item, Record) and item.count:
             if item.first >= hi:
                 return
@@ -202,7 +202,7 @@ def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
 def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | Few]:
     """Yield the same; small frames are read at once, many together."""
     small = SmallFrames(segment)
-    position, expected = SEGMENT_HEADER_OCTETS, segment.first
+    position, expected = SEGMENT_HEADER_BYTES, segment.first
     while (item := next(segment.walk(position, expected, check=False), None)) is not None:
         if isinstance(item, Damage):
             if item.hi is None:
@@ -228,26 +228,26 @@ def _may_wait(segment: Segment, record: Record, marks: Marks) -> bool:
 
 SMALL_MESSAGES = 32
 """A frame of more messages is read with Arrow, which is faster then."""
-SMALL_OCTETS = 16 << 10
+SMALL_BYTES = 16 << 10
 """So much is read at once behind the beginning of a frame.  A larger one may be left to Arrow: most
 of the time goes to its checksum then.
 """
 LAYOUTS_MAX = 1024
 
-_SHAPE = slice(24, FRAME_HEADER_OCTETS + 8)
-"""Here a frame says how many messages, octets of runs, columns and runs it has."""
+_SHAPE = slice(24, FRAME_HEADER_BYTES + 8)
+"""Here a frame says how many messages, bytes of runs, columns and runs it has."""
 _PREFIX = struct.Struct("<II")
-"""Arrow's message begins with a continuation marker and the number of octets of its metadata."""
+"""Arrow's message begins with a continuation marker and the number of bytes of its metadata."""
 _HEADER, _BODY_LENGTH = 2, 3
 """Of the fields of Arrow's message, these are the record batch and the length of its columns."""
-_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_FIELDS_OCTETS = 0, 2, 10
+_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_FIELDS_BYTES = 0, 2, 10
 """Of three fields of a record batch the first is the number of its rows, and the third lists the
 buffers of its columns.
 """
-_LENGTH_OCTETS = 8
+_LENGTH_BYTES = 8
 _BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, kind in TYPES.items()}
 """A column of the record batch has this many buffers; of each stands its place and its length."""
-_BUFFER_OCTETS = 16
+_BUFFER_BYTES = 16
 _COUNT = struct.Struct("<I")
 _ONE = _COUNT.pack(1)
 _NO_BODIES = (0,) * (SMALL_MESSAGES + 1)
@@ -329,7 +329,7 @@ class Layout(NamedTuple):
     def add(
         self,
         few: Few,
-        octets: bytes,
+        data: bytes,
         at: int,
         end: int,
         time: int,
@@ -345,26 +345,26 @@ class Layout(NamedTuple):
         columns = at + self.columns_at
         start += columns
         try:
-            bounds = self.bounds.unpack_from(octets, columns + bounds_at)
+            bounds = self.bounds.unpack_from(data, columns + bounds_at)
             bodies = _NO_BODIES[: self.messages + 1]
             if self.columns & BODY:
-                bodies = self.bounds.unpack_from(octets, columns + bodies_at)
+                bodies = self.bounds.unpack_from(data, columns + bodies_at)
             if start + bounds[-1] > end:
                 return False
             if self.messages == 1 and runs == _ONE:
                 lo, hi = bounds
                 few.add(
-                    _head(octets, start + lo, start + hi),
-                    LETTER_OCTETS + hi - lo + bodies[1] - bodies[0],
+                    _head(data, start + lo, start + hi),
+                    LETTER_BYTES + hi - lo + bodies[1] - bodies[0],
                     time,
                 )
             else:
                 spans = list(pairwise(bounds))
                 sizes = [hi - lo for lo, hi in pairwise(bodies)]
                 few.add_all(
-                    [_head(octets, start + lo, start + hi) for lo, hi in spans],
+                    [_head(data, start + lo, start + hi) for lo, hi in spans],
                     [
-                        LETTER_OCTETS + hi - lo + size
+                        LETTER_BYTES + hi - lo + size
                         for (lo, hi), size in zip(spans, sizes, strict=True)
                     ],
                     _times(time, runs, self.messages),
@@ -374,9 +374,9 @@ class Layout(NamedTuple):
         return True
 
 
-def _head(octets: bytes, lo: int, hi: int) -> bytes | None:
-    head = octets[lo : lo + (octets[lo + 2] | octets[lo + 3] << 8)] if lo < hi else None
-    return octets[lo:hi] if head and len(head) > hi - lo else head
+def _head(data: bytes, lo: int, hi: int) -> bytes | None:
+    head = data[lo : lo + (data[lo + 2] | data[lo + 3] << 8)] if lo < hi else None
+    return data[lo:hi] if head and len(head) > hi - lo else head
 
 
 def _times(time: int, runs: bytes, count: int) -> list[int]:
@@ -402,25 +402,25 @@ def layout_of(frame: bytes) -> Layout | None:
 
 
 def _layout(frame: bytes) -> Layout | None:
-    *_, count, runs_octets = FRAME_HEADER.unpack_from(frame)
-    columns, runs, _, _ = RUNS.unpack_from(frame, FRAME_HEADER_OCTETS)
+    *_, count, runs_bytes = FRAME_HEADER.unpack_from(frame)
+    columns, runs, _, _ = RUNS.unpack_from(frame, FRAME_HEADER_BYTES)
     shape, bounds = frame[_SHAPE], struct.Struct(f"<{count + 1}i")
     head = f"<4sIIIQ{len(shape)}s"
     if not columns & ENVELOPE:
         form = struct.Struct(f"{head}{7 * '0s'}")
         return Layout(form, shape, b"", b"", 0, bounds, count, columns)
-    message_at = FRAME_HEADER_OCTETS + runs_octets
+    message_at = FRAME_HEADER_BYTES + runs_bytes
     message = frame[message_at:]
     length_at, buffers_at = _places_in(message, count)
     columns_at = _PREFIX.size + _PREFIX.unpack_from(message)[1]
     (buffers,) = struct.unpack_from("<I", message, buffers_at - 4)
     if columns & ~KNOWN_COLUMNS or buffers != _buffers_below(columns, KNOWN_COLUMNS + 1):
         return None
-    length_end = length_at + _LENGTH_OCTETS
-    of_runs = f"8xq{12 * runs - 8}s{runs_octets - RUNS.size - 12 * runs}x"
-    of_message = f"{length_at}s{_LENGTH_OCTETS}x{buffers_at - length_end}s"
-    bodies = _BUFFER_OCTETS * (_buffers_below(columns, BODY) + 1)
-    bounds_at = _BUFFER_OCTETS * (_buffers_below(columns, ENVELOPE) + 1)
+    length_end = length_at + _LENGTH_BYTES
+    of_runs = f"8xq{12 * runs - 8}s{runs_bytes - RUNS.size - 12 * runs}x"
+    of_message = f"{length_at}s{_LENGTH_BYTES}x{buffers_at - length_end}s"
+    bodies = _BUFFER_BYTES * (_buffers_below(columns, BODY) + 1)
+    bounds_at = _BUFFER_BYTES * (_buffers_below(columns, ENVELOPE) + 1)
     of_bodies = f"{bodies}xq{bounds_at - bodies - 8}x" if columns & BODY else f"0s{bounds_at}x"
     return Layout(
         struct.Struct(f"{head}{of_runs}{of_message}{of_bodies}q8xq"),
@@ -460,7 +460,7 @@ def _places_in(message: bytes, count: int) -> tuple[int, int]:
 
     whole = followed(_PREFIX.size)
     batch = followed(field_at(whole, _HEADER))
-    if number("<H", fields_of(batch)) != _BATCH_FIELDS_OCTETS:
+    if number("<H", fields_of(batch)) != _BATCH_FIELDS_BYTES:
         raise struct.error("another table")
     if number("<q", field_at(batch, _BATCH_LENGTH)) != count:
         raise struct.error("other messages")
@@ -482,15 +482,15 @@ class SmallFrames:
         bound = min(bound, expected + GATHERED_MESSAGES)
         taken = -1
         while taken and few.end < bound:
-            octets, at = self._segment.at_hand(position, SMALL_OCTETS)
-            taken = self._take(octets, at, few, bound)
+            nbytes, at = self._segment.at_hand(position, SMALL_BYTES)
+            taken = self._take(nbytes, at, few, bound)
             position += taken
         return few, position
 
-    def _take(self, octets: bytes, begin: int, few: Few, bound: int) -> int:
+    def _take(self, data: bytes, begin: int, few: Few, bound: int) -> int:
         seed = self._segment.frame_seed
         at, expected = begin, few.end
-        layout = self._layout_at(octets, at)
+        layout = self._layout_at(data, at)
         while layout is not None and expected < bound:
             try:
                 (
@@ -507,36 +507,36 @@ class SmallFrames:
                     bodies_at,
                     bounds_at,
                     start,
-                ) = layout.frame.unpack_from(octets, at)
+                ) = layout.frame.unpack_from(data, at)
             except struct.error:
-                break  # the octets end here
+                break  # the bytes end here
             if shape != layout.shape or before != layout.before or after != layout.after:
-                layout = self._layout_at(octets, at, but=layout)
+                layout = self._layout_at(data, at, but=layout)
                 continue
-            payload = at + FRAME_HEADER_OCTETS
+            payload = at + FRAME_HEADER_BYTES
             end = payload + length
             if (
                 marker != FRAME_MARKER
                 or first != expected
-                or end > len(octets)
-                or crc32(octets[at + 8 : payload], seed) != checksum
-                or crc32(octets[payload:end]) != payload_crc
+                or end > len(data)
+                or crc32(data[at + 8 : payload], seed) != checksum
+                or crc32(data[payload:end]) != payload_crc
             ):
                 break
             if not layout.columns & ENVELOPE:
                 nothing = [0] * layout.messages
                 few.add_all([None] * layout.messages, nothing, nothing)
-            elif not layout.add(few, octets, at, end, time, runs, bodies_at, bounds_at, start):
+            elif not layout.add(few, data, at, end, time, runs, bodies_at, bounds_at, start):
                 break
             at = end
             expected += layout.messages
         return at - begin
 
-    def _layout_at(self, octets: bytes, at: int, but: Layout | None = None) -> Layout | None:
-        shape = octets[at + _SHAPE.start : at + _SHAPE.stop]
+    def _layout_at(self, data: bytes, at: int, but: Layout | None = None) -> Layout | None:
+        shape = data[at + _SHAPE.start : at + _SHAPE.stop]
         layout = self._layouts.get(shape)
         if layout is None or layout is but:
-            frame = self._checked(octets, at)
+            frame = self._checked(data, at)
             layout = None if frame is None else layout_of(frame)
             if frame is None or layout is None or not layout.fits(frame):
                 return None
@@ -545,18 +545,18 @@ class SmallFrames:
             self._layouts[shape] = layout
         return layout
 
-    def _checked(self, octets: bytes, at: int) -> bytes | None:
-        if len(octets) - at < FRAME_HEADER_OCTETS:
+    def _checked(self, data: bytes, at: int) -> bytes | None:
+        if len(data) - at < FRAME_HEADER_BYTES:
             return None
-        marker, checksum, payload_crc, length, _, count, runs = FRAME_HEADER.unpack_from(octets, at)
-        payload = at + FRAME_HEADER_OCTETS
+        marker, checksum, payload_crc, length, _, count, runs = FRAME_HEADER.unpack_from(data, at)
+        payload = at + FRAME_HEADER_BYTES
         end = payload + length
         if (
             marker != FRAME_MARKER
             or not 0 < count <= SMALL_MESSAGES
-            or not RUNS.size <= runs <= length <= len(octets) - payload
-            or crc32(octets[at + 8 : payload], self._segment.frame_seed) != checksum
-            or crc32(octets[payload:end]) != payload_crc
+            or not RUNS.size <= runs <= length <= len(data) - payload
+            or crc32(data[at + 8 : payload], self._segment.frame_seed) != checksum
+            or crc32(data[payload:end]) != payload_crc
         ):
             return None
-        return octets[at:end]
+        return data[at:end]

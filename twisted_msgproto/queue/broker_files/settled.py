@@ -35,8 +35,8 @@ RECORD = struct.Struct("<IIQ")
 PAIR = struct.Struct("<QQ")
 IN_A_ROW = struct.Struct("<H")
 RANGES, BITS, TRIES, MOVED, TRIES_IN_A_ROW = 1, 2, 3, 4, 5
-HEADER_OCTETS = HEADER.size + CHECKSUM.size
-LONG_OCTETS = 1 << 20
+HEADER_BYTES = HEADER.size + CHECKSUM.size
+LONG_BYTES = 1 << 20
 """A shorter file is not replaced, however little of it still matters."""
 
 
@@ -107,11 +107,11 @@ def apply(payload: bytes, marks: Marks) -> None:
     at = 0
     while at < len(payload):
         try:
-            kind, octets, base = RECORD.unpack_from(payload, at)
+            kind, nbytes, base = RECORD.unpack_from(payload, at)
             at += RECORD.size
-            content = payload[at : at + octets]
-            at += octets
-            if len(content) < octets:
+            content = payload[at : at + nbytes]
+            at += nbytes
+            if len(content) < nbytes:
                 raise ValueError("a record is cut")
             _apply(kind, base, content, marks)
         except struct.error as error:
@@ -143,49 +143,49 @@ def framed(payload: bytes) -> bytes:
 
 
 def header(queue_id: str) -> bytes:
-    octets = HEADER.pack(MAGIC, VERSION, HEADER_OCTETS, bytes.fromhex(queue_id))
-    return octets + CHECKSUM.pack(crc32(octets))
+    nbytes = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, bytes.fromhex(queue_id))
+    return nbytes + CHECKSUM.pack(crc32(nbytes))
 
 
 @dataclass(slots=True)
 class Found:
     groups: list[bytes] = field(default_factory=list)
-    damaged_octets: int = 0
-    """This many octets are no frame and have one behind them."""
-    torn_octets: int = 0
-    """This many octets at the end are no frame."""
+    damaged_bytes: int = 0
+    """This many bytes are no frame and have one behind them."""
+    torn_bytes: int = 0
+    """This many bytes at the end are no frame."""
     ours: bool = True
     """It is False when the header is damaged or names another queue or version."""
 
 
-def parsed(octets: bytes, queue_id: str) -> Found:
+def parsed(data: bytes, queue_id: str) -> Found:
     found = Found()
-    if octets[:HEADER_OCTETS] != header(queue_id):
+    if data[:HEADER_BYTES] != header(queue_id):
         found.ours = False
         return found
-    at = HEADER_OCTETS
-    while at < len(octets):
-        payload = _frame_at(octets, at)
+    at = HEADER_BYTES
+    while at < len(data):
+        payload = _frame_at(data, at)
         if payload is not None:
             found.groups.append(payload)
             at += FRAME.size + len(payload)
             continue
-        following = octets.find(MARKER, at + 1)
-        while following >= 0 and _frame_at(octets, following) is None:
-            following = octets.find(MARKER, following + 1)
+        following = data.find(MARKER, at + 1)
+        while following >= 0 and _frame_at(data, following) is None:
+            following = data.find(MARKER, following + 1)
         if following < 0:
-            found.torn_octets = len(octets) - at
+            found.torn_bytes = len(data) - at
             break
-        found.damaged_octets += following - at
+        found.damaged_bytes += following - at
         at = following
     return found
 
 
-def _frame_at(octets: bytes, at: int) -> bytes | None:
-    if len(octets) - at < FRAME.size:
+def _frame_at(data: bytes, at: int) -> bytes | None:
+    if len(data) - at < FRAME.size:
         return None
-    marker, checksum, length = FRAME.unpack_from(octets, at)
-    payload = octets[at + FRAME.size : at + FRAME.size + length]
+    marker, checksum, length = FRAME.unpack_from(data, at)
+    payload = data[at + FRAME.size : at + FRAME.size + length]
     if marker != MARKER or len(payload) < length or crc32(payload) != checksum:
         return None
     return payload
@@ -204,15 +204,15 @@ class SettledFile:
 
     def read(self) -> Found | None:
         """Return what the file holds, and will hold after a loss of power; None without a file."""
-        octets = read_whole(self._disk, self._path)
-        if octets is None:
+        nbytes = read_whole(self._disk, self._path)
+        if nbytes is None:
             return None
         file = self._disk.open(self._path, write=True)
         try:
             file.sync()  # a killed process may not have come to it
         finally:
             file.close()
-        return parsed(octets, self._queue_id)
+        return parsed(nbytes, self._queue_id)
 
     def write(self, group: Group, marks: Marks) -> None:
         """Make a group durable; ``marks`` hold it already.
@@ -220,18 +220,18 @@ class SettledFile:
         After a failure all that ``marks`` hold is written the next time: a second sync of the same
         file may succeed without having written what the first one could not.
         """
-        if self._file is None or self._end > max(LONG_OCTETS, 2 * self._short):
+        if self._file is None or self._end > max(LONG_BYTES, 2 * self._short):
             self._replace(marks)
             return
-        octets = framed(group.packed())
+        data = framed(group.packed())
         try:
-            if self._file.write(self._end, [octets]) < len(octets):
+            if self._file.write(self._end, [data]) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
             self._file.sync()
         except OSError:
             self.close()
             raise
-        self._end += len(octets)
+        self._end += len(data)
 
     def removed(self) -> bool:
         if self._file is None or exists(self._disk, self._path):
@@ -241,10 +241,10 @@ class SettledFile:
 
     def _replace(self, marks: Marks) -> None:
         self.close()
-        octets = header(self._queue_id) + framed(snapshot(marks))
-        replace_whole(self._disk, self._path, octets)
+        data = header(self._queue_id) + framed(snapshot(marks))
+        replace_whole(self._disk, self._path, data)
         self._file = self._disk.open(self._path, write=True)
-        self._end = self._short = len(octets)
+        self._end = self._short = len(data)
 
     def close(self) -> None:
         """Close the file; the next write replaces it."""

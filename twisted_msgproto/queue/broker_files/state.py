@@ -34,13 +34,13 @@ from .frames import Bodies, Frame, Loaded, gathered, read_frame
 from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
-from .overflow import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, OverflowLog, copied
+from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
 from .scan import Few
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
-PIN_OCTETS = 1 << 30
-"""At most this many octets of the log are kept for the broker's consumers alone."""
+PIN_BYTES = 1 << 30
+"""At most this many bytes of the log are kept for the broker's consumers alone."""
 PIN_SHARE = 4
 """It is also at most one part in this many of what the log may hold."""
 
@@ -64,7 +64,7 @@ class BrokerState:
     :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
     note something, and never wait.
 
-    * ``pin``: this many octets of the log are kept for the queues alone; what is older is copied.
+    * ``pin``: this many bytes of the log are kept for the queues alone; what is older is copied.
     * ``report``: called with one line when something happens that an operator should know; from
       any thread.
 
@@ -75,14 +75,14 @@ class BrokerState:
         self,
         log: SegmentLog,
         *,
-        pin: int = PIN_OCTETS,
+        pin: int = PIN_BYTES,
         report: Callable[[str], None],
         kept_segment_bytes: int | None = None,
     ) -> None:
         compute()  # its import would otherwise come in the midst of a turn of the reactor
         self._log = log
         self._report = report
-        self._pin = min(pin, log.max_octets // PIN_SHARE)
+        self._pin = min(pin, log.max_bytes // PIN_SHARE)
         self._directory = os.path.join(log.directory, DIRECTORY)
         self._mutex = threading.Lock()  # guards what follows, and is held while files are written
         self._reading = threading.Lock()
@@ -148,9 +148,9 @@ class BrokerState:
             nonsense = settled.taken(found.groups, self._marks)
             # What is there may be what a disk could not write, if that process was killed then.
             self._dirty = True
-            if found.damaged_octets or nonsense:
+            if found.damaged_bytes or nonsense:
                 self._report(
-                    f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
+                    f"broker: {found.damaged_bytes} bytes of {path} are damaged, {nonsense} "
                     f"groups make no sense: {again}"
                 )
         self._dropped = self._marks.drop_from(self._log.end)
@@ -434,13 +434,13 @@ class BrokerState:
             while free < len(segments) and self._free(segments[free][0]):
                 free += 1
             held = list(segments[free:])
-            octets = sum(size for _, _, size in held)
+            nbytes = sum(size for _, _, size in held)
             self._wanted = []
             for first, following, size in held:
-                if octets <= self._pin and not (pressed and not self._wanted):
+                if nbytes <= self._pin and not (pressed and not self._wanted):
                     break
                 self._wanted.append((first, following))
-                octets -= size
+                nbytes -= size
             return free
         finally:
             self._mutex.release()
@@ -465,7 +465,7 @@ class BrokerState:
                 rows = sorted(chain(*members(frame, places, unsettled).values()))
                 for start in range(0, len(rows), COPY_MESSAGES):
                     copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
-                    if len(copy.places) >= COPY_MESSAGES or copy.octets >= COPY_OCTETS:
+                    if len(copy.places) >= COPY_MESSAGES or copy.nbytes >= COPY_BYTES:
                         self._put(copy)
                         copy = Copy([], [], [], [])
         if copy.places:
@@ -497,7 +497,7 @@ class BrokerState:
     def statistics(self) -> dict[str, int]:
         """Return figures as they are now; a name ends with its unit."""
         return {
-            "broker_kept_octets": self._overflow.octets,
+            "broker_kept_bytes": self._overflow.nbytes,
             "broker_copied_messages": self.copied_messages,
             "broker_failing": len(self._troubles.errors()),
         }
@@ -540,20 +540,20 @@ def log_of(directory: str) -> str:
 def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
     """Yield what is wrong with the small files, one line each.  Raises OSError."""
     here = os.path.join(directory, DIRECTORY)
-    octets = read_whole(disk, os.path.join(here, names.FILE))
-    if octets is not None and names.parsed(octets, queue_id) is None:
+    data = read_whole(disk, os.path.join(here, names.FILE))
+    if data is not None and names.parsed(data, queue_id) is None:
         yield (
             f"{DIRECTORY}/{names.FILE}: damaged, or of another queue; the next start of the "
             "gateway knows the queues from their messages"
         )
-    octets = read_whole(disk, os.path.join(here, settled.FILE))
-    if octets is None:
+    data = read_whole(disk, os.path.join(here, settled.FILE))
+    if data is None:
         return
-    found = settled.parsed(octets, queue_id)
+    found = settled.parsed(data, queue_id)
     if not found.ours:
         yield f"{DIRECTORY}/{settled.FILE}: damaged header, or of another queue; nothing is settled"
-    if found.damaged_octets:
+    if found.damaged_bytes:
         yield (
-            f"{DIRECTORY}/{settled.FILE}: {found.damaged_octets} damaged octets; what they settled "
+            f"{DIRECTORY}/{settled.FILE}: {found.damaged_bytes} damaged bytes; what they settled "
             "is delivered again"
         )

@@ -1,4 +1,4 @@
-"""One half of an sABC machine listens: it turns octets into frames, and frames into messages and
+"""One half of an sABC machine listens: it turns bytes into frames, and frames into messages and
 answers.
 
 :class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import Any, Final
 
 from ...core.errors import Fault
-from ...core.kept import table_octets
+from ...core.kept import table_bytes
 from ...core.limits import Limits
 from .. import wire
 from ..terms import (
@@ -64,11 +64,11 @@ class Incoming:
     Attributes:
         key: (is a response, id); None for an ERROR and for what carries no id.
         id: the id to name in events.
-        size: octets of all its frames so far, heads and end marks included (``SA-22``).
+        size: bytes of all its frames so far, heads and end marks included (``SA-22``).
         weight: what its headers so far occupy in memory beside, where more of it has to come.
         cut: it is above the limit; what was kept is delivered when its true end has come.
         muted: nothing of it is to be delivered (any more); it is read to its true end.
-        heard: when the last octets of it came.
+        heard: when the last bytes of it came.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Incoming:
         """Count headers of a frame that does not end the message: they wait with it."""
         if not self.muted:
             own = {name: value for name, value in headers.items() if name not in RESERVED}
-            self.weight += table_octets(own)
+            self.weight += table_bytes(own)
 
 
 NOTHING_YET: Final = Incoming(None, None, 0.0)
@@ -123,8 +123,8 @@ def whole_characters(body: bytes) -> bytes:
 _PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
 _CUT: Final = "the peer has cut the message to what it takes"
-_FIELD_WEIGHT_OCTETS: Final = 150  # a header of one's own counts as so much beside its octets
-_MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
+_FIELD_WEIGHT_BYTES: Final = 150  # a header of one's own counts as so much beside its bytes
+_MORE_THAN_TWICE: Final = Fault("message-bytes", "the message is more than twice too large")
 
 _NO_FIELDS: Final[Mapping[str, str]] = {}
 
@@ -173,8 +173,8 @@ class Listener(Speaker[S]):
 
         self.expires: float | None = None
 
-        piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
-        self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
+        piece = max(1, min(65536, self.message_bytes // _PIECES_A_MESSAGE))
+        self._decoder = Decoder(self.bounds, part_bytes=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
         self._positions = 0  # of the last event with messages
         self._unsafe: dict[int, MessagesReceived] = {}  # by position: not answered by the sink
@@ -183,7 +183,7 @@ class Listener(Speaker[S]):
         self._receiving = False  # there is one
         self._unfinished: dict[tuple[bool, str], Incoming] = {}
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    # ── bytes in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Any, now: float) -> list[Event]:
         events: list[Event] = []
@@ -192,7 +192,7 @@ class Listener(Speaker[S]):
         if self._framed:
             self._read_frames(inputs, now, events)
         else:
-            self._read_octets(inputs, now, events)
+            self._read_bytes(inputs, now, events)
         if self._receiving or self._unfinished:
             self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
         for event in events:
@@ -201,9 +201,9 @@ class Listener(Speaker[S]):
                 self._unsafe[event.position] = event
         return events
 
-    def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:
+    def _read_bytes(self, data: bytes, now: float, events: list[Event]) -> None:
         decoder = self._decoder
-        decoder.feed(octets)
+        decoder.feed(data)
         together = True  # once: when the frame of which a part came before is through
         while True:
             if together and decoder.at_head:
@@ -218,16 +218,16 @@ class Listener(Speaker[S]):
                     break
 
     def _read_frames(self, messages: Sequence[bytes], now: float, events: list[Event]) -> None:
-        if all(octets.endswith(END) for octets in messages):
+        if all(data.endswith(END) for data in messages):
             self._decoder.feed(b"".join(messages))
             taken = self._take_all(now, events, len(messages))
             self._decoder.clear()
             if taken:
                 return
-        for octets in messages:
+        for data in messages:
             if self.closed:
                 break
-            piece = read_frame(octets, self.bounds, lenient=self._lenient)
+            piece = read_frame(data, self.bounds, lenient=self._lenient)
             if type(piece) is not Message or not self._quick_answer(piece, now, events):
                 self._take(piece, now, events)
 
@@ -248,17 +248,17 @@ class Listener(Speaker[S]):
             return False
         unanswered = self._unanswered
         found = self._decoder.plain(
-            self._request_prefix, self.message_octets, unanswered, self._unanswered_max, count
+            self._request_prefix, self.message_bytes, unanswered, self._unanswered_max, count
         )
         if found is None:
             return False
         ids, bodies, weight = found
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
-        octets = sum(map(len, bodies))
+        nbytes = sum(map(len, bodies))
         weight += len(ids) * (len(self._request_prefix) + len(BLANK))
         events.append(
-            MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
+            MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, nbytes, weight)
         )
         return True
 
@@ -272,7 +272,7 @@ class Listener(Speaker[S]):
             or id not in self._pending
             or not frame.final
             or not self._simple(now)
-            or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
+            or frame.head_bytes + len(frame.body) + frame.end_bytes > self.message_bytes
             or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
         ):
             return False
@@ -285,9 +285,9 @@ class Listener(Speaker[S]):
             if not self.closed:
                 self._current.weigh(piece.frame.headers)
         elif isinstance(piece, BodyContinued):
-            self._continue(piece.octets, now, events)
+            self._continue(piece.nbytes, now, events)
         elif isinstance(piece, FrameClosed):
-            self._close_frame(piece.final, piece.octets, now, events)
+            self._close_frame(piece.final, piece.nbytes, now, events)
         elif isinstance(piece, Fault):
             self._fail(self._code_of(piece), piece, events)
         elif not piece.has_body:
@@ -299,7 +299,7 @@ class Listener(Speaker[S]):
                     self._current.weigh(piece.headers)
                 self._continue(piece.body, now, events)
             if not self.closed:
-                self._close_frame(piece.final, piece.end_octets, now, events)
+                self._close_frame(piece.final, piece.end_bytes, now, events)
 
     def _code_of(self, fault: Fault) -> int:
         return BAD_REQUEST
@@ -392,7 +392,7 @@ class Listener(Speaker[S]):
                 self._examine(frame, incoming, found is None, events)
         self._current = incoming
         self._receiving = True
-        self._grow(incoming, frame.head_octets, events)
+        self._grow(incoming, frame.head_bytes, events)
 
     def _examine(self, frame: Frame, incoming: Incoming, first: bool, events: list[Event]) -> None:
         """Refuse a MESSAGE whose headers make no sense (``SA-06``, ``SA-14`` … ``SA-17``)."""
@@ -428,10 +428,10 @@ class Listener(Speaker[S]):
             if name not in RESERVED:
                 incoming.fields[name] = value
 
-    def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
-        """Note that this many octets more of a message came, beside its body (``SA-22``)."""
-        incoming.size += octets
-        if incoming.size > self.message_octets:
+    def _grow(self, incoming: Incoming, nbytes: int, events: list[Event]) -> None:
+        """Note that this many bytes more of a message came, beside its body (``SA-22``)."""
+        incoming.size += nbytes
+        if incoming.size > self.message_bytes:
             self._overgrown(incoming, True, events)
 
     def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
@@ -448,7 +448,7 @@ class Listener(Speaker[S]):
                 body = b"".join(incoming.parts)
                 incoming.parts = [whole_characters(body) if trim else body]
                 incoming.cut = True
-        if incoming.size > 2 * self.message_octets:
+        if incoming.size > 2 * self.message_bytes:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
             incoming.mute()
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
@@ -463,16 +463,16 @@ class Listener(Speaker[S]):
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events)
         return events
 
-    def _continue(self, octets: bytes, now: float, events: list[Event]) -> None:
-        """Keep more of a body as far as the limit reaches; beyond it, only count the octets."""
+    def _continue(self, data: bytes, now: float, events: list[Event]) -> None:
+        """Keep more of a body as far as the limit reaches; beyond it, only count the bytes."""
         incoming = self._current
         incoming.heard = now
         if not incoming.muted and not incoming.cut:
-            room = self.message_octets - incoming.size
-            incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
-        self._grow(incoming, len(octets), events)
+            room = self.message_bytes - incoming.size
+            incoming.parts.append(data if len(data) <= room else data[: max(0, room)])
+        self._grow(incoming, len(data), events)
 
-    def _close_frame(self, final: bool, octets: int, now: float, events: list[Event]) -> None:
+    def _close_frame(self, final: bool, nbytes: int, now: float, events: list[Event]) -> None:
         """Follow a complete frame: its message is complete, or continues, or the frame is in
         error.
         """
@@ -480,8 +480,8 @@ class Listener(Speaker[S]):
         self._receiving = False
         key = incoming.key
         if final:
-            incoming.size += octets
-            if incoming.size > self.message_octets:
+            incoming.size += nbytes
+            if incoming.size > self.message_bytes:
                 # The body is complete: only its end mark is above the limit.
                 self._overgrown(incoming, False, events)
             if self.closed:
@@ -560,11 +560,11 @@ class Listener(Speaker[S]):
         last.ids.append(id)
         last.fields.append(incoming.fields)
         last.bodies.append(body)
-        octets = len(body)
-        last.octets += octets
-        size = self.message_octets if truncated else incoming.size
+        nbytes = len(body)
+        last.nbytes += nbytes
+        size = self.message_bytes if truncated else incoming.size
         fields = incoming.fields
-        last.weight += size - octets + _FIELD_WEIGHT_OCTETS * len(fields)
+        last.weight += size - nbytes + _FIELD_WEIGHT_BYTES * len(fields)
         last.weight += wide((id, *fields, *fields.values()))
 
     def _answered(

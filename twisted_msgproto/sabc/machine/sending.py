@@ -32,7 +32,7 @@ from ..wire import (
 
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
 _OVERHEAD_LINES = 6  # the lines that our own messages have beside an application's headers
-_OVERHEAD_OCTETS = 1536
+_OVERHEAD_BYTES = 1536
 
 S = TypeVar("S", bound=State)
 
@@ -40,12 +40,12 @@ S = TypeVar("S", bound=State)
 class Speaker(Connection[Any, Any, Event], Generic[S]):
     """The half with the verbs: requests, send-only, answers, errors (``SA-14`` … ``SA-24``).
 
-    Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
+    Inputs and outputs are bytes on a byte stream, and lists of frames on WebSocket.
 
     Attributes:
         lengths: both sides announced ``framing::length`` (``SA-26``).
-        message_octets: a longer message is cut when it is read (``SA-22``).
-        peer_octets: the largest message that the peer has said it accepts, or None.
+        message_bytes: a longer message is cut when it is read (``SA-22``).
+        peer_bytes: the largest message that the peer has said it accepts, or None.
     """
 
     __slots__ = (
@@ -67,9 +67,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         "deadlines",
         "fault",
         "lengths",
-        "message_octets",
-        "part_octets",
-        "peer_octets",
+        "message_bytes",
+        "part_bytes",
+        "peer_bytes",
     )
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -81,9 +81,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
         self._limits = limits
         self.bounds = Bounds.of(limits)
-        self.part_octets = limits.integer("part-octets")
-        self.message_octets = limits.integer("message-octets")
-        self.peer_octets: int | None = None
+        self.part_bytes = limits.integer("part-bytes")
+        self.message_bytes = limits.integer("message-bytes")
+        self.peer_bytes: int | None = None
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
         self._framed = framed  # WebSocket: frames come and go one by one
@@ -110,7 +110,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def closed(self) -> bool:
-        """Nothing more is read; close the connection when the octets to send are out."""
+        """Nothing more is read; close the connection when the bytes to send are out."""
         return self._machine.state is self._closed
 
     @property
@@ -169,21 +169,21 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             lines.append(wire.header_line(name, value))
             if name in reserved or (self.lengths and name == CONTENT_LENGTH):
                 raise ValueError(f"header {name} belongs to the protocol")
-            if len(lines[-1].encode()) > self.bounds.line_octets:
-                raise LimitExceeded(f"a header is above {self.bounds.line_octets} octets")
+            if len(lines[-1].encode()) > self.bounds.line_bytes:
+                raise LimitExceeded(f"a header is above {self.bounds.line_bytes} bytes")
         text = "\r\n".join([*lines, ""])
         if len(lines) > self.bounds.header_lines - _OVERHEAD_LINES:
             raise LimitExceeded(f"{len(lines)} headers are too many")
-        if len(text.encode()) > self.bounds.block_octets - _OVERHEAD_OCTETS:
+        if len(text.encode()) > self.bounds.block_bytes - _OVERHEAD_BYTES:
             raise LimitExceeded("the headers are too long")
         return text
 
     def _send_message(self, lines: str, extra: str, body: bytes) -> None:
-        """Queue a message in as few frames as ``part_octets`` allows (``SA-18``, ``SA-19``).
+        """Queue a message in as few frames as ``part_bytes`` allows (``SA-18``, ``SA-19``).
 
         ``lines`` stand on every frame, ``extra`` on the first one only.
         """
-        if len(body) <= self.part_octets:
+        if len(body) <= self.part_bytes:
             if not self.lengths and wire.ends_early(body):
                 raise ValueError("without lengths a body cannot hold an end mark (SA-21)")
             self._send_part(lines + extra, body, True)
@@ -198,24 +198,24 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         Acknowledged means complete.
         """
-        before, most = len(self._out), self.sent_octets_max
+        before, most = len(self._out), self.sent_bytes_max
         if len(body) <= most:
             self._send_message(lines, extra, body)
-        octets = sum(map(len, self._out[before:])) or len(body)
-        if octets > most:
+        nbytes = sum(map(len, self._out[before:])) or len(body)
+        if nbytes > most:
             del self._out[before:]
-            raise self.too_large(octets)
+            raise self.too_large(nbytes)
 
     @property
-    def sent_octets_max(self) -> int:
+    def sent_bytes_max(self) -> int:
         """Return how large a message of ours may be; a peer that does not say is assumed to be
         like us.
         """
-        return self.message_octets if self.peer_octets is None else self.peer_octets
+        return self.message_bytes if self.peer_bytes is None else self.peer_bytes
 
-    def too_large(self, octets: int) -> LimitExceeded:
+    def too_large(self, nbytes: int) -> LimitExceeded:
         return LimitExceeded(
-            f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
+            f"a message of {nbytes} bytes is above message-bytes={self.sent_bytes_max}"
         )
 
     def _send_part(self, lines: str, body: bytes, final: bool) -> None:
@@ -321,7 +321,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             return []
         self._machine.step(AnswerSent)
         unanswered, lengths, out = self._unanswered, self.lengths, self._out
-        most, before = self.part_octets, f"{self._prefix}{REF_MSG_ID}::"
+        most, before = self.part_bytes, f"{self._prefix}{REF_MSG_ID}::"
         left = []
         for id, body in zip(ids, bodies, strict=True):
             if (
@@ -402,7 +402,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """An answer went out; on a server that drains it may have been the last one."""
 
 
-_HEAD_OCTETS = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
+_HEAD_BYTES = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
 """The most that a head of ours has beside the session, the message's own id and its headers."""
 
 
@@ -437,43 +437,43 @@ class OutgoingMessage:
         self._reach = len(self._session_line)
         self._tail = b""  # the end of what was sent, for what parts make together
         self._begun = False  # a part was sent
-        self._sent = 0  # octets of all parts, with what the framing adds
+        self._sent = 0  # bytes of all parts, with what the framing adds
         self.id = id
         self.finished = False
 
-    def check(self, octets: bytes) -> None:
-        """Raise ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
+    def check(self, nbytes: bytes) -> None:
+        """Raise ValueError if these bytes cannot be sent next (``SA-21``); nothing is sent then.
 
         Raise LimitExceeded if the message would be larger with them than the peer accepts.
         """
         side = self._side
         if self.id is not None:
-            left = len(self._kept) + len(octets)
-            frames = 1 + left // side.part_octets
-            heads = frames * (len(side._prefix) + len(self._lines.encode()) + _HEAD_OCTETS)
+            left = len(self._kept) + len(nbytes)
+            frames = 1 + left // side.part_bytes
+            heads = frames * (len(side._prefix) + len(self._lines.encode()) + _HEAD_BYTES)
             total = self._sent + left + heads + len(self._extra.encode()) + len(END)
-            if total > side.sent_octets_max:
+            if total > side.sent_bytes_max:
                 raise side.too_large(total)
         if side.lengths:
             return
         before = (self._tail + bytes(self._kept[-self._reach :]))[-self._reach :]
-        # Fewer than four octets before are all there is: then the body may still begin badly.
-        if wire.ends_early(before + octets) if len(before) < 4 else wire.END in before + octets:
+        # Fewer than four bytes before are all there is: then the body may still begin badly.
+        if wire.ends_early(before + nbytes) if len(before) < 4 else wire.END in before + nbytes:
             raise ValueError("without lengths a body cannot hold an end mark (SA-21)")
-        if not side._framed and self._session_line in before + octets:
+        if not side._framed and self._session_line in before + nbytes:
             raise ValueError("a body in parts cannot hold its own session (SA-26)")
 
-    def write(self, octets: bytes) -> None:
+    def write(self, nbytes: bytes) -> None:
         """Send more of the body; ValueError as :meth:`check` says, and when it is finished."""
         if self.finished:
             raise ValueError("the message is finished")
-        self.check(octets)
+        self.check(nbytes)
         if self._side.closed:
             return
-        self._kept += octets
-        kept, size = self._kept, self._side.part_octets
+        self._kept += nbytes
+        kept, size = self._kept, self._side.part_bytes
         start = 0
-        # Three octets ahead: then it is known whether the next part begins with CRLF NUL.
+        # Three bytes ahead: then it is known whether the next part begins with CRLF NUL.
         while len(kept) - start > size + 3:
             end = self._cut(start, start + size)
             if end + 3 > len(kept):

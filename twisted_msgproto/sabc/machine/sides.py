@@ -1,4 +1,4 @@
-"""Both sides of an sABC connection are machines: octets in, events out, without I/O or clock.
+"""Both sides of an sABC connection are machines: bytes in, events out, without I/O or clock.
 
 CONNECTED brings a session id that only the two sides know; from there on every frame carries it
 (``SA-10``).
@@ -68,7 +68,7 @@ from ..wire import (
     ERROR_CODE,
     FRAMING,
     LENGTH,
-    MESSAGE_OCTETS,
+    MESSAGE_BYTES,
     RESERVED,
     SESSION_EXPIRY,
     SESSION_ID,
@@ -122,7 +122,7 @@ class Side(Listener[S]):
 
     @property
     def held(self) -> int:
-        most = self.message_octets
+        most = self.message_bytes
         kept = [
             min(incoming.size, most) + incoming.weight
             for incoming in self._waiting()
@@ -145,8 +145,8 @@ class Side(Listener[S]):
         }
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        octets = headers.get(MESSAGE_OCTETS, "")
-        self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
+        data = headers.get(MESSAGE_BYTES, "")
+        self.peer_bytes = int(data) if _DIGITS.fullmatch(data) else None
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
@@ -372,8 +372,8 @@ class Server(Side[Serving]):
             own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
         if not self._framed:
             own[FRAMING] = LENGTH
-        if self.peer_octets is not None:  # a client that says so knows what is meant
-            own[MESSAGE_OCTETS] = str(self.message_octets)
+        if self.peer_bytes is not None:  # a client that says so knows what is meant
+            own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
         self._machine.step(Accepted)
@@ -480,7 +480,7 @@ class Client(Side[Connecting]):
             own[CLIENT_PASSCODE] = passcode
         if not self._framed:
             own[FRAMING] = LENGTH
-        own[MESSAGE_OCTETS] = str(self.message_octets)
+        own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
         self._machine.step(ConnectSent)

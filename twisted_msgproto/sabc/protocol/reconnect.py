@@ -96,8 +96,8 @@ class SabcClientService(ReconnectingClient[SabcClient]):
         if self.session is None and self.waiting >= limits.integer("outstanding-requests"):
             return fail(LimitExceeded("too many requests wait for a session"))
         seconds = limits["response-seconds"] if timeout is None else timeout
-        octets = len(body) if isinstance(body, bytes | str) else 0
-        return self.perform(verb, seconds=seconds, octets=octets, safe=safe)
+        nbytes = len(body) if isinstance(body, bytes | str) else 0
+        return self.perform(verb, seconds=seconds, nbytes=nbytes, safe=safe)
 
     def _closeSession(self, session: SabcClient) -> Deferred[None]:
         return session.disconnect()

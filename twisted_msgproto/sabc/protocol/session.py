@@ -1,6 +1,6 @@
 """An sABC session, of either role and on either wire: hooks and verbs, and a link.
 
-The link moves octets or frames between a wire and the machine.  Here is what is sABC's own: the
+The link moves bytes or frames between a wire and the machine.  Here is what is sABC's own: the
 method for each event, and the answers to requests.
 """
 
@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept, table_octets
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Keeping, Kept, table_bytes
 from ...core.limits import Limit
 from ...core.machine import IllegalTransition
 from ...core.message import Message, MessageBatch
@@ -61,10 +61,10 @@ LIMITS: Final = (
     *LOGIN_LIMITS,
     *WEBSOCKET_LIMITS,
     Limit(
-        "websocket-message-octets",
+        "websocket-message-bytes",
         0,
-        "octets",
-        "of a WebSocket message; 0 = twice message-octets (SA-22)",
+        "bytes",
+        "of a WebSocket message; 0 = twice message-bytes (SA-22)",
     ),
 )
 
@@ -73,8 +73,8 @@ log = SteadyLogger(namespace="twisted_msgproto.sabc")
 PARTS_A_TURN: Final = 16
 """This many pieces of a streamed body are sent before other work gets its turn."""
 
-OCTETS: Final = (bytes, str, bytearray, memoryview)
-"""A body of these classes is sent as one; any other is an iterable of octets."""
+BYTES: Final = (bytes, str, bytearray, memoryview)
+"""A body of these classes is sent as one; any other is an iterable of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ Answer = Response | bytes | str | None
 Body = bytes | str | Iterable[bytes]
 
 
-def octets_of(body: object) -> bytes:
-    """Return a body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
+def bytes_of(body: object) -> bytes:
+    """Return a body as bytes; text is UTF-8, None is empty.  TypeError for anything else."""
     if isinstance(body, bytes):
         return body
     if body is None:
@@ -139,7 +139,7 @@ class Stream:
             try:
                 piece = next(self._pieces, None)
                 if piece is not None:
-                    outgoing.write(octets_of(piece))
+                    outgoing.write(bytes_of(piece))
             except Exception as error:
                 self._give_up(error)
                 return
@@ -259,10 +259,10 @@ class SabcLink(SessionLink):
         try:
             if not self._established or self._ended:
                 raise ConnectionClosed("there is no session")
-            octets = octets_of(body)
-            if self.outputPaused and octets:
-                self.roomFor(len(octets))
-            verb(self.machine, octets)
+            data = bytes_of(body)
+            if self.outputPaused and data:
+                self.roomFor(len(data))
+            verb(self.machine, data)
         except IllegalTransition:
             return fail(ConnectionClosed("the session is ending"))
         except (ValueError, ConnectionClosed) as error:
@@ -281,7 +281,7 @@ class SabcLink(SessionLink):
         """Send a body in pieces; ``waiting``: for an answer."""
         done: Ticket[Response] = Ticket(self._cancelStream)
 
-        def open_message(machine: Any, octets: bytes) -> None:
+        def open_message(machine: Any, data: bytes) -> None:
             waiter = done if waiting else None
             outgoing = machine.open_message(waiter, self._now(), headers=headers, seconds=timeout)
             self.streams[done] = Stream(self, outgoing, pieces, done, waiting)
@@ -358,7 +358,7 @@ class SabcLink(SessionLink):
             self.session,
             self.clientId,
             len(event.ids),
-            event.octets,
+            event.nbytes,
             event.ids,
             None,  # no destination
             event.fields,
@@ -414,7 +414,7 @@ class SabcLink(SessionLink):
         bodies: list[bytes] = []
         ask = self.protocol.requestReceived
         fits = (self._keeping or self.keeping).fits
-        crowded = not fits(batch.octets + batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
+        crowded = not fits(batch.nbytes + batch.weight + KEPT_WEIGHT_BYTES * batch.count)
         for message in batch:
             number: Any = message.message_id
             if crowded and not fits(_owed(message)):
@@ -440,16 +440,16 @@ class SabcLink(SessionLink):
         if later is None:
             self._answer(result, number)
         elif not later.called:
-            octets = _owed(message)
-            self.keeping.add(octets)
-            later.addBoth(self._later, number, octets)
+            nbytes = _owed(message)
+            self.keeping.add(nbytes)
+            later.addBoth(self._later, number, nbytes)
         else:
             later.addCallbacks(
                 self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
             )
 
-    def _later(self, result: object, number: str, octets: int) -> None:
-        self.keeping.remove(octets)
+    def _later(self, result: object, number: str, nbytes: int) -> None:
+        self.keeping.remove(nbytes)
         if isinstance(result, Failure):
             self._failed(result, number)
         else:
@@ -461,9 +461,9 @@ class SabcLink(SessionLink):
             return
         try:
             if isinstance(result, Response):
-                self.machine.answer(number, octets_of(result.body), headers=result.headers)
+                self.machine.answer(number, bytes_of(result.body), headers=result.headers)
             else:
-                self.machine.answer(number, octets_of(result))
+                self.machine.answer(number, bytes_of(result))
         except Exception:
             self._failed(Failure(), number)
 
@@ -498,7 +498,7 @@ class SabcLink(SessionLink):
         for waiter in event.waiters:
             self._release(waiter).fail(TimedOut("no answer in time"))
 
-    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+    # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
         self.outputPaused = paused
@@ -527,8 +527,8 @@ class SabcLink(SessionLink):
 
 def _owed(message: Message) -> int:
     """Return what a request takes until its answer is there: a coroutine keeps all of it."""
-    headers = 0 if message.fields is None else table_octets(message.fields)
-    return getsizeof(message.message_id) + len(message.body or b"") + headers + KEPT_WEIGHT_OCTETS
+    headers = 0 if message.fields is None else table_bytes(message.fields)
+    return getsizeof(message.message_id) + len(message.body or b"") + headers + KEPT_WEIGHT_BYTES
 
 
 @cache
@@ -594,7 +594,7 @@ class SabcSession(Session, link=SabcLink):
     ) -> Deferred[Response]:
         """Send a message and wait for its answer (``SA-14`` … ``SA-16``).
 
-        ``body``: octets, text (sent as UTF-8), or an iterable of octets, which is sent part by part
+        ``body``: bytes, text (sent as UTF-8), or an iterable of bytes, which is sent part by part
         as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
         ``response-seconds``).
 
@@ -604,13 +604,13 @@ class SabcSession(Session, link=SabcLink):
         sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
         """
         link = self.link
-        if not isinstance(body, OCTETS):
+        if not isinstance(body, BYTES):
             return link.stream(iter(body), headers, timeout, waiting=True)
         ticket: Ticket[Response] = Ticket(link.forget)
 
-        def ask(machine: Any, octets: bytes) -> None:
+        def ask(machine: Any, data: bytes) -> None:
             ticket.number = machine.request(
-                octets, ticket, link.now(), headers=headers, seconds=timeout
+                data, ticket, link.now(), headers=headers, seconds=timeout
             )
 
         return link.say(body, ask) or ticket
@@ -623,12 +623,12 @@ class SabcSession(Session, link=SabcLink):
         The Deferred fires when it is written, and fails as that of :meth:`request` does.
         """
         link = self.link
-        if not isinstance(body, OCTETS):
+        if not isinstance(body, BYTES):
             streamed = link.stream(iter(body), headers, None, waiting=False)
             return streamed.addCallback(lambda _: None)
 
-        def send(machine: Any, octets: bytes) -> None:
-            machine.send_only(octets, headers=headers)
+        def send(machine: Any, data: bytes) -> None:
+            machine.send_only(data, headers=headers)
 
         return link.say(body, send) or succeed(None)
 
@@ -641,7 +641,7 @@ class SabcSession(Session, link=SabcLink):
         sent, and with ConnectionClosed without a session.
         """
 
-        def send(machine: Any, octets: bytes) -> None:
+        def send(machine: Any, data: bytes) -> None:
             machine.send_error(code, text, headers=headers)
 
         return self.link.say(text, send) or succeed(None)

@@ -14,13 +14,13 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Refused
-from ...core.kept import KEPT_LIMIT, Kept, table_octets
+from ...core.kept import KEPT_LIMIT, Kept, table_bytes
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
-from ...net.memory import OctetBudget
+from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
 from ...net.wires import websocket
@@ -39,7 +39,7 @@ class SabcServerLink(SabcLink):
     def login(self, request: ConnectReceived) -> Deferred[str | None]:
         authentication: Any = self.factory.authentication
         credentials = authentication.credentials(request.client_id, request.passcode)
-        # Not the one of the beginning: behind a proxy its first octets say whose address it is.
+        # Not the one of the beginning: behind a proxy its first bytes say whose address it is.
         address = host_of(self.transport.getPeer())
         asked = authentication.login(credentials, address, request.client_id)
         return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
@@ -76,8 +76,8 @@ class SabcServerLink(SabcLink):
     def _keeps(self, headers: Mapping[str, str]) -> bool:
         """Keep these for the session; False if all sessions together keep too much."""
         keeping = self.keeping
-        keeping.remove(keeping.octets)  # those of an attempt that was refused
-        return keeping.take(table_octets(headers))
+        keeping.remove(keeping.nbytes)  # those of an attempt that was refused
+        return keeping.take(table_bytes(headers))
 
     @property
     def keptByAll(self) -> Kept:
@@ -183,7 +183,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
         portal: Portal | None = None,
         lenient: bool = False,
         refuseOversize: bool = False,
@@ -338,7 +338,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
         lenient: bool = False,
     ) -> None:
         """``sink`` takes what the server sends of its own accord; the rest as the server's."""
@@ -360,24 +360,24 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 SUBPROTOCOL = "sabc"
 """Clients offer this and servers accept it, but it is not required (``SA-25``)."""
 
-_BEFORE_SESSION_OCTETS = 64  # what CONNECT has beside its header block
+_BEFORE_SESSION_BYTES = 64  # what CONNECT has beside its header block
 
 
 def _websocket_limits(limits: Limits) -> Limits:
     """Return the limits with the size of a WebSocket message filled in (``SA-22``)."""
-    octets = limits.integer("websocket-message-octets")
+    nbytes = limits.integer("websocket-message-bytes")
     return limits.replace(
-        {"websocket-message-octets": octets or 2 * limits.integer("message-octets")}
+        {"websocket-message-bytes": nbytes or 2 * limits.integer("message-bytes")}
     )
 
 
-def _first_octets(limits: Limits) -> int:
-    return limits.integer("header-block-octets") + _BEFORE_SESSION_OCTETS
+def _first_bytes(limits: Limits) -> int:
+    return limits.integer("header-block-bytes") + _BEFORE_SESSION_BYTES
 
 
 class WebSocketServerFactory(websocket.WebSocketServerFactory):
     protocolName = PROTOCOL
-    wire = websocket.OctetWire
+    wire = websocket.ByteWire
 
     def __init__(self, sessions: SabcServerFactory, origins: Sequence[str] = ()) -> None:
         super().__init__(
@@ -387,7 +387,7 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
             origins=origins,
             protocols=[SUBPROTOCOL],
         )
-        self.first_octets = _first_octets(sessions.limits)
+        self.first_bytes = _first_bytes(sessions.limits)
 
     def drain(self) -> Deferred[None]:
         self.abortUpgrades()
@@ -395,7 +395,7 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
 
 
 class WebSocketClientFactory(websocket.WebSocketClientFactory):
-    wire = websocket.OctetWire
+    wire = websocket.ByteWire
 
     def __init__(self, sessions: SabcClientFactory, url: str, origin: str | None = None) -> None:
         super().__init__(
@@ -406,7 +406,7 @@ class WebSocketClientFactory(websocket.WebSocketClientFactory):
             origin=origin,
             protocols=[SUBPROTOCOL],
         )
-        self.first_octets = _first_octets(sessions.limits)
+        self.first_bytes = _first_bytes(sessions.limits)
 
 
 async def connect(

@@ -10,7 +10,7 @@ A frame is a command, headers, a blank line and a body (``SA-01``)::
 An end mark ends the *message*.  A frame without one is a part of a message that continues
 (``msg-more::yes``) or an error frame that is thrown away (``SA-20``).
 
-How octets are cut into frames is told in :mod:`.framing`.
+How bytes are cut into frames is told in :mod:`.framing`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MSG_MORE: Final = "msg-more"
 ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
 LENGTH: Final = "length"
-MESSAGE_OCTETS: Final = "message-octets"
+MESSAGE_BYTES: Final = "message-bytes"
 """CONNECT, and the CONNECTED that answers it, name the largest message that their sender
 accepts.
 """
-ANNOUNCEMENTS: Final = frozenset((FRAMING, MESSAGE_OCTETS))
+ANNOUNCEMENTS: Final = frozenset((FRAMING, MESSAGE_BYTES))
 """Our sides tell each other this on CONNECT and CONNECTED, beside the source."""
 CONTENT_LENGTH: Final = "content-length"
 TRUNCATED: Final = "truncated"
@@ -67,23 +67,23 @@ RESERVED: Final = frozenset(
 
 @dataclass(slots=True, frozen=True)
 class Bounds:
-    """The bounds of a header block (``SA-27``): lines, octets a line, octets in all."""
+    """The bounds of a header block (``SA-27``): lines, bytes a line, bytes in all."""
 
     header_lines: int = 32
-    line_octets: int = 1024
-    block_octets: int = 8192
+    line_bytes: int = 1024
+    block_bytes: int = 8192
 
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
-        octets = limits.integer("header-block-octets")
-        return cls(max(1, octets // 256), octets // 8, octets)
+        nbytes = limits.integer("header-block-bytes")
+        return cls(max(1, nbytes // 256), nbytes // 8, nbytes)
 
 
 @dataclass(slots=True)
 class Frame:
     """One frame; the subclass is the command.
 
-    ``final``: an end mark follows the body.  ``head_octets`` and ``end_octets`` are the octets of
+    ``final``: an end mark follows the body.  ``head_bytes`` and ``end_bytes`` are the bytes of
     the head (to the blank line) and the end mark on the wire; 0 for frames that were made here.
     ``headers`` may hold a passcode, so their values do not show in ``repr``.
     """
@@ -94,12 +94,12 @@ class Frame:
     headers: dict[str, str]
     body: bytes = b""
     final: bool = True
-    head_octets: int = 0
-    end_octets: int = 0
+    head_bytes: int = 0
+    end_bytes: int = 0
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({sorted(self.headers)}, {len(self.body)} octets,"
+            f"{type(self).__name__}({sorted(self.headers)}, {len(self.body)} bytes,"
             f" final={self.final})"
         )
 
@@ -175,7 +175,7 @@ def header_line(key: str, value: str) -> str:
 
 
 def encode_head(command: str, headers: Mapping[str, str], bounds: Bounds | None = None) -> bytes:
-    """Return command, headers and the blank line as octets.
+    """Return command, headers and the blank line as bytes.
 
     Raises ValueError as :func:`header_line` does, for text that UTF-8 cannot carry, and for a block
     above ``bounds``: a peer with the same bounds would refuse it.
@@ -185,15 +185,15 @@ def encode_head(command: str, headers: Mapping[str, str], bounds: Bounds | None 
     if bounds is not None:
         if len(lines) > bounds.header_lines:
             raise ValueError(f"at most {bounds.header_lines} headers, not {len(lines)}")
-        if len(head) - len(command) - 4 > bounds.block_octets:
-            raise ValueError(f"at most {bounds.block_octets} octets of headers")
-        if any(len(line.encode()) > bounds.line_octets for line in lines):
-            raise ValueError(f"at most {bounds.line_octets} octets a header")
+        if len(head) - len(command) - 4 > bounds.block_bytes:
+            raise ValueError(f"at most {bounds.block_bytes} bytes of headers")
+        if any(len(line.encode()) > bounds.line_bytes for line in lines):
+            raise ValueError(f"at most {bounds.line_bytes} bytes a header")
     return head
 
 
 def encode(frame: Frame, *, lengths: bool = False) -> bytes:
-    """Return ``frame`` as octets; ``lengths``: both sides announced ``framing::length``.
+    """Return ``frame`` as bytes; ``lengths``: both sides announced ``framing::length``.
 
     Whether the body fits the framing is checked beforehand with :func:`ends_early`.
     """
@@ -227,7 +227,7 @@ def leads_into_frame(body: bytes | bytearray, start: int, end: int, bounds: Boun
     (``SA-26``).  If the part ends with a command, headers and the beginning of another header, it
     would be that command.
     """
-    tail = bytes(body[max(start, end - bounds.block_octets - 32) : end])
+    tail = bytes(body[max(start, end - bounds.block_bytes - 32) : end])
     before, _, line = tail.rpartition(b"\n")
     return b"::" in line and any(
         command + ending in before + b"\n" for command in IN_BODIES for ending in (CRLF, b"\n")

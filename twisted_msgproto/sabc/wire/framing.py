@@ -1,4 +1,4 @@
-"""Cut octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
+"""Cut bytes into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
 
 On a byte stream the end of a frame has to be found in one of three ways:
 
@@ -8,7 +8,7 @@ On a byte stream the end of a frame has to be found in one of three ways:
 * otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
   this session begins: its session id is a secret, so no foreign body can look like such a frame.
 
-Each search remembers where it stopped: a body that comes in octet by octet costs linear time.
+Each search remembers where it stopped: a body that comes in byte by byte costs linear time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sys import getsizeof
 from typing import Final
 
 from ...core.errors import Fault
-from ...core.kept import table_octets
+from ...core.kept import table_bytes
 from . import (
     BLANK,
     COMMANDS,
@@ -42,20 +42,20 @@ from .lines import LENIENT, STRICT, quick_head, read_header
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
 _LENGTH_LINE = f"\r\n{CONTENT_LENGTH}::".encode()
-_COMMAND_OCTETS_MAX = len(b"DISCONNECTING")
-_HELD_OCTETS_EXTRA = 32  # a command, its CRLF, a blank line, and room to spare
+_COMMAND_BYTES_MAX = len(b"DISCONNECTING")
+_HELD_BYTES_EXTRA = 32  # a command, its CRLF, a blank line, and room to spare
 
 # What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
 _UNKNOWN_COMMAND = ("command", "unknown command")
 _NO_HEADERS = ("headers-missing", "a frame has at least one header")
 _TOO_MANY_HEADERS = ("header-lines", "too many headers")
-_LINE_TOO_LONG = ("header-line-octets", "a header line is too long")
-_BLOCK_TOO_LONG = ("header-block-octets", "the header block is too long")
+_LINE_TOO_LONG = ("header-line-bytes", "a header line is too long")
+_BLOCK_TOO_LONG = ("header-block-bytes", "the header block is too long")
 _CONTENT_LENGTH = ("content-length", "content-length is 1 to 10 digits, on every frame with a body")
 _AFTER_LENGTH = ("framing", "neither an end mark nor a frame follows the announced body")
 _AFTER_BODYLESS = ("framing", "this command has no body")
 _NO_LINE_END = ("framing", "neither a line end nor a frame follows")
-_AFTER_END = ("framing", "octets follow the end mark")
+_AFTER_END = ("framing", "bytes follow the end mark")
 _INCOMPLETE_HEAD = ("framing", "no blank line ends the headers")
 
 
@@ -68,15 +68,15 @@ class FrameOpened:
 
 @dataclass(slots=True)
 class BodyContinued:
-    octets: bytes
+    nbytes: bytes
 
 
 @dataclass(slots=True)
 class FrameClosed:
-    """The end of the opened frame.  ``octets``: the size of its end mark (0: it has none)."""
+    """The end of the opened frame.  ``nbytes``: the size of its end mark (0: it has none)."""
 
     final: bool
-    octets: int
+    nbytes: int
 
 
 Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
@@ -89,10 +89,10 @@ _NO_FRAME: Final = Frame({})
 class Decoder:
     """What cuts a byte stream into frames (``SA-26``), in linear time and bounded memory.
 
-    ``feed`` octets, then call ``next`` until it returns None.  A frame whose end is already here
+    ``feed`` bytes, then call ``next`` until it returns None.  A frame whose end is already here
     comes whole; of any other, head, parts of the body and end come apart as
     :class:`FrameOpened`, :class:`BodyContinued` and :class:`FrameClosed`.  Parts are multiples of
-    ``part_octets`` long, so that they depend on how much has come, not on how it came.  After a
+    ``part_bytes`` long, so that they depend on how much has come, not on how it came.  After a
     :class:`Fault` nothing more comes out.
 
     The machine sets, while it reads:
@@ -119,8 +119,8 @@ class Decoder:
         "_kind",
         "_lines",
         "_opened",
-        "_part_octets",
-        "_quick_octets",
+        "_part_bytes",
+        "_quick_bytes",
         "_read",
         "_remaining",
         "_run",
@@ -138,7 +138,7 @@ class Decoder:
         self,
         bounds: Bounds | None = None,
         *,
-        part_octets: int = 65536,
+        part_bytes: int = 65536,
         lenient: bool = False,
         framed: bool = False,
     ) -> None:
@@ -149,10 +149,10 @@ class Decoder:
         self.session_id: str | None = None
         self._bounds = bounds = bounds or Bounds()
         self._lines = LENIENT if lenient else STRICT
-        self._part_octets = part_octets
-        self._quick_octets = min(bounds.line_octets, bounds.block_octets)
+        self._part_bytes = part_bytes
+        self._quick_bytes = min(bounds.line_bytes, bounds.block_bytes)
         # How much of a body may still turn out to be the head of the next frame.
-        self._hold = bounds.block_octets + _HELD_OCTETS_EXTRA
+        self._hold = bounds.block_bytes + _HELD_BYTES_EXTRA
         self._buffer = bytearray()
         self._start = 0  # everything before it is done with
         self._read: Callable[[], Piece | None] = self._read_head
@@ -163,15 +163,15 @@ class Decoder:
         # the head being read line by line
         self._kind: type[Frame] | None = None  # None: its command was not read yet
         self._headers: dict[str, str] = {}
-        self._head = 0  # its octets so far, from the command on
-        self._remaining = 0  # octets left for its lines; later: for the body, with lengths
+        self._head = 0  # its bytes so far, from the command on
+        self._remaining = 0  # bytes left for its lines; later: for the body, with lengths
         # the body being read
         self._frame = _NO_FRAME
         self._opened = False  # the head was handed out by itself
         self._fresh = False  # nothing of the body was handed out yet
-        self._empty = False  # a body of 0 octets was announced
+        self._empty = False  # a body of 0 bytes was announced
         self._scan = 0  # where the search for an end mark goes on
-        self._end = (False, 0)  # the end found behind the last part: final, octets
+        self._end = (False, 0)  # the end found behind the last part: final, bytes
         # the search for the next frame of this session
         self._session_line = b""
         self._session_scan = 0  # where the search for the session's id goes on
@@ -193,7 +193,7 @@ class Decoder:
         lines have been read.
         """
         held = len(self._buffer) - self._start
-        return held if self._kind is None else held + self._head + table_octets(self._headers)
+        return held if self._kind is None else held + self._head + table_bytes(self._headers)
 
     @property
     def has_body(self) -> bool | None:
@@ -202,8 +202,8 @@ class Decoder:
         """
         return None if self._kind is None else self._kind.has_body
 
-    def feed(self, octets: bytes) -> None:
-        self._buffer += octets
+    def feed(self, nbytes: bytes) -> None:
+        self._buffer += nbytes
 
     def end(self) -> None:
         self._ended = True
@@ -233,7 +233,7 @@ class Decoder:
     def plain(
         self,
         prefix: bytes,
-        octets_max: int,
+        bytes_max: int,
         taken: Mapping[str, object],
         taken_max: int,
         count: int = 0,
@@ -242,8 +242,8 @@ class Decoder:
         session.
 
         ``prefix`` is what each begins with, up to the value of that header (``…\\r\\nmsg-id::``).
-        The values, the bodies, and the octets that the values occupy; or None (and nothing is
-        consumed) if only one frame is any different, above ``octets_max``, or in the least odd:
+        The values, the bodies, and the bytes that the values occupy; or None (and nothing is
+        consumed) if only one frame is any different, above ``bytes_max``, or in the least odd:
         :meth:`next` then reads them singly.  Odd is also a value that stands twice or in ``taken``,
         or that these would be more than ``taken_max``.  ``count`` says how many frames there are,
         where that is known.
@@ -255,7 +255,7 @@ class Decoder:
             self._lines.lenient
             or not self.at_head
             or self._bounds.header_lines < 3
-            or len(buffer) - start > octets_max
+            or len(buffer) - start > bytes_max
             or not buffer.startswith(b"MESSAGE\r\n", start)
         ):
             return None
@@ -267,7 +267,7 @@ class Decoder:
         bodies = [body for _, _, body in pairs]
         size = len(prefix)
         heads = [head for head, _, _ in pairs]
-        if len(max(heads, key=len)) > self._quick_octets or not compare_digest(
+        if len(max(heads, key=len)) > self._quick_bytes or not compare_digest(
             b"".join([head[:size] for head in heads]), prefix * len(heads)
         ):
             return None
@@ -297,9 +297,9 @@ class Decoder:
         self._start = len(buffer) - tail
         return texts, bodies, len(joined) if joined.isascii() else sum(map(getsizeof, texts))
 
-    def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
+    def _fail(self, problem: tuple[str, str], data: bytes = b"") -> Fault:
         self.end()
-        return Fault(problem[0], problem[1], octets)
+        return Fault(problem[0], problem[1], data)
 
     # --- heads ---------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Decoder:
                 return None
             # The common case: the whole head is here, and nothing is wrong with it.
             end = -1 if self._lines.lenient else buffer.find(BLANK, start)
-            if 0 <= end <= start + self._quick_octets:
+            if 0 <= end <= start + self._quick_bytes:
                 head = quick_head(bytes(buffer[start:end]), self._bounds)
                 if head is not None:
                     self._start = end + 4
@@ -334,7 +334,7 @@ class Decoder:
         return self._read_lines()
 
     def _skip_line_ends(self) -> int:
-        """Read over CRLF that stands between two frames; the first octet behind it (``SA-26``)."""
+        """Read over CRLF that stands between two frames; the first byte behind it (``SA-26``)."""
         buffer, start = self._buffer, self._start
         while buffer.startswith(CRLF, start):
             start += 2
@@ -342,18 +342,18 @@ class Decoder:
         return start
 
     def _skip_blank_lines(self) -> int:
-        """Read over what a person types between two frames; the first octet of the next one.
+        """Read over what a person types between two frames; the first byte of the next one.
 
         A terminal sends an end mark with a line end behind it (``SA-28``).
         """
         buffer, start = self._buffer, self._start
         while start < len(buffer):
-            octet = buffer[start]
-            if octet == _LF:
+            byte = buffer[start]
+            if byte == _LF:
                 start += 1
-            elif octet == _CR and buffer[start + 1 : start + 2] == b"\n":
+            elif byte == _CR and buffer[start + 1 : start + 2] == b"\n":
                 start += 2
-            elif octet == 0 and self._swallow:
+            elif byte == 0 and self._swallow:
                 start += 1
                 self._swallow = False
             else:
@@ -369,9 +369,9 @@ class Decoder:
             # A lone CR at the end may be half a line end.
             reach = end if end >= 0 else max(start, len(buffer) - buffer.endswith(b"\r"))
             if self._kind is None:
-                if reach - start > _COMMAND_OCTETS_MAX:
-                    octets = bytes(buffer[start : start + _COMMAND_OCTETS_MAX + 1])
-                    return self._fail(_UNKNOWN_COMMAND, octets)
+                if reach - start > _COMMAND_BYTES_MAX:
+                    data = bytes(buffer[start : start + _COMMAND_BYTES_MAX + 1])
+                    return self._fail(_UNKNOWN_COMMAND, data)
                 if end < 0:
                     return None
                 command = bytes(buffer[start:end])
@@ -382,11 +382,11 @@ class Decoder:
                 self._swallow = False
                 self._head = after - start
                 self._headers = {}
-                self._remaining = bounds.block_octets
+                self._remaining = bounds.block_bytes
                 continue
-            # Whichever bound lies nearer is the one to name, however the octets came in.
-            if reach - start > min(bounds.line_octets, self._remaining):
-                block = self._remaining < bounds.line_octets
+            # Whichever bound lies nearer is the one to name, however the bytes came in.
+            if reach - start > min(bounds.line_bytes, self._remaining):
+                block = self._remaining < bounds.line_bytes
                 return self._fail(_BLOCK_TOO_LONG if block else _LINE_TOO_LONG)
             if end < 0:
                 return None
@@ -405,8 +405,8 @@ class Decoder:
             if problem is not None:
                 return self._fail(problem)
 
-    def _begin(self, kind: type[Frame], headers: dict[str, str], octets: int) -> Piece | None:
-        frame = kind(headers, b"", True, octets)
+    def _begin(self, kind: type[Frame], headers: dict[str, str], nbytes: int) -> Piece | None:
+        frame = kind(headers, b"", True, nbytes)
         if not kind.has_body:
             self._swallow = self._between = True
             return frame
@@ -432,18 +432,18 @@ class Decoder:
 
     # --- bodies --------------------------------------------------------------------------------
 
-    def _close(self, body_end: int, final: bool, end_octets: int) -> Piece:
+    def _close(self, body_end: int, final: bool, end_bytes: int) -> Piece:
         body = bytes(self._buffer[self._start : body_end])
-        self._start = body_end + end_octets
-        self._between = end_octets > 0
+        self._start = body_end + end_bytes
+        self._between = end_bytes > 0
         if not self._opened:
             self._read = self._read_head
             frame, self._frame = self._frame, _NO_FRAME
             frame.body = body
             frame.final = final
-            frame.end_octets = end_octets
+            frame.end_bytes = end_bytes
             return frame
-        self._end = (final, end_octets)
+        self._end = (final, end_bytes)
         self._read = self._read_end
         return BodyContinued(body) if body else self._read_end()
 
@@ -452,12 +452,12 @@ class Decoder:
         return FrameClosed(*self._end)
 
     def _open(self, decided: int) -> Piece | None:
-        """The end is not here: hand out the head, then whole parts of the ``decided`` octets."""
+        """The end is not here: hand out the head, then whole parts of the ``decided`` bytes."""
         if not self._opened:
             self._opened = True
             frame, self._frame = self._frame, _NO_FRAME
             return FrameOpened(frame)
-        size = decided - decided % self._part_octets
+        size = decided - decided % self._part_bytes
         if size <= 0:
             return None
         start = self._start
@@ -477,8 +477,8 @@ class Decoder:
                 return self._close(body_end, size > 0, size)
         piece = self._open(min(available, self._remaining))
         if isinstance(piece, BodyContinued):
-            self._remaining -= len(piece.octets)
-        # What was announced comes out first, as it would have if the octets had come one by one.
+            self._remaining -= len(piece.nbytes)
+        # What was announced comes out first, as it would have if the bytes had come one by one.
         return self._fail(_AFTER_LENGTH) if piece is None and broken else piece
 
     def _read_mark(self) -> Piece | None:
@@ -530,7 +530,7 @@ class Decoder:
                 self._run = self._forward = found
                 self._run_lines = 0
             end, after = self._lines.next(buffer, self._forward)
-            if end < 0 and len(buffer) - self._forward <= bounds.line_octets + 1:
+            if end < 0 and len(buffer) - self._forward <= bounds.line_bytes + 1:
                 return -1  # the line may go on
             if end == self._forward:
                 frame = self._walk_back(floor, end)
@@ -546,8 +546,8 @@ class Decoder:
             if (
                 not line
                 or self._run_lines > bounds.header_lines
-                or after - self._run > bounds.block_octets
-                or len(line) > bounds.line_octets
+                or after - self._run > bounds.block_bytes
+                or len(line) > bounds.line_bytes
                 or (self._run_lines == 1 and line != session_line)
                 or read_header(line, {}) is not None
             ):
@@ -566,7 +566,7 @@ class Decoder:
         ours = False
         end = lines.end_before(buffer, blank)
         while True:
-            low = max(floor, end - bounds.line_octets - 2)
+            low = max(floor, end - bounds.line_bytes - 2)
             begin = lines.begin(buffer, end, low)
             line = bytes(buffer[max(begin, low) : end])
             if ours:
@@ -575,9 +575,9 @@ class Decoder:
                         frame = end - len(command)
             if (
                 begin < 0
-                or len(line) > bounds.line_octets
+                or len(line) > bounds.line_bytes
                 or len(headers) >= bounds.header_lines
-                or blank - begin > bounds.block_octets
+                or blank - begin > bounds.block_bytes
                 or read_header(line, headers) is not None
             ):
                 return frame
@@ -586,7 +586,7 @@ class Decoder:
 
 
 def read_frame(
-    octets: bytes, bounds: Bounds | None = None, *, lenient: bool = False
+    data: bytes, bounds: Bounds | None = None, *, lenient: bool = False
 ) -> Frame | Fault:
     """Return the one frame of a WebSocket message.
 
@@ -594,18 +594,18 @@ def read_frame(
     (``SA-02``); nothing stands behind an end mark (``SA-21``).  A MESSAGE or ERROR without an end
     mark comes back with ``final=False``.
     """
-    decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
+    decoder = Decoder(bounds, part_bytes=len(data) + 1, lenient=lenient, framed=True)
     try:
-        decoder.feed(octets)
+        decoder.feed(data)
         piece = decoder.next()
         if piece is None:
             if decoder.has_body is not False:
                 return Fault(*_INCOMPLETE_HEAD)
-            decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+            decoder.feed(CRLF if data.endswith(b"\n") else BLANK)
             piece = decoder.next()
         if isinstance(piece, FrameOpened):
             frame = piece.frame
-            frame.body = octets[len(octets) - decoder.held :]
+            frame.body = data[len(data) - decoder.held :]
             frame.final = False
             return frame
         if not isinstance(piece, Frame):
@@ -615,6 +615,6 @@ def read_frame(
             return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
         return piece
     finally:
-        # A decoder refers to itself: else it would hold the octets until garbage is collected.
+        # A decoder refers to itself: else it would hold the bytes until garbage is collected.
         decoder._buffer.clear()
         del decoder._read

@@ -25,7 +25,7 @@ def wide(texts: Iterable[str]) -> int:
 # What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
 _NO_SEPARATOR = ("header-syntax", "a header is key::value")
 _SEPARATOR_IN_VALUE = ("header-syntax", "a header value holds no '::'")
-_CONTROL_OCTET = ("header-syntax", "a header holds neither CR nor LF nor NUL")
+_CONTROL_BYTE = ("header-syntax", "a header holds neither CR nor LF nor NUL")
 _EMPTY_KEY = ("header-syntax", "a header key is not empty")
 _NOT_UTF_8 = ("header-encoding", "headers are UTF-8")
 _REPEATED = ("header-repeated", "a header stands once")
@@ -66,7 +66,7 @@ def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
     except UnicodeDecodeError:
         return _NOT_UTF_8
     if "\r" in text or "\n" in text or "\0" in text:
-        return _CONTROL_OCTET
+        return _CONTROL_BYTE
     key, separator, value = text.partition("::")
     if not separator:
         return _NO_SEPARATOR
@@ -91,61 +91,61 @@ class Lines:
         self._end = re.compile(line_end + line_end + rb"\0")
         self._start = re.compile(rb"(?:" + line_end + rb")?\0")
 
-    def next(self, octets: bytearray, start: int) -> tuple[int, int]:
+    def next(self, data: bytearray, start: int) -> tuple[int, int]:
         """Return where the line from ``start`` ends and where the next one begins; (-1, -1): not
         yet.
         """
         if not self.lenient:
-            end = octets.find(CRLF, start)
+            end = data.find(CRLF, start)
             return (end, end + 2) if end >= 0 else (-1, -1)
-        end = octets.find(b"\n", start)
+        end = data.find(b"\n", start)
         if end < 0:
             return -1, -1
-        return (end - 1 if end > start and octets[end - 1] == _CR else end), end + 1
+        return (end - 1 if end > start and data[end - 1] == _CR else end), end + 1
 
-    def begins(self, octets: bytearray, start: int, floor: int) -> bool:
+    def begins(self, data: bytearray, start: int, floor: int) -> bool:
         """Return whether a line begins at ``start``: a line end at or after ``floor`` precedes
         it.
         """
         if not self.lenient:
-            return start - 2 >= floor and octets.startswith(CRLF, start - 2)
-        return start - 1 >= floor and octets[start - 1] == _LF
+            return start - 2 >= floor and data.startswith(CRLF, start - 2)
+        return start - 1 >= floor and data[start - 1] == _LF
 
-    def begin(self, octets: bytearray, end: int, floor: int) -> int:
+    def begin(self, data: bytearray, end: int, floor: int) -> int:
         """Return where the line that ends at ``end`` begins: after the line end before it, or
         -1.
         """
         if not self.lenient:
-            found = octets.rfind(CRLF, floor, end)
+            found = data.rfind(CRLF, floor, end)
             return found + 2 if found >= 0 else -1
-        found = octets.rfind(b"\n", floor, end)
+        found = data.rfind(b"\n", floor, end)
         return found + 1 if found >= 0 else -1
 
-    def end_before(self, octets: bytearray, start: int) -> int:
+    def end_before(self, data: bytearray, start: int) -> int:
         if not self.lenient:
             return start - 2
-        return start - 2 if start > 1 and octets[start - 2] == _CR else start - 1
+        return start - 2 if start > 1 and data[start - 2] == _CR else start - 1
 
-    def end_at_start(self, octets: bytearray, start: int) -> int:
-        """Return how many octets an end mark directly after the blank line has; 0: there is
+    def end_at_start(self, data: bytearray, start: int) -> int:
+        """Return how many bytes an end mark directly after the blank line has; 0: there is
         none.
         """
-        found = self._start.match(octets, start)
+        found = self._start.match(data, start)
         return 0 if found is None else found.end() - start
 
-    def end_in(self, octets: bytearray, start: int) -> tuple[int, int]:
+    def end_in(self, data: bytearray, start: int) -> tuple[int, int]:
         """Return where the first end mark from ``start`` on begins and ends; (-1, -1): nowhere."""
         if not self.lenient:
-            found = octets.find(END, start)
+            found = data.find(END, start)
             return (found, found + 5) if found >= 0 else (-1, -1)
-        match = self._end.search(octets, start)
+        match = self._end.search(data, start)
         return (-1, -1) if match is None else match.span()
 
-    def end_here(self, octets: bytearray, start: int, empty: bool) -> int | None:
-        """Return how many octets the end mark at ``start`` has; 0: none is here; None: not known
+    def end_here(self, data: bytearray, start: int, empty: bool) -> int | None:
+        """Return how many bytes the end mark at ``start`` has; 0: none is here; None: not known
         yet.
         """
-        rest = bytes(octets[start : start + 5])
+        rest = bytes(data[start : start + 5])
         if empty and rest[:1] == b"\0":
             return 1
         match = self._end.match(rest)

@@ -2,7 +2,7 @@
 
 A message announces a number of slots; binary messages, or ``-``, fill the slots of all
 announcements in order of announcement, whatever text comes between.  So an announcement owns its
-slots until they are filled, also when nobody wants its message any more: its octets are dropped
+slots until they are filled, also when nobody wants its message any more: its bytes are dropped
 then (:meth:`Incoming.forget`).
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Final
 
-from ...core.kept import KEPT_WEIGHT_OCTETS
+from ...core.kept import KEPT_WEIGHT_BYTES
 from ..terms import (
     Attachment,
     AttachmentArrived,
@@ -30,13 +30,13 @@ Key = tuple[str, int | str]
 """Messages with the same key (a topic, or an attribute's name) are delivered in order."""
 
 
-SLOTS_OCTETS: Final = 128
+SLOTS_BYTES: Final = 128
 """Slots that are still to be filled need this much for each message, wanted or not."""
 
-WAITING_OCTETS: Final = 256
-"""A message that waits needs this much beside its own octets."""
+WAITING_BYTES: Final = 256
+"""A message that waits needs this much beside its own bytes."""
 
-QUEUE_OCTETS: Final = 768
+QUEUE_BYTES: Final = 768
 """The queue of the messages of one key needs this much beside these."""
 
 
@@ -50,7 +50,7 @@ class Announcement:
     message: Ordered | None
     missing: int
     key: Key | None = None
-    octets: int = 0
+    nbytes: int = 0
     filled: int = 0
     streamed: bool = False
     delivered: bool = False
@@ -58,10 +58,10 @@ class Announcement:
 
 def _weight(message: Ordered) -> int:
     if isinstance(message, AttributeSet):
-        return text_octets(message.name) + text_octets(message.value)
+        return text_bytes(message.name) + text_bytes(message.value)
     if isinstance(message, AttributeUnset):
-        return text_octets(message.name)
-    return 0 if isinstance(message, TopicClosed) else text_octets(message.payload)
+        return text_bytes(message.name)
+    return 0 if isinstance(message, TopicClosed) else text_bytes(message.payload)
 
 
 @dataclass(slots=True)
@@ -78,17 +78,17 @@ class Incoming:
     """The peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        octets: of messages that wait here, with the attachments that are there.
+        bytes: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
-    __slots__ = ("_queues", "announcements", "octets", "waiting")
+    __slots__ = ("_queues", "announcements", "nbytes", "waiting")
 
     def __init__(self) -> None:
-        # An empty deque weighs 760 octets, and most peers never send an attachment.
+        # An empty deque weighs 760 bytes, and most peers never send an attachment.
         self.announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
-        self.octets = 0
+        self.nbytes = 0
         self.waiting = 0
 
     def __len__(self) -> int:
@@ -96,13 +96,13 @@ class Incoming:
 
     @property
     def objects(self) -> int:
-        """Return what all of it needs beside its own octets: a thousand announcements without a
-        text are a mebi-octet.
+        """Return what all of it needs beside its own bytes: a thousand announcements without a
+        text are a MiB.
         """
         return (
-            SLOTS_OCTETS * len(self.announcements)
-            + WAITING_OCTETS * self.waiting
-            + QUEUE_OCTETS * len(self._queues)
+            SLOTS_BYTES * len(self.announcements)
+            + WAITING_BYTES * self.waiting
+            + QUEUE_BYTES * len(self._queues)
         )
 
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
@@ -112,8 +112,8 @@ class Incoming:
         announcements.append(announcement)
         self.announcements = announcements
         if message is not None:
-            announcement.octets = _weight(message)
-            self.octets += announcement.octets
+            announcement.nbytes = _weight(message)
+            self.nbytes += announcement.nbytes
             self.waiting += 1
             if key is not None:
                 self._queues.setdefault(key, deque()).append(announcement)
@@ -124,9 +124,9 @@ class Incoming:
         queue = self._queues.get(key)
         if queue is None:
             return False
-        octets = _weight(message)
-        queue.append(Announcement(message, 0, key, octets))
-        self.octets += octets
+        nbytes = _weight(message)
+        queue.append(Announcement(message, 0, key, nbytes))
+        self.nbytes += nbytes
         self.waiting += 1
         return True
 
@@ -145,12 +145,12 @@ class Incoming:
         if announcement.delivered:
             filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
             if not announcement.missing:
-                self.octets -= announcement.octets
+                self.nbytes -= announcement.nbytes
             return filled
         message.attachments.append(attachment)
-        octets = attachment_octets(attachment)
-        announcement.octets += octets
-        self.octets += octets
+        nbytes = attachment_bytes(attachment)
+        announcement.nbytes += nbytes
+        self.nbytes += nbytes
         if not announcement.missing:
             self._release(announcement, filled)
         return filled
@@ -165,7 +165,7 @@ class Incoming:
         return filled
 
     def forget(self, announcement: Announcement) -> None:
-        self.octets -= announcement.octets
+        self.nbytes -= announcement.nbytes
         self.waiting -= 1
         announcement.message = None
 
@@ -184,8 +184,8 @@ class Incoming:
         assert message is not None  # only calls are forgotten, and they stand in no queue
         announcement.delivered = True
         left = _weight(message) if announcement.missing else 0  # it stays until all have come
-        self.octets -= announcement.octets - left
-        announcement.octets = left
+        self.nbytes -= announcement.nbytes - left
+        announcement.nbytes = left
         self.waiting -= 1
         filled.ready.append(message)
         if announcement.streamed and not isinstance(message, TopicClosed | AttributeUnset):
@@ -249,38 +249,38 @@ class Outgoing:
         self._slots = ()
 
 
-ATTACHMENT_OCTETS: Final = 48
-"""An attachment that is kept needs this much beside its octets: thousands may be empty."""
+ATTACHMENT_BYTES: Final = 48
+"""An attachment that is kept needs this much beside its bytes: thousands may be empty."""
 
 
-def text_octets(text: str) -> int:
-    """Return what a text occupies: for one character beyond ASCII all can have four octets each."""
+def text_bytes(text: str) -> int:
+    """Return what a text occupies: for one character beyond ASCII all can have four bytes each."""
     return len(text) if text.isascii() else getsizeof(text)
 
 
-def attachments_octets(attachments: Iterable[Attachment]) -> int:
-    return sum(map(attachment_octets, attachments))
+def attachments_bytes(attachments: Iterable[Attachment]) -> int:
+    return sum(map(attachment_bytes, attachments))
 
 
-def attachment_octets(attachment: Attachment) -> int:
-    return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
+def attachment_bytes(attachment: Attachment) -> int:
+    return len(attachment) if isinstance(attachment, bytes) else text_bytes(attachment.text)
 
 
-def event_octets(event: Event) -> int:
+def event_bytes(event: Event) -> int:
     texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
     attachments = getattr(event, "attachments", ())
-    return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
+    return KEPT_WEIGHT_BYTES + sum(map(text_bytes, texts)) + attachments_bytes(attachments)
 
 
 @dataclass(slots=True)
 class PeerAttribute:
     """The value of an attribute, with its attachments (``UM-15``).
 
-    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
+    ``nbytes`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
     it occupies here.
     """
 
     value: str
     attachments: list[Attachment]
-    octets: int
+    nbytes: int
     weight: int

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import shown
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Kept
 from ...core.limits import Limits
 from ...core.machine import State
 from .. import wire
@@ -63,17 +63,17 @@ from ..wire import (
     is_id,
 )
 from .attachments import (
-    ATTACHMENT_OCTETS,
+    ATTACHMENT_BYTES,
     Announcement,
     Filled,
     Key,
     Ordered,
     PeerAttribute,
-    attachments_octets,
-    event_octets,
-    text_octets,
+    attachments_bytes,
+    event_bytes,
+    text_bytes,
 )
-from .sending import TOPIC_WEIGHT_OCTETS, Speaker, Wire
+from .sending import TOPIC_WEIGHT_BYTES, Speaker, Wire
 
 FAILURE_CHARACTERS: Final = 1024
 """Of the text that says why an attachment failed this many characters are remembered:
@@ -102,10 +102,10 @@ class Peer(Speaker):
 
     taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
     fault: UmqFault | None = None
-    _attributes_octets = 0
+    _attributes_bytes = 0
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
-    _behind_barrier = 0  # octets of it
+    _behind_barrier = 0  # bytes of it
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -115,7 +115,7 @@ class Peer(Speaker):
         super().__init__(initial, limits, now, every)
         limits = self._limits
         self._calls_max = limits.integer("calls")
-        self._calls_octets_max = limits.integer("calls-octets")
+        self._calls_bytes_max = limits.integer("calls-bytes")
         self._decode = Decoder(limits).decode
         self._attachment_seconds = limits["attachment-seconds"]
         self._incoming_since = now  # of the last announcement or filled slot
@@ -134,10 +134,10 @@ class Peer(Speaker):
 
     @property
     def held(self) -> int:
-        """Return octets of messages that wait for attachments, with those that are there and with
+        """Return bytes of messages that wait for attachments, with those that are there and with
         the objects that all this is made of.
         """
-        return self._incoming.octets + self._incoming.objects + self._behind_barrier
+        return self._incoming.nbytes + self._incoming.objects + self._behind_barrier
 
     @property
     def objects(self) -> int:
@@ -158,7 +158,7 @@ class Peer(Speaker):
             "callbacks": len(self._callbacks),
             "attributes": len(self.attributes),
             "announcements": len(self._incoming),
-            "held_octets": self.held,
+            "held_bytes": self.held,
             "slots": len(self._outgoing),
         }
 
@@ -185,8 +185,8 @@ class Peer(Speaker):
         events: list[Event] = []
         if not self.closed:
             self.clock = now
-            text = "a message above websocket-message-octets"
-            self._fail(UmqFault("websocket-message-octets", text), events)
+            text = "a message above websocket-message-bytes"
+            self._fail(UmqFault("websocket-message-bytes", text), events)
         return events
 
     def _read_text(self, text: str, events: list[Event]) -> None:
@@ -204,16 +204,16 @@ class Peer(Speaker):
         else:
             self._fail(wire.fault("state", machine.refusal(kind), text), events)
 
-    def _read_binary(self, octets: bytes, events: list[Event]) -> None:
+    def _read_binary(self, data: bytes, events: list[Event]) -> None:
         if self.closed:
             return
         if not self._machine.try_step(wire.Attachment):
             text = self._machine.refusal(wire.Attachment)
-            self._fail(UmqFault("stray", text, octets[: wire.FAULT_CHARACTERS]), events)
-        elif len(octets) > self._limits["attachment-octets"]:
-            self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
+            self._fail(UmqFault("stray", text, data[: wire.FAULT_CHARACTERS]), events)
+        elif len(data) > self._limits["attachment-bytes"]:
+            self._fail(UmqFault("attachment-bytes", "an attachment above its limit"), events)
         else:
-            self._fill(octets, events)
+            self._fill(data, events)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         self._machine.step(Faulted)
@@ -233,10 +233,10 @@ class Peer(Speaker):
             events.append(event)
             return
         barrier.append(event)
-        self._behind_barrier += event_octets(event)
-        if self._behind_barrier > self._limits["attachments-octets"] and not self.closed:
+        self._behind_barrier += event_bytes(event)
+        if self._behind_barrier > self._limits["attachments-bytes"] and not self.closed:
             text = "what waits for the attachments of W is above its limit"
-            self._fail(UmqFault("attachments-octets", text), events)
+            self._fail(UmqFault("attachments-bytes", text), events)
 
     def _lift_barrier(self) -> list[Event]:
         waited, self._barrier = self._barrier, None
@@ -270,10 +270,10 @@ class Peer(Speaker):
         return True
 
     def _too_much_waits(self, events: list[Event]) -> bool:
-        if self._incoming.octets <= self._limits["attachments-octets"]:
+        if self._incoming.nbytes <= self._limits["attachments-bytes"]:
             return False
         text = "what waits for attachments is above its limit"
-        self._fail(UmqFault("attachments-octets", text), events)
+        self._fail(UmqFault("attachments-bytes", text), events)
         return True
 
     def _announce(
@@ -376,7 +376,7 @@ class Peer(Speaker):
             self._fail(UmqFault("duplicate", text), events)
             return False
         self.counters.calls += 1
-        if len(serving) >= self._calls_max or self._serving_octets > self._calls_octets_max:
+        if len(serving) >= self._calls_max or self._serving_bytes > self._calls_bytes_max:
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
             return False
@@ -384,13 +384,13 @@ class Peer(Speaker):
             self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
         payload = frame.payload
-        octets = len(payload) if payload.isascii() else text_octets(payload)
-        if not self.kept.take(octets + KEPT_WEIGHT_OCTETS):
+        nbytes = len(payload) if payload.isascii() else text_bytes(payload)
+        if not self.kept.take(nbytes + KEPT_WEIGHT_BYTES):
             self._refuse_kept(id, events)
             self._discard(frame, events)
             return False
-        serving[number] = id, octets
-        self._serving_octets += octets
+        serving[number] = id, nbytes
+        self._serving_bytes += nbytes
         return True
 
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
@@ -400,18 +400,18 @@ class Peer(Speaker):
         call was answered before they came.
         """
         attachments = message.attachments
-        octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
+        nbytes = attachments_bytes(attachments) + ATTACHMENT_BYTES * len(attachments)
         number = wire.number(message.id)
         served = self._serving.get(number)
         if served is None:  # it was answered when it was announced
             return False
         id, before = served
-        if not self.kept.take(octets):
+        if not self.kept.take(nbytes):
             self._forget_call(number)
             self._refuse_kept(id, events)
             return False
-        self._serving[number] = id, before + octets
-        self._serving_octets += octets
+        self._serving[number] = id, before + nbytes
+        self._serving_bytes += nbytes
         return True
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
@@ -511,7 +511,7 @@ class Peer(Speaker):
         if self._published.pop(topic, None) is None:
             self.counters.unknown_topics += 1
             return
-        self.kept.remove(TOPIC_WEIGHT_OCTETS)
+        self.kept.remove(TOPIC_WEIGHT_BYTES)
         self._out.append(encode(TopicClose(frame.id)))
         self._give(TopicUnsubscribed(topic), events)
 
@@ -533,32 +533,32 @@ class Peer(Speaker):
         self.forget_attribute(message.name)
         if isinstance(message, AttributeUnset):
             return True
-        octets = len(message.name.encode()) + len(message.value.encode())
-        attachments = attachments_octets(message.attachments)
-        octets += attachments
-        self._attributes_octets += octets
+        nbytes = len(message.name.encode()) + len(message.value.encode())
+        attachments = attachments_bytes(message.attachments)
+        nbytes += attachments
+        self._attributes_bytes += nbytes
         if (
             len(self.attributes) >= self._limits["attributes"]
-            or self._attributes_octets > self._limits["attributes-octets"]
+            or self._attributes_bytes > self._limits["attributes-bytes"]
         ):
             fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
             self._fail(fault, events)
             return False
-        weight = text_octets(message.name) + text_octets(message.value) + attachments
-        weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
+        weight = text_bytes(message.name) + text_bytes(message.value) + attachments
+        weight += KEPT_WEIGHT_BYTES + ATTACHMENT_BYTES * len(message.attachments)
         if not self.kept.take(weight):
             events.append(MemoryLimitExceeded("new attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
-        attribute = PeerAttribute(message.value, message.attachments, octets, weight)
+        attribute = PeerAttribute(message.value, message.attachments, nbytes, weight)
         self.attributes[message.name] = attribute
         return True
 
     def forget_attribute(self, name: str) -> None:
         before = self.attributes.pop(name, None)
         if before is not None:
-            self._attributes_octets -= before.octets
+            self._attributes_bytes -= before.nbytes
             self.kept.remove(before.weight)
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from .. import wire
@@ -46,11 +46,11 @@ from ..wire import (
 )
 from .attachments import Announcement, Incoming, Outgoing, Slot
 
-TOPIC_WEIGHT_OCTETS: Final = 2 << 10
+TOPIC_WEIGHT_BYTES: Final = 2 << 10
 """An open topic takes this much: its objects here, at the session and at who publishes."""
 
 
-LATE_OCTETS: Final = 1 << 10
+LATE_BYTES: Final = 1 << 10
 """A call whose answer comes later needs this much beside: what the application waits with."""
 
 
@@ -109,8 +109,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._characters_max = limits.integer("payload-characters")
         self._attachments_max = limits.integer("attachments")
         self._fill_seconds = FILL_SECONDS
-        self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
-        self._serving_octets = 0
+        self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, bytes
+        self._serving_bytes = 0
         self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
         self._incoming = Incoming()
         self._outgoing = Outgoing()
@@ -178,8 +178,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
         for attachment in attachments:
             if isinstance(attachment, bytes):
-                if len(attachment) > self._limits["attachment-octets"]:
-                    raise LimitExceeded("an attachment is above attachment-octets")
+                if len(attachment) > self._limits["attachment-bytes"]:
+                    raise LimitExceeded("an attachment is above attachment-bytes")
             elif not isinstance(attachment, Slot):
                 raise TypeError(f"an attachment is bytes or a Slot, not {type(attachment)}")
 
@@ -215,12 +215,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def fill(self, slot: Slot, body: bytes) -> None:
         """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
 
-        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot that
+        One above ``attachment-bytes`` is replaced by ``-`` and raises LimitExceeded.  A slot that
         is filled already stays as it is.
         """
-        if len(body) > self._limits["attachment-octets"]:
+        if len(body) > self._limits["attachment-bytes"]:
             self.fill_error(slot, "the attachment is too large")
-            raise LimitExceeded("the attachment is above attachment-octets")
+            raise LimitExceeded("the attachment is above attachment-bytes")
         if not slot.filled:
             slot.body = body
             self._send_slots()
@@ -312,9 +312,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if served is None:
             raise ValueError(f"no call {id!r} is pending")
         self._send(kind, served[0], payload, attachments)
-        octets = self._serving.pop(number)[1]
-        self._serving_octets -= octets
-        self.kept.remove(octets + KEPT_WEIGHT_OCTETS)
+        nbytes = self._serving.pop(number)[1]
+        self._serving_bytes -= nbytes
+        self.kept.remove(nbytes + KEPT_WEIGHT_BYTES)
 
     def later(self, id: str) -> None:
         """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
@@ -323,14 +323,14 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         number = wire.number(id)
         served = self._serving.get(number)
         if served is not None:
-            self._serving[number] = served[0], served[1] + LATE_OCTETS
-            self._serving_octets += LATE_OCTETS
-            self.kept.add(LATE_OCTETS)
+            self._serving[number] = served[0], served[1] + LATE_BYTES
+            self._serving_bytes += LATE_BYTES
+            self.kept.add(LATE_BYTES)
 
     def _forget_call(self, number: int) -> None:
-        octets = self._serving.pop(number)[1]
-        self._serving_octets -= octets
-        self.kept.remove(octets + KEPT_WEIGHT_OCTETS)
+        nbytes = self._serving.pop(number)[1]
+        self._serving_bytes -= nbytes
+        self.kept.remove(nbytes + KEPT_WEIGHT_BYTES)
 
     def register_callback(self) -> int:
         """A new callback that the peer may call until it is unregistered (``UM-11``)."""
@@ -376,7 +376,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise ValueError(f"the topic id {id} is in use")
         if len(self._published) >= self._limits["topics"]:
             raise LimitExceeded(f"{len(self._published)} topics are open already")
-        if not self.kept.take(TOPIC_WEIGHT_OCTETS):
+        if not self.kept.take(TOPIC_WEIGHT_BYTES):
             raise LimitExceeded(f"too many topics are open already: {KEPT_LIMIT}")
         self._published[topic] = id
         return topic
@@ -394,7 +394,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._sending()
         id = self._published.pop(topic, None)
         if id is not None:
-            self.kept.remove(TOPIC_WEIGHT_OCTETS)
+            self.kept.remove(TOPIC_WEIGHT_BYTES)
             self._out.append(encode(TopicClose(id)))
 
     def set_attribute(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
 from ..terms import (
@@ -31,7 +31,7 @@ from ..terms import (
     WelcomeSent,
 )
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
-from .attachments import Ordered, Slot, attachments_octets, text_octets
+from .attachments import Ordered, Slot, attachments_bytes, text_bytes
 from .receiving import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
@@ -140,9 +140,9 @@ class Server(Peer):
     def _emit(self, message: Ordered, events: list[Event]) -> None:
         if type(message) is HelloReceived:
             # From H to W is our own time: it is limited, and H with its attachments is kept.
-            octets = text_octets(message.payload) + attachments_octets(message.attachments)
-            octets += KEPT_WEIGHT_OCTETS
-            if not self.kept.take(octets):
+            nbytes = text_bytes(message.payload) + attachments_bytes(message.attachments)
+            nbytes += KEPT_WEIGHT_BYTES
+            if not self.kept.take(nbytes):
                 events.append(MemoryLimitExceeded("log-in"))
                 text = f"too many log-ins wait: {KEPT_LIMIT}"
                 self._fail(UmqFault(KEPT_LIMIT, text, b"", Code.UNAVAILABLE), events)
@@ -166,7 +166,7 @@ class Server(Peer):
         self._send(Welcome, base36(self._version), payload, attachments)
         self._machine.step(WelcomeSent)
         self.deadlines.clear("hello")
-        self.kept.remove(self.kept.octets)  # of H: nothing else is kept before W
+        self.kept.remove(self.kept.nbytes)  # of H: nothing else is kept before W
 
 
 Server.actions = {**ACTIONS, Hello: Server._on_hello}

@@ -18,7 +18,7 @@ from ...net.authorising import CALL, refusal_text
 from ...net.hooks import promised
 from ...net.outbox import Ticket
 from ...net.session import SessionHooks
-from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachment_octets
+from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachment_bytes
 from ..terms import (
     Attachment,
     AttachmentArrived,
@@ -34,7 +34,7 @@ from ..terms import ResultReceived as Result
 from ..wire import Call, Callback, Code, base36, coded, number
 
 Body = bytes | Slot | Deferred[bytes]
-"""An attachment to send is octets, or a Deferred that fires with them (a failure sends ``-``)."""
+"""An attachment to send is bytes, or a Deferred that fires with them (a failure sends ``-``)."""
 
 
 class CallFailed(Refused):
@@ -69,7 +69,7 @@ class AttachmentLost(PeerError):
 class Reply:
     """An answer: a text and its attachments.
 
-    Received, each attachment is its octets or an AttachmentFailure; of a call that was ``streamed``
+    Received, each attachment is its bytes or an AttachmentFailure; of a call that was ``streamed``
     they come through ``stream`` instead.
     """
 
@@ -138,8 +138,8 @@ def plain(attachments: Sequence[Attachment]) -> list[bytes]:
     return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
 
 
-def _octets(attachment: Attachment) -> int:
-    return attachment_octets(attachment) + ATTACHMENT_OCTETS
+def _bytes(attachment: Attachment) -> int:
+    return attachment_bytes(attachment) + ATTACHMENT_BYTES
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class AttachmentStream:
     """
 
     count: int
-    changed: Callable[[int], None] = lambda octets: None
+    changed: Callable[[int], None] = lambda nbytes: None
     _arrived: deque[Attachment] = field(default_factory=deque)
     _waiting: deque[Deferred[bytes]] = field(default_factory=deque)
     _asked: int = 0
@@ -180,7 +180,7 @@ class AttachmentStream:
         self._asked += 1
         if self._arrived:
             attachment = self._arrived.popleft()
-            self.changed(-_octets(attachment))
+            self.changed(-_bytes(attachment))
             if isinstance(attachment, bytes):
                 return succeed(attachment)
             return fail(AttachmentLost(attachment.text))
@@ -197,7 +197,7 @@ class AttachmentStream:
             if self._dropped:
                 return
             self._arrived.append(attachment)
-            self.changed(_octets(attachment))
+            self.changed(_bytes(attachment))
             return
         waiting = self._waiting.popleft()
         if isinstance(attachment, bytes):
@@ -208,9 +208,9 @@ class AttachmentStream:
     def drop(self) -> None:
         """Nobody will ask for what has come, and what still comes."""
         self._dropped = self._lost = True
-        octets = sum(map(_octets, self._arrived))
+        nbytes = sum(map(_bytes, self._arrived))
         self._arrived.clear()
-        self.changed(-octets)
+        self.changed(-nbytes)
 
     def lost(self) -> None:
         """The connection is gone: what is waited for has failed."""
@@ -224,15 +224,15 @@ class AttachmentStream:
 class Streams:
     """The attachments of one session that come one by one, by the messages to which they belong.
 
-    ``octets`` are those that came and were not taken.
+    ``nbytes`` are those that came and were not taken.
     """
 
-    __slots__ = ("_link", "_open", "octets")
+    __slots__ = ("_link", "_open", "nbytes")
 
     def __init__(self, link: Any) -> None:
         self._link = link
         self._open: dict[int, tuple[object, AttachmentStream]] = {}
-        self.octets = 0
+        self.nbytes = 0
 
     def announced(self, event: AttachmentsAnnounced) -> None:
         """Have the attachments of ``event.message`` one by one from now on."""
@@ -259,7 +259,7 @@ class Streams:
         and nobody waits for it.
         """
         link = self._link
-        if not stream.awaited and not link.machine.kept.fits(attachment_octets(attachment)):
+        if not stream.awaited and not link.machine.kept.fits(attachment_bytes(attachment)):
             link.keptTooMuch("streamed attachment")
             attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
         stream.arrived(attachment)
@@ -285,15 +285,15 @@ class Streams:
         for _, stream in opened.values():
             stream.lost()
 
-    def _changed(self, octets: int) -> None:
-        """Count octets that came or were consumed; above a limit reading pauses."""
+    def _changed(self, nbytes: int) -> None:
+        """Count bytes that came or were consumed; above a limit reading pauses."""
         link = self._link
-        self.octets += octets
+        self.nbytes += nbytes
         kept = link.machine.kept
-        kept.add(octets) if octets > 0 else kept.remove(-octets)
-        if self.octets > link.factory.limits["attachments-octets"] // 4:
+        kept.add(nbytes) if nbytes > 0 else kept.remove(-nbytes)
+        if self.nbytes > link.factory.limits["attachments-bytes"] // 4:
             link.pauseReading("stream")
-        elif self.octets == 0:
+        elif self.nbytes == 0:
             link.resumeReading("stream")
 
 
@@ -623,8 +623,8 @@ class Calls:
                     destinations = [methods.nameIn(event.payload) for event in events]
         given = [getattr(event, "attachments", None) for event in events]
         attachments = [plain(entries) if entries else [] for entries in given]
-        octets = sum(len(body) for body in bodies if body is not None)
-        octets += sum(len(entry) for entries in attachments for entry in entries)
+        nbytes = sum(len(body) for body in bodies if body is not None)
+        nbytes += sum(len(entry) for entries in attachments for entry in entries)
         return MessageBatch(
             PROTOCOL,
             kind,
@@ -633,7 +633,7 @@ class Calls:
             link.session,
             link.clientId,
             len(events),
-            octets,
+            nbytes,
             message_id=ids,
             destination=destinations,
             body=bodies,

@@ -57,7 +57,7 @@ class Renewed(subscriptions.Renewed):
     def _share(self) -> float:
         limits, updates = self._service.factory.limits, self._updates
         return float(
-            max(len(updates) / limits["backlog"], updates.octets / limits["backlog-octets"])
+            max(len(updates) / limits["backlog"], updates.nbytes / limits["backlog-bytes"])
         )
 
     def _ask(self, session: UmqClient) -> Subscription:
@@ -101,7 +101,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         ``timeout`` (None: the limit ``call-seconds``) is for all of it, waiting for a session
         included.  ``safe``: it may be repeated when a session ends before its answer; its
-        attachments then are octets, since a Deferred is sent once only (ValueError).  Fails as
+        attachments then are bytes, since a Deferred is sent once only (ValueError).  Fails as
         :meth:`UmqClient.call` does, with Refused when the server refuses the session, and with
         LimitExceeded when too many wait for one.
         """
@@ -120,7 +120,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         return self.perform(
             call,
             seconds=seconds,
-            octets=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
+            nbytes=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
             safe=safe,
         )
 
@@ -134,7 +134,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
     ) -> Renewed:
         """Subscribe, now and in every session to come, as :meth:`UmqClient.subscribe` does.
 
-        ``request`` is asked anew each time; attachments are octets here (ValueError).
+        ``request`` is asked anew each time; attachments are bytes here (ValueError).
         """
         if any(isinstance(one, Deferred) for one in attachments):
             raise ValueError("a Deferred cannot be sent twice")
@@ -146,7 +146,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
     def setAttribute(
         self, name: str, value: str, attachments: Sequence[Any] = ()
     ) -> Deferred[None]:
-        """Set an attribute, now and in every session to come; attachments are octets here.
+        """Set an attribute, now and in every session to come; attachments are bytes here.
 
         The Deferred fires when it is written in the session that stands, or at once where none
         does.  It fails with ValueError for a name that no attribute has, and with LimitExceeded;

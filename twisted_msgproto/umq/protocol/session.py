@@ -62,9 +62,9 @@ LIMITS: Final = (
     *terms.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
-    Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
+    Limit("topic-queue-bytes", 1 << 20, "bytes", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
-    Limit("backlog-octets", 16 << 20, "octets", "updates not taken yet: reading pauses", 1),
+    Limit("backlog-bytes", 16 << 20, "bytes", "updates not taken yet: reading pauses", 1),
 )
 
 ATTRIBUTE_PREFIX: Final = "attribute/"
@@ -108,7 +108,7 @@ class UmqLink(SessionLink):
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
     _serving: Any = None  # the call of the clock that goes on with them
     _holds: tuple[Deferred[Any], ...] = ()  # they have to fire before the next call is served
-    _restOctets = 0  # what the reads take of which the rest is a part
+    _restBytes = 0  # what the reads take of which the rest is a part
     _restKept = 0  # as much of it as ``machine.kept`` counts now
 
     def __init__(self, protocol: Any) -> None:
@@ -245,13 +245,13 @@ class UmqLink(SessionLink):
         else:  # before W is complete one input may bring much: all that waited for that
             self._followInTurns(events)
             if self._rest is not None:
-                self._restOctets += sum(map(getsizeof, inputs))
+                self._restBytes += sum(map(getsizeof, inputs))
                 self._keepRest()
         if self.over:
             self._lookUnread(waiting)
 
     def _lookUnread(self, before: int) -> None:
-        """Do not read a peer that reads too little and makes us write more than the octets that
+        """Do not read a peer that reads too little and makes us write more than the bytes that
         waited ``before``.
         """
         if self._inbox or (not self.readsWhileUnread and self.wire.waiting > before):
@@ -295,13 +295,13 @@ class UmqLink(SessionLink):
 
     def _keepRest(self) -> None:
         if self._rest is None:
-            self._restOctets = 0
-        octets = self._restOctets if self._holds else 0
-        if octets != self._restKept:
+            self._restBytes = 0
+        nbytes = self._restBytes if self._holds else 0
+        if nbytes != self._restKept:
             kept = self.machine.kept
             kept.remove(self._restKept)
-            kept.add(octets)
-            self._restKept = octets
+            kept.add(nbytes)
+            self._restKept = nbytes
 
     def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:
         """Follow events while there is time, and the rest in the next turns; reading waits for it.
@@ -535,7 +535,7 @@ class UmqSession(Session, link=UmqLink):
     def requestReceived(self, message: Message) -> Any:
         """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
 
-        Text, UTF-8 octets, a :class:`~.calls.Reply`, None for an empty answer, or a Deferred or
+        Text, UTF-8 bytes, a :class:`~.calls.Reply`, None for an empty answer, or a Deferred or
         coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
         that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
         refuses with code 6 where there is no sink.
@@ -579,7 +579,7 @@ class UmqSession(Session, link=UmqLink):
     ) -> Deferred[Reply]:
         """Call the peer (``UM-09``); fires with its :class:`~.calls.Reply`.
 
-        ``attachments`` are octets, or Deferreds that fire with octets.  Fails with CallFailed
+        ``attachments`` are bytes, or Deferreds that fire with bytes.  Fails with CallFailed
         (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
         (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored. Above
         a limit of ours or one that the peer told it fails with LimitExceeded, and nothing is sent.

@@ -21,7 +21,7 @@ from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
-from ...net.memory import OctetBudget
+from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
@@ -32,7 +32,7 @@ from ...net.wires.websocket import (
 from ..application import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
-    HELLO_ATTACHMENT_OCTETS,
+    HELLO_ATTACHMENT_BYTES,
     HELLO_CHARACTERS,
     SERVER,
     HelloReceived,
@@ -185,7 +185,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
         methods: MethodRegistry | None = None,
         portal: Portal | None = None,
         origins: Sequence[str] = (),
@@ -203,7 +203,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         self.webSocket = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
-        self.webSocket.first_octets = HELLO_OCTETS
+        self.webSocket.first_bytes = HELLO_BYTES
         self.methods = methods
         self.portal = portal
         self.authentication: Authentication | None = None
@@ -239,7 +239,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         return super().drain()
 
 
-HELLO_OCTETS: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_OCTETS)
+HELLO_BYTES: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_BYTES)
 """A message is not larger before anybody is authorised: as large as one of ``H``."""
 
 
@@ -294,7 +294,7 @@ class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
 
     @hook
     def helloAttachments(self) -> Sequence[Any]:
-        """Return the attachments of our ``H``: octets, or Deferreds that fire with octets
+        """Return the attachments of our ``H``: bytes, or Deferreds that fire with bytes
         (``UM-06``).
 
         The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
@@ -334,7 +334,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: OctetBudget | None = None,
+        budget: ByteBudget | None = None,
         methods: MethodRegistry | None = None,
         origin: str | None = None,
     ) -> None:

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded
-from ...core.kept import KEPT_WEIGHT_OCTETS
+from ...core.kept import KEPT_WEIGHT_BYTES
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachments_octets, text_octets
+from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes, text_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
 from ..wire import base36
 from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
@@ -25,7 +25,7 @@ class Topic:
     """A topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
     What the subscriber does not read waits here, within ``topic-queue-messages`` and
-    ``topic-queue-octets``; a registered producer is paused meanwhile.  Above the limits the
+    ``topic-queue-bytes``; a registered producer is paused meanwhile.  Above the limits the
     subscriber is dropped: the queue is thrown away and the topic closed with ``D``.
 
     Attributes:
@@ -39,7 +39,7 @@ class Topic:
         self._link = topics.link
         self._number = number
         self._queue: deque[tuple[str, Sequence[bytes | Slot], int, int]] = deque()
-        self._octets = 0  # as topic-queue-octets counts them
+        self._bytes = 0  # as topic-queue-bytes counts them
         self._weight = 0  # what they take
         self._producer: Any = None
         self._streaming = False
@@ -70,19 +70,19 @@ class Topic:
             if self._producer is not None and self._streaming:
                 self._producer.pauseProducing()
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
-        octets = len(payload) + attached
-        weight = text_octets(payload) + attached + KEPT_WEIGHT_OCTETS
+        nbytes = len(payload) + attached
+        weight = text_bytes(payload) + attached + KEPT_WEIGHT_BYTES
         kept = link.machine.kept
         fits = kept.fits(weight)
         kept.add(weight)
-        self._queue.append((payload, bodies, octets, weight))
-        self._octets += octets
+        self._queue.append((payload, bodies, nbytes, weight))
+        self._bytes += nbytes
         self._weight += weight
         limits = link.factory.limits
         if (
             not fits
             or len(self._queue) > limits["topic-queue-messages"]
-            or self._octets > limits["topic-queue-octets"]
+            or self._bytes > limits["topic-queue-bytes"]
         ):
             link.count("topics_dropped")
             self.end("slow")
@@ -108,7 +108,7 @@ class Topic:
     # IConsumer, for those who have a producer
 
     def write(self, data: bytes) -> None:
-        """Publish an update with these UTF-8 octets."""
+        """Publish an update with these UTF-8 bytes."""
         self.publish(data.decode())
         if self._producer is not None and not self._streaming and not self.paused:
             self._askLater()
@@ -150,8 +150,8 @@ class Topic:
     # The link's side
 
     def _send(self) -> None:
-        payload, bodies, octets, weight = self._queue.popleft()
-        self._octets -= octets
+        payload, bodies, nbytes, weight = self._queue.popleft()
+        self._bytes -= nbytes
         self._weight -= weight
         self._link.machine.kept.remove(weight)
         self._link.time()
@@ -173,7 +173,7 @@ class Topic:
         link.machine.kept.remove(self._weight)
         self.closed = reason
         self._queue.clear()
-        self._octets = self._weight = 0
+        self._bytes = self._weight = 0
         topics.slow.pop(self, None)
         topics.published.pop(self._number, None)
         if reason in ("closed", "slow") and link.machine.opened:
@@ -190,8 +190,8 @@ class Topic:
 
 def weigh(update: Update) -> int:
     attachments = update.attachments
-    octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
-    return KEPT_WEIGHT_OCTETS + text_octets(update.payload) + octets
+    nbytes = attachments_bytes(attachments) + ATTACHMENT_BYTES * len(attachments)
+    return KEPT_WEIGHT_BYTES + text_bytes(update.payload) + nbytes
 
 
 SLOW_TIMES: Final = 4
@@ -211,13 +211,13 @@ class Updates(Backlog[Update]):
     def charge(self, topics: Topics) -> None:
         before, self._topics = self._topics, topics
         if before is not None and len(self):
-            before.waiting(-len(self), -self.octets)
+            before.waiting(-len(self), -self.nbytes)
         if len(self):
-            topics.waiting(len(self), self.octets)
+            topics.waiting(len(self), self.nbytes)
 
-    def _takenOne(self, update: Update, octets: int) -> None:
+    def _takenOne(self, update: Update, nbytes: int) -> None:
         if self._topics is not None:
-            self._topics.waiting(-1, -octets)
+            self._topics.waiting(-1, -nbytes)
         self._taken()
 
 
@@ -331,10 +331,10 @@ class Subscription(Ending):
         if self._hook is not None:
             self._hook(update)
         else:
-            topics, limits, octets = self._topics, self._link.factory.limits, weigh(update)
-            much = topics.waiting_octets >= SLOW_TIMES * limits["backlog-octets"]
-            much = much or not self._link.machine.kept.fits(octets)
-            topics.waiting(1, octets)
+            topics, limits, nbytes = self._topics, self._link.factory.limits, weigh(update)
+            much = topics.waiting_bytes >= SLOW_TIMES * limits["backlog-bytes"]
+            much = much or not self._link.machine.kept.fits(nbytes)
+            topics.waiting(1, nbytes)
             self._backlog.put((update,))
             waiting = len(self._backlog)
             if waiting >= SLOW_TIMES * limits["backlog"] or (waiting and much):
@@ -363,17 +363,17 @@ class Topics:
         published: those that the peer subscribed here, by number.
         subscribed: those that we subscribed, by number.
         slow: those of which something waits for a subscriber that does not read.
-        waiting_octets: what updates weigh that nobody has taken yet.
+        waiting_bytes: what updates weigh that nobody has taken yet.
     """
 
-    __slots__ = ("_count", "_paused", "link", "published", "slow", "subscribed", "waiting_octets")
+    __slots__ = ("_count", "_paused", "link", "published", "slow", "subscribed", "waiting_bytes")
 
     def __init__(self, link: Any) -> None:
         self.link = link
         self.published: dict[int, Topic] = {}
         self.subscribed: dict[int, Subscription] = {}
         self.slow: dict[Topic, None] = {}
-        self.waiting_octets = 0
+        self.waiting_bytes = 0
         self._count = 0  # of updates that nobody has taken yet
         self._paused = False
 
@@ -440,11 +440,11 @@ class Topics:
         for subscription in list(self.subscribed.values()):
             subscription.lost()
 
-    def waiting(self, count: int, octets: int) -> None:
+    def waiting(self, count: int, nbytes: int) -> None:
         self._count += count
-        self.waiting_octets += octets
+        self.waiting_bytes += nbytes
         kept = self.link.machine.kept
-        kept.add(octets) if octets > 0 else kept.remove(-octets)
+        kept.add(nbytes) if nbytes > 0 else kept.remove(-nbytes)
         self._look()
 
     def called(self) -> None:
@@ -455,7 +455,7 @@ class Topics:
     def _look(self) -> None:
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
         link, limits = self.link, self.link.factory.limits
-        share = max(self._count / limits["backlog"], self.waiting_octets / limits["backlog-octets"])
+        share = max(self._count / limits["backlog"], self.waiting_bytes / limits["backlog-bytes"])
         if share >= 1 and not link.machine.calls_pending:
             self._paused = True
             link.pauseReading("backlog")

@@ -8,7 +8,7 @@ import { LIMITS } from "./terms.js";
 
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Message} Message */
-/** @typedef {import("./exchange.js").Octets} Octets */
+/** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./session.js").Body} Body */
 
 /**
@@ -87,7 +87,7 @@ export class SabcClient extends Comeback {
    * Send a message that wants an answer, in the session that stands or in the next one (SA-16). With
    * a queue behind the server, an answer says that the message is on disk.
    *
-   * A body is text, octets, or an async iterable of these whose pieces are sent as they come.
+   * A body is text, bytes, or an async iterable of these whose pieces are sent as they come.
    * Rejected with Refused (the server answered ERROR, `code` says which; "truncated" if it took only
    * a part), TimedOut, ConnectionClosed, LimitExceeded, or TypeError for headers and bodies that
    * cannot be sent.
@@ -111,7 +111,7 @@ export class SabcClient extends Comeback {
    * Send a message that wants no answer (SA-17), in the session that stands or in the next one; fires
    * when it is handed to the socket, which promises nothing.
    *
-   * @param {Octets} body
+   * @param {Bytes} body
    * @param {{headers?: Headers, timeout?: number}} [options]
    * @returns {Promise<void>}
    */

@@ -8,7 +8,7 @@
  * @property {string} id
  * @property {Headers} headers those that the protocol does not reserve
  * @property {Uint8Array} body
- * @property {boolean} truncated it was above `message-octets` and was cut
+ * @property {boolean} truncated it was above `message-bytes` and was cut
  */
 
 /**

@@ -2,7 +2,7 @@
 
 import { textOf, utf8 } from "./wire.js";
 
-/** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView} Octets text is sent as UTF-8 */
+/** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView} Bytes text is sent as UTF-8 */
 /** @typedef {Readonly<Record<string, string>>} Headers */
 
 /** A message or an answer that came. */
@@ -13,7 +13,7 @@ export class Message {
   constructor({ id, body, headers, truncated }) {
     /** The id of the message, or of the one that it answers. */
     this.id = id;
-    /** The body's octets. */
+    /** The body's bytes. */
     this.body = body;
     /** The headers that the protocol does not reserve. */
     this.headers = headers;
@@ -21,7 +21,7 @@ export class Message {
     this.truncated = truncated;
   }
 
-  /** The body as text; octets that are not UTF-8 are replaced. */
+  /** The body as text; bytes that are not UTF-8 are replaced. */
   get text() {
     return textOf(this.body) ?? new TextDecoder().decode(this.body);
   }
@@ -30,7 +30,7 @@ export class Message {
 /** An answer to a request of the server. */
 export class Reply {
   /**
-   * @param {Octets} body
+   * @param {Bytes} body
    * @param {Headers} [headers]
    */
   constructor(body, headers = {}) {
@@ -40,12 +40,12 @@ export class Reply {
 }
 
 /**
- * The octets of a body; TypeError for what is none.
+ * The bytes of a body; TypeError for what is none.
  *
  * @param {unknown} body
  * @returns {Uint8Array}
  */
-export function octetsOf(body) {
+export function bytesOf(body) {
   if (typeof body === "string") {
     if (/\p{Surrogate}/u.test(body)) throw new TypeError("a body has no unpaired surrogates");
     return utf8(body);
@@ -53,5 +53,5 @@ export function octetsOf(body) {
   if (body instanceof Uint8Array) return body;
   if (body instanceof ArrayBuffer) return new Uint8Array(body);
   if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
-  throw new TypeError("a body is text or octets");
+  throw new TypeError("a body is text or bytes");
 }

@@ -67,13 +67,13 @@ export function wholeCharacters(body) {
 }
 
 /**
- * Whether these octets begin a character that is longer.
+ * Whether these bytes begin a character that is longer.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  */
-function unfinished(octets) {
+function unfinished(bytes) {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(octets, { stream: true }) === "";
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes, { stream: true }) === "";
   } catch {
     return false;
   }

@@ -9,7 +9,7 @@ export * from "../errors.js";
 /** @typedef {import("./client.js").RequestOptions} RequestOptions */
 /** @typedef {import("./client.js").ClientLimits} ClientLimits */
 /** @typedef {import("./exchange.js").Headers} Headers */
-/** @typedef {import("./exchange.js").Octets} Octets */
+/** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./session.js").Answered} Answered */
 /** @typedef {import("./session.js").Body} Body */
 /** @typedef {import("../comeback.js").ClientState} ClientState */

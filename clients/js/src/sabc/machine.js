@@ -132,8 +132,8 @@ export class Machine extends Sending {
     }
     this._deadlines.clear("connect");
     this._sessionId = id;
-    const octets = headers.get("message-octets") ?? "";
-    if (/^[0-9]{1,18}$/.test(octets)) this.peerOctets = Number(octets);
+    const bytes = headers.get("message-bytes") ?? "";
+    if (/^[0-9]{1,18}$/.test(bytes)) this.peerBytes = Number(bytes);
     const free = [...headers].filter(([name]) => !RESERVED.has(name) && !ANNOUNCEMENTS.has(name));
     const expires = readDate(headers.get("session-expiry") ?? "");
     events.push({ type: "granted", expires, headers: Object.fromEntries(free) });
@@ -149,10 +149,10 @@ export class Machine extends Sending {
     if (!this._admit(frame, events)) return;
     const incoming = frame.command === "ERROR" ? this._openError(frame) : this._openMessage(frame, events);
     const more = frame.command === "MESSAGE" && frame.headers.get("msg-more") === "yes";
-    this._grow(incoming, frame.headOctets, events);
+    this._grow(incoming, frame.headBytes, events);
     if (this.closed) return;
     if (!incoming.muted && !incoming.cut) {
-      const room = Math.max(0, this.limits["message-octets"] - incoming.size);
+      const room = Math.max(0, this.limits["message-bytes"] - incoming.size);
       incoming.parts.push(frame.body.length <= room ? frame.body : frame.body.subarray(0, room));
     }
     this._grow(incoming, frame.body.length, events);
@@ -226,16 +226,16 @@ export class Machine extends Sending {
   }
 
   /**
-   * So many octets more of a message came (SA-22).
+   * So many bytes more of a message came (SA-22).
    *
    * @param {Incoming} incoming
-   * @param {number} octets
+   * @param {number} bytes
    * @param {SabcEvent[]} events
    * @param {boolean} [trim] the body may end within a character
    */
-  _grow(incoming, octets, events, trim = true) {
-    const most = this.limits["message-octets"];
-    incoming.size += octets;
+  _grow(incoming, bytes, events, trim = true) {
+    const most = this.limits["message-bytes"];
+    incoming.size += bytes;
     if (incoming.size <= most) return;
     if (!incoming.muted && !incoming.cut) {
       const body = joined(incoming.parts);
@@ -245,7 +245,7 @@ export class Machine extends Sending {
     if (incoming.size > 2 * most) {
       const ref = incoming.response ? null : incoming.id;
       mute(incoming);
-      this._fail(new ProtocolFault("message-octets", "the message is more than twice too large", 413), events, ref);
+      this._fail(new ProtocolFault("message-bytes", "the message is more than twice too large", 413), events, ref);
     }
   }
 
@@ -258,7 +258,7 @@ export class Machine extends Sending {
   _closeFrame(incoming, frame, more, events) {
     const { key } = incoming;
     if (frame.final) {
-      this._grow(incoming, frame.endOctets, events, false);
+      this._grow(incoming, frame.endBytes, events, false);
       if (this.closed) return;
       if (!incoming.muted) this._deliver(incoming, joined(incoming.parts), events);
       if (key !== null) this._unfinished.delete(key);

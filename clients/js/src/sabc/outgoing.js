@@ -5,9 +5,9 @@ import { endsEarly, partStart, utf8 } from "./wire.js";
 
 /** @typedef {import("./sending.js").Sending} Sending */
 
-const HEAD_OCTETS = "msg-more::yes\r\ncontent-length::1234567890\r\n\r\n".length;
-const END_OCTETS = 5;
-const REACH = 4; // octets before a piece that may be the beginning of an end mark
+const HEAD_BYTES = "msg-more::yes\r\ncontent-length::1234567890\r\n\r\n".length;
+const END_BYTES = 5;
+const REACH = 4; // bytes before a piece that may be the beginning of an end mark
 
 /**
  * The last part is kept back until the next one comes: only the last frame of a message carries the
@@ -33,23 +33,23 @@ export class Outgoing {
   }
 
   /**
-   * Throw TypeError if these octets cannot be sent next, LimitExceeded if the message would be
+   * Throw TypeError if these bytes cannot be sent next, LimitExceeded if the message would be
    * larger with them than the peer accepts; nothing is sent then.
    *
-   * @param {Uint8Array} octets
+   * @param {Uint8Array} bytes
    */
-  _check(octets) {
+  _check(bytes) {
     const machine = this._machine;
     if (this.id !== null) {
-      const left = this._kept.length + octets.length;
-      const frames = 1 + Math.floor(left / machine.limits["part-octets"]);
+      const left = this._kept.length + bytes.length;
+      const frames = 1 + Math.floor(left / machine.limits["part-bytes"]);
       const prefix = utf8(`MESSAGE\r\nsession-id::${machine._sessionId}\r\n`).length;
-      const heads = frames * (prefix + utf8(this._lines).length + HEAD_OCTETS);
-      const total = this._sent + left + heads + utf8(this._extra).length + END_OCTETS;
-      if (total > machine.sentOctetsMax)
-        throw new LimitExceeded(`a message of ${total} octets is above message-octets=${machine.sentOctetsMax}`);
+      const heads = frames * (prefix + utf8(this._lines).length + HEAD_BYTES);
+      const total = this._sent + left + heads + utf8(this._extra).length + END_BYTES;
+      if (total > machine.sentBytesMax)
+        throw new LimitExceeded(`a message of ${total} bytes is above message-bytes=${machine.sentBytesMax}`);
     }
-    const whole = concatenated(this._before, octets);
+    const whole = concatenated(this._before, bytes);
     const begins = this._before.length < REACH; // these are all there is: it may still begin badly
     const ends = begins ? endsEarly(whole) : endsEarly(concatenated(Uint8Array.of(1), whole));
     if (ends) throw new TypeError("a body cannot hold an end mark, CR LF CR LF NUL (SA-21)");
@@ -58,17 +58,17 @@ export class Outgoing {
   /**
    * Send more of the body.
    *
-   * @param {Uint8Array} octets
+   * @param {Uint8Array} bytes
    */
-  write(octets) {
+  write(bytes) {
     if (this.finished) throw new TypeError("the message is finished");
-    this._check(octets);
+    this._check(bytes);
     if (this._machine.closed) return;
-    this._before = concatenated(this._before, octets).slice(-REACH);
-    const kept = concatenated(this._kept, octets);
-    const size = this._machine.limits["part-octets"];
+    this._before = concatenated(this._before, bytes).slice(-REACH);
+    const kept = concatenated(this._kept, bytes);
+    const size = this._machine.limits["part-bytes"];
     let start = 0;
-    // Three octets ahead: then it is known whether the next part begins with CRLF NUL.
+    // Three bytes ahead: then it is known whether the next part begins with CRLF NUL.
     while (kept.length - start > size + 3) {
       const end = partStart(kept, start + size);
       if (end + 3 > kept.length) break;

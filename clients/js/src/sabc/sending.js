@@ -14,7 +14,7 @@ import { ANNOUNCEMENTS, RESERVED, encode, endsEarly, headerLine, textOf, utf8 } 
 
 const EMPTY = new Uint8Array(0);
 const OVERHEAD_LINES = 6; // the lines that our own messages have beside an application's headers
-const OVERHEAD_OCTETS = 1536;
+const OVERHEAD_BYTES = 1536;
 
 /**
  * The verbs of a session. What arrives is followed in the subclass.
@@ -31,15 +31,15 @@ export class Sending extends TimedMachine {
     this.limits = limitsOf(LIMITS, limits);
     this.bounds = {
       lines: this.limits["header-lines"],
-      lineOctets: this.limits["header-line-octets"],
-      blockOctets: this.limits["header-block-octets"],
+      lineBytes: this.limits["header-line-bytes"],
+      blockBytes: this.limits["header-block-bytes"],
     };
     /** @type {Uint8Array[]} */
     this._out = [];
     this._sessionId = "";
     this._number = 0;
     /** The largest message that the server has said it accepts. @type {number | null} */
-    this.peerOctets = null;
+    this.peerBytes = null;
     /** @type {Map<string, {waiter: unknown, deadline: number}>} */
     this._pending = new Map();
     /** @type {Map<string, boolean>} The server's requests by id: whether they were cut. */
@@ -53,11 +53,11 @@ export class Sending extends TimedMachine {
     return this._pending.size;
   }
 
-  /** Return and forget the messages to send: text, or octets if the body is not UTF-8 (SA-25). */
+  /** Return and forget the messages to send: text, or bytes if the body is not UTF-8 (SA-25). */
   outputs() {
     const out = this._out;
     this._out = [];
-    return out.map((octets) => textOf(octets) ?? octets);
+    return out.map((bytes) => textOf(bytes) ?? bytes);
   }
 
   /**
@@ -71,7 +71,7 @@ export class Sending extends TimedMachine {
     if (!("connect-sent" in CLIENT[this.state])) throw new ConnectionClosed("CONNECT was sent already");
     const own = [headerLine("client-id", clientId)];
     if (passcode !== null) own.push(headerLine("client-passcode", passcode));
-    own.push(`message-octets::${this.limits["message-octets"]}`);
+    own.push(`message-bytes::${this.limits["message-bytes"]}`);
     const lines = this._lines(headers, (name) => RESERVED.has(name) || ANNOUNCEMENTS.has(name));
     this._step("connect-sent");
     this._out.push(encode(`CONNECT\r\n${own.join("\r\n")}\r\n${lines}`, EMPTY, true));
@@ -88,14 +88,14 @@ export class Sending extends TimedMachine {
     const lines = Object.entries(headers).map(([name, value]) => {
       const line = headerLine(name, value);
       if (reserved(name)) throw new TypeError(`header ${name} belongs to the protocol`);
-      if (utf8(line).length > this.bounds.lineOctets)
-        throw new LimitExceeded(`a header is above ${this.bounds.lineOctets} octets`);
+      if (utf8(line).length > this.bounds.lineBytes)
+        throw new LimitExceeded(`a header is above ${this.bounds.lineBytes} bytes`);
       return `${line}\r\n`;
     });
     if (lines.length > this.bounds.lines - OVERHEAD_LINES)
       throw new LimitExceeded(`${lines.length} headers are too many`);
     const text = lines.join("");
-    if (utf8(text).length > Math.max(0, this.bounds.blockOctets - OVERHEAD_OCTETS))
+    if (utf8(text).length > Math.max(0, this.bounds.blockBytes - OVERHEAD_BYTES))
       throw new LimitExceeded("the headers are too long");
     return text;
   }
@@ -113,7 +113,7 @@ export class Sending extends TimedMachine {
   }
 
   /**
-   * Queue a message in as few frames as `part-octets` allows (SA-18); TypeError for a body that the
+   * Queue a message in as few frames as `part-bytes` allows (SA-18); TypeError for a body that the
    * framing cannot carry (SA-21). `extra` stands on the first frame alone.
    *
    * @param {string} lines
@@ -122,7 +122,7 @@ export class Sending extends TimedMachine {
    */
   _sendMessage(lines, extra, body) {
     if (endsEarly(body)) throw new TypeError("a body cannot hold an end mark, CR LF CR LF NUL (SA-21)");
-    if (body.length <= this.limits["part-octets"]) {
+    if (body.length <= this.limits["part-bytes"]) {
       this._sendPart(lines + extra, body, true);
       return;
     }
@@ -132,8 +132,8 @@ export class Sending extends TimedMachine {
   }
 
   /** How large a message of ours may be; a server that does not say is assumed to be like us. */
-  get sentOctetsMax() {
-    return this.peerOctets ?? this.limits["message-octets"];
+  get sentBytesMax() {
+    return this.peerBytes ?? this.limits["message-bytes"];
   }
 
   /**
@@ -145,14 +145,14 @@ export class Sending extends TimedMachine {
    */
   _sendOriginal(lines, extra, body) {
     const before = this._out.length;
-    let octets = body.length;
-    if (octets <= this.sentOctetsMax) {
+    let bytes = body.length;
+    if (bytes <= this.sentBytesMax) {
       this._sendMessage(lines, extra, body);
-      octets = this._out.slice(before).reduce((sum, frame) => sum + frame.length, 0);
+      bytes = this._out.slice(before).reduce((sum, frame) => sum + frame.length, 0);
     }
-    if (octets > this.sentOctetsMax) {
+    if (bytes > this.sentBytesMax) {
       this._out.length = before;
-      throw new LimitExceeded(`a message of ${octets} octets is above message-octets=${this.sentOctetsMax}`);
+      throw new LimitExceeded(`a message of ${bytes} bytes is above message-bytes=${this.sentBytesMax}`);
     }
   }
 

@@ -4,11 +4,11 @@ import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } fr
 import { Reading } from "../reading.js";
 import { LinkedSession, abortable, lostBecause } from "../session.js";
 import { Unread, isPromise } from "../unread.js";
-import { Message, Reply, octetsOf } from "./exchange.js";
+import { Message, Reply, bytesOf } from "./exchange.js";
 import { Machine } from "./machine.js";
 
 /** @typedef {import("./exchange.js").Headers} Headers */
-/** @typedef {import("./exchange.js").Octets} Octets */
+/** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./events.js").SabcEvent} SabcEvent */
 
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
@@ -32,7 +32,7 @@ import { Machine } from "./machine.js";
  * @property {AbortSignal} [signal] gives the request up
  */
 
-/** @typedef {Octets | AsyncIterable<Octets>} Body in pieces: each is sent when it is there */
+/** @typedef {Bytes | AsyncIterable<Bytes>} Body in pieces: each is sent when it is there */
 
 /**
  * @typedef {object} Waiter
@@ -63,9 +63,9 @@ export class SabcSession extends LinkedSession {
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     this.expires = null;
     /** Messages that the program works on, and (by themselves) requests. */
-    this._unread = new Unread(this._machine.limits["unread-octets"]);
+    this._unread = new Unread(this._machine.limits["unread-bytes"]);
     this._reading = new Reading(this._unread, this._link, world, () => this._machine.outstanding > 0);
-    this._requests = new Unread(this._machine.limits["unread-octets"]);
+    this._requests = new Unread(this._machine.limits["unread-bytes"]);
     /** Messages are being refused, and the program has been told so. */
     this._refusing = false;
     /** @type {Promise<void> | null} */
@@ -159,10 +159,10 @@ export class SabcSession extends LinkedSession {
     const { onMessage } = this._serving;
     if (!onMessage) return;
     const { length } = message.body;
-    if (this._unread.octets + length > this._unread.most) {
+    if (this._unread.bytes + length > this._unread.most) {
       this._do((machine) => machine.refuseOriginal(message.id, 429, "too many messages are being worked on"));
       if (!this._refusing)
-        this._world.report(new LimitExceeded("messages are refused: too many are being worked on (the limit unread-octets)"));
+        this._world.report(new LimitExceeded("messages are refused: too many are being worked on (the limit unread-bytes)"));
       this._refusing = true;
       return;
     }
@@ -183,7 +183,7 @@ export class SabcSession extends LinkedSession {
       if (!this._serving.onRequest) throw new Refused("this client answers no requests", "501");
       const answer = await this._serving.onRequest(message);
       const { body, headers } = answer instanceof Reply ? answer : new Reply(answer ?? "");
-      this._do((machine) => machine.answer(id, octetsOf(body), headers));
+      this._do((machine) => machine.answer(id, bytesOf(body), headers));
     } catch (error) {
       const refused = error instanceof Refused;
       const code = (refused ? error.code : null) ?? 500;
@@ -213,7 +213,7 @@ export class SabcSession extends LinkedSession {
       const waiter = { resolve, reject };
       const pieces = isPieces(body) ? body : null;
       const id = this._do((machine) => {
-        if (!pieces) return machine.request(octetsOf(body), waiter, deadline, headers);
+        if (!pieces) return machine.request(bytesOf(body), waiter, deadline, headers);
         waiter.outgoing = machine.openRequest(waiter, deadline, headers);
         void this._stream(waiter.outgoing, pieces, (error) => this._failed(waiter, error));
         return /** @type {string} */ (waiter.outgoing.id);
@@ -228,7 +228,7 @@ export class SabcSession extends LinkedSession {
 
   /**
    * @param {import("./outgoing.js").Outgoing} outgoing
-   * @param {AsyncIterable<Octets>} pieces
+   * @param {AsyncIterable<Bytes>} pieces
    * @param {(error: unknown) => void} failed
    */
   async _stream(outgoing, pieces, failed) {
@@ -236,7 +236,7 @@ export class SabcSession extends LinkedSession {
       for await (const piece of pieces) {
         await this._link.room();
         if (this._machine.closed || outgoing.finished) return;
-        this._do(() => outgoing.write(octetsOf(piece)));
+        this._do(() => outgoing.write(bytesOf(piece)));
       }
       this._do(() => outgoing.finish());
     } catch (error) {
@@ -247,12 +247,12 @@ export class SabcSession extends LinkedSession {
   /**
    * Send a message that wants no answer (SA-17).
    *
-   * @param {Octets} body
+   * @param {Bytes} body
    * @param {{headers?: Headers}} [options]
    */
   sendOnly(body, { headers = {} } = {}) {
     this._link.checkRoom();
-    this._do((machine) => machine.sendOnly(octetsOf(body), headers));
+    this._do((machine) => machine.sendOnly(bytesOf(body), headers));
   }
 
   /**
@@ -291,7 +291,7 @@ export class SabcSession extends LinkedSession {
 
 /**
  * @param {Body} body
- * @returns {body is AsyncIterable<Octets>}
+ * @returns {body is AsyncIterable<Bytes>}
  */
 function isPieces(body) {
   return typeof body === "object" && body !== null && Symbol.asyncIterator in body;

@@ -5,18 +5,18 @@ import { RESERVED } from "./wire.js";
 /** The limits of one session; the option `limits` changes them by name (SA-27). */
 export const LIMITS = /** @type {const} */ ({
   "connect-seconds": [10, "s", "from the open socket to CONNECTED"],
-  "message-octets": [1 << 20, "octets", "a message is cut there, twice it closes"],
+  "message-bytes": [1 << 20, "bytes", "a message is cut there, twice it closes"],
   "header-lines": [32, "headers", "of a frame"],
-  "header-line-octets": [1024, "octets", "of one header"],
-  "header-block-octets": [8192, "octets", "of all headers of a frame"],
+  "header-line-bytes": [1024, "bytes", "of one header"],
+  "header-block-bytes": [8192, "bytes", "of all headers of a frame"],
   "unfinished-messages": [16, "messages", "whose last part has not come"],
   "unfinished-seconds": [60, "s", "between two parts of a message"],
   "outstanding-requests": [1024, "requests", "unanswered, each direction"],
-  "unread-octets": [64 << 20, "octets", "requests and messages that are being worked on; a quarter pauses"],
+  "unread-bytes": [64 << 20, "bytes", "requests and messages that are being worked on; a quarter pauses"],
   "response-seconds": [60, "s", "for the answer to our request"],
   "session-drain": [30, "s", "after DISCONNECT, while answers are owed"],
   "leave-seconds": [4, "s", "after DISCONNECT, when nothing is owed"],
-  "part-octets": [65536, "octets", "of a body are sent as one frame"],
+  "part-bytes": [65536, "bytes", "of a body are sent as one frame"],
 });
 
 /** @typedef {import("../limits.js").Limits<typeof LIMITS>} SabcLimits */

@@ -37,7 +37,7 @@ export const RESERVED = new Set([
 ]);
 
 /** What our sides tell each other on CONNECT and CONNECTED, beside the source. */
-export const ANNOUNCEMENTS = new Set(["framing", "message-octets"]);
+export const ANNOUNCEMENTS = new Set(["framing", "message-bytes"]);
 
 /**
  * @typedef {object} Frame
@@ -45,20 +45,20 @@ export const ANNOUNCEMENTS = new Set(["framing", "message-octets"]);
  * @property {Map<string, string>} headers
  * @property {Uint8Array} body
  * @property {boolean} final an end mark follows the body
- * @property {number} headOctets up to the blank line
- * @property {number} endOctets of the end mark
+ * @property {number} headBytes up to the blank line
+ * @property {number} endBytes of the end mark
  */
 
 /**
  * @typedef {object} Bounds
  * @property {number} lines headers of a frame
- * @property {number} lineOctets of one of them
- * @property {number} blockOctets of all of them
+ * @property {number} lineBytes of one of them
+ * @property {number} blockBytes of all of them
  */
 
 const encoder = new TextEncoder();
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-const COMMAND_OCTETS_MAX = "DISCONNECTING".length;
+const COMMAND_BYTES_MAX = "DISCONNECTING".length;
 const CR = 13;
 const LF = 10;
 const NUL = 0;
@@ -71,13 +71,13 @@ export function utf8(text) {
 }
 
 /**
- * The text of some octets; null if they are not UTF-8.
+ * The text of some bytes; null if they are not UTF-8.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  */
-export function textOf(octets) {
+export function textOf(bytes) {
   try {
-    return strict.decode(octets);
+    return strict.decode(bytes);
   } catch {
     return null;
   }
@@ -104,7 +104,7 @@ export function headerLine(key, value) {
 }
 
 /**
- * A frame as octets; `head` is its command and its header lines, each with CRLF.
+ * A frame as bytes; `head` is its command and its header lines, each with CRLF.
  *
  * @param {string} head
  * @param {Uint8Array} body
@@ -113,34 +113,34 @@ export function headerLine(key, value) {
 export function encode(head, body, final) {
   const before = encoder.encode(`${head}\r\n`);
   const end = !final ? [] : body.length ? END : [NUL];
-  const octets = new Uint8Array(before.length + body.length + end.length);
-  octets.set(before);
-  octets.set(body, before.length);
-  octets.set(end, before.length + body.length);
-  return octets;
+  const bytes = new Uint8Array(before.length + body.length + end.length);
+  bytes.set(before);
+  bytes.set(body, before.length);
+  bytes.set(end, before.length + body.length);
+  return bytes;
 }
 
 /**
- * Where CRLF CRLF NUL stands in `octets`, from `start` on; -1: nowhere.
+ * Where CRLF CRLF NUL stands in `bytes`, from `start` on; -1: nowhere.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {number} start
  */
-function endIn(octets, start) {
-  for (let at = octets.indexOf(NUL, start + 4); at >= 0; at = octets.indexOf(NUL, at + 1))
-    if (END.every((octet, index) => octets[at - 4 + index] === octet)) return at - 4;
+function endIn(bytes, start) {
+  for (let at = bytes.indexOf(NUL, start + 4); at >= 0; at = bytes.indexOf(NUL, at + 1))
+    if (END.every((byte, index) => bytes[at - 4 + index] === byte)) return at - 4;
   return -1;
 }
 
 /**
- * How many octets an end mark at `start`, directly behind the blank line, has; 0: there is none.
+ * How many bytes an end mark at `start`, directly behind the blank line, has; 0: there is none.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {number} start
  */
-function endAtStart(octets, start) {
-  if (octets[start] === NUL) return 1;
-  return octets[start] === CR && octets[start + 1] === LF && octets[start + 2] === NUL ? 3 : 0;
+function endAtStart(bytes, start) {
+  if (bytes[start] === NUL) return 1;
+  return bytes[start] === CR && bytes[start + 1] === LF && bytes[start + 2] === NUL ? 3 : 0;
 }
 
 /**
@@ -166,12 +166,12 @@ export function partStart(body, position) {
 /**
  * Where the next CRLF begins; -1: nowhere.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {number} start
  */
-function lineEnd(octets, start) {
-  for (let at = octets.indexOf(CR, start); at >= 0; at = octets.indexOf(CR, at + 1))
-    if (octets[at + 1] === LF) return at;
+function lineEnd(bytes, start) {
+  for (let at = bytes.indexOf(CR, start); at >= 0; at = bytes.indexOf(CR, at + 1))
+    if (bytes[at + 1] === LF) return at;
   return -1;
 }
 
@@ -205,44 +205,44 @@ function readHeader(line, headers) {
 }
 
 /**
- * Read the head of a frame; null when the octets end before it does.
+ * Read the head of a frame; null when the bytes end before it does.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {Bounds} bounds
  * @returns {Frame | ProtocolFault | {bodyless: boolean}}
  */
-function readHead(octets, bounds) {
-  const size = octets.length;
+function readHead(bytes, bounds) {
+  const size = bytes.length;
   let start = 0;
-  let end = lineEnd(octets, 0);
-  const half = octets[size - 1] === CR ? 1 : 0; // it may be half a line end
-  if ((end >= 0 ? end : size - half) > COMMAND_OCTETS_MAX) return fault("command", "unknown command");
+  let end = lineEnd(bytes, 0);
+  const half = bytes[size - 1] === CR ? 1 : 0; // it may be half a line end
+  if ((end >= 0 ? end : size - half) > COMMAND_BYTES_MAX) return fault("command", "unknown command");
   if (end < 0) return { bodyless: false };
-  const name = textOf(octets.subarray(0, end)) ?? "";
+  const name = textOf(bytes.subarray(0, end)) ?? "";
   if (!Object.hasOwn(COMMANDS, name)) return fault("command", "unknown command");
   const command = /** @type {Command} */ (name);
   /** @type {Map<string, string>} */
   const headers = new Map();
-  let remaining = bounds.blockOctets;
+  let remaining = bounds.blockBytes;
   for (;;) {
     start = end + 2;
-    end = lineEnd(octets, start);
+    end = lineEnd(bytes, start);
     const reach = end >= 0 ? end : Math.max(start, size - half);
-    if (reach - start > Math.min(bounds.lineOctets, remaining))
-      return remaining < bounds.lineOctets
-        ? fault("header-block-octets", "the header block is too long")
-        : fault("header-line-octets", "a header line is too long");
+    if (reach - start > Math.min(bounds.lineBytes, remaining))
+      return remaining < bounds.lineBytes
+        ? fault("header-block-bytes", "the header block is too long")
+        : fault("header-line-bytes", "a header line is too long");
     if (end < 0) return { bodyless: !COMMANDS[command] };
     remaining -= end + 2 - start;
     if (end === start) break;
     if (headers.size >= bounds.lines) return fault("header-lines", "too many headers");
-    const problem = readHeader(octets.subarray(start, end), headers);
+    const problem = readHeader(bytes.subarray(start, end), headers);
     if (problem) return problem;
   }
   if (!headers.size && command !== "CONNECT")
     return fault("headers-missing", "a frame has at least one header");
-  const body = octets.subarray(0, 0);
-  return { command, headers, body, final: true, headOctets: end + 2, endOctets: 0 };
+  const body = bytes.subarray(0, 0);
+  return { command, headers, body, final: true, headBytes: end + 2, endBytes: 0 };
 }
 
 /**
@@ -251,37 +251,37 @@ function readHead(octets, bounds) {
  * The commands without a body may end after their last header, with or without its line end (SA-02);
  * nothing stands behind an end mark (SA-21). A MESSAGE or ERROR without an end mark has `final` false.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {Bounds} bounds
  * @returns {Frame | ProtocolFault}
  */
-export function readFrame(octets, bounds) {
-  let head = readHead(octets, bounds);
+export function readFrame(bytes, bounds) {
+  let head = readHead(bytes, bounds);
   if (!("command" in head) && !(head instanceof ProtocolFault) && head.bodyless) {
-    const rest = octets[octets.length - 1] === LF ? [CR, LF] : [CR, LF, CR, LF];
-    const whole = new Uint8Array(octets.length + rest.length);
-    whole.set(octets);
-    whole.set(rest, octets.length);
-    octets = whole;
-    head = readHead(octets, bounds);
+    const rest = bytes[bytes.length - 1] === LF ? [CR, LF] : [CR, LF, CR, LF];
+    const whole = new Uint8Array(bytes.length + rest.length);
+    whole.set(bytes);
+    whole.set(rest, bytes.length);
+    bytes = whole;
+    head = readHead(bytes, bounds);
   }
   if (head instanceof ProtocolFault) return head;
   if (!("command" in head)) return fault("framing", "no blank line ends the headers");
   const frame = head;
-  const start = frame.headOctets;
-  let after = endAtStart(octets, start);
+  const start = frame.headBytes;
+  let after = endAtStart(bytes, start);
   if (!COMMANDS[frame.command]) {
-    if (after !== 1) after = endIn(octets, start) === start ? END.length : 0;
-    frame.endOctets = after;
-    return start + after === octets.length ? frame : fault("framing", "this command has no body");
+    if (after !== 1) after = endIn(bytes, start) === start ? END.length : 0;
+    frame.endBytes = after;
+    return start + after === bytes.length ? frame : fault("framing", "this command has no body");
   }
-  const found = after ? start : endIn(octets, start);
+  const found = after ? start : endIn(bytes, start);
   if (found < 0) {
     frame.final = false;
-    frame.body = octets.subarray(start);
+    frame.body = bytes.subarray(start);
     return frame;
   }
-  frame.endOctets = after || END.length;
-  frame.body = octets.subarray(start, found);
-  return found + frame.endOctets === octets.length ? frame : fault("framing", "octets follow the end mark");
+  frame.endBytes = after || END.length;
+  frame.body = bytes.subarray(start, found);
+  return found + frame.endBytes === bytes.length ? frame : fault("framing", "bytes follow the end mark");
 }

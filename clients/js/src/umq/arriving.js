@@ -118,8 +118,8 @@ export class Arriving extends Sending {
 
   /** @param {UmqEvent[]} events */
   _tooMuchWaits(events) {
-    if (this._incoming.octets <= this.limits["attachments-octets"]) return false;
-    this._fault("attachments-octets", "what waits for attachments is above its limit", events);
+    if (this._incoming.bytes <= this.limits["attachments-bytes"]) return false;
+    this._fault("attachments-bytes", "what waits for attachments is above its limit", events);
     return true;
   }
 

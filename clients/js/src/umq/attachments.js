@@ -8,7 +8,7 @@ import { AttachmentLost } from "../errors.js";
 /** @typedef {Uint8Array | AttachmentLost} Attachment */
 
 /** @param {readonly Attachment[]} attachments */
-export function octetsOf(attachments) {
+export function bytesOf(attachments) {
   return attachments.reduce((sum, one) => sum + (one instanceof Uint8Array ? one.length : 0), 0);
 }
 
@@ -21,7 +21,7 @@ export function octetsOf(attachments) {
  * @property {M | null} message
  * @property {number} missing
  * @property {string | null} key
- * @property {number} octets
+ * @property {number} bytes
  * @property {boolean} streamed the message was delivered before its attachments
  */
 
@@ -36,8 +36,8 @@ export class Incoming {
     this._announcements = [];
     /** @type {Map<string, Announcement<M>[]>} */
     this._queues = new Map();
-    /** Octets that wait here. */
-    this.octets = 0;
+    /** Bytes that wait here. */
+    this.bytes = 0;
     /** Messages that wait here. */
     this.waiting = 0;
   }
@@ -60,7 +60,7 @@ export class Incoming {
    * @returns {Announcement<M>}
    */
   announce(message, count, key = null, weight = 0) {
-    const announcement = { message, missing: count, key, octets: message ? weight : 0, streamed: false };
+    const announcement = { message, missing: count, key, bytes: message ? weight : 0, streamed: false };
     this._announcements.push(announcement);
     if (message) this._wait(announcement);
     return announcement;
@@ -75,13 +75,13 @@ export class Incoming {
    */
   queued(message, key, weight) {
     if (!this._queues.has(key)) return false;
-    this._wait({ message, missing: 0, key, octets: weight, streamed: false });
+    this._wait({ message, missing: 0, key, bytes: weight, streamed: false });
     return true;
   }
 
   /** @param {Announcement<M>} announcement */
   _wait(announcement) {
-    this.octets += announcement.octets;
+    this.bytes += announcement.bytes;
     this.waiting++;
     if (announcement.key === null) return;
     const queue = this._queues.get(announcement.key);
@@ -101,9 +101,9 @@ export class Incoming {
     if (!announcement.missing) this._announcements.shift();
     if (!announcement.message || announcement.streamed) return [];
     announcement.message.attachments?.push(attachment);
-    const octets = attachment instanceof Uint8Array ? attachment.length : 0;
-    announcement.octets += octets;
-    this.octets += octets;
+    const bytes = attachment instanceof Uint8Array ? attachment.length : 0;
+    announcement.bytes += bytes;
+    this.bytes += bytes;
     return announcement.missing ? [] : this._release(announcement);
   }
 
@@ -154,7 +154,7 @@ export class Incoming {
 
   /** @param {Announcement<M>} announcement */
   _give(announcement) {
-    this.octets -= announcement.octets;
+    this.bytes -= announcement.bytes;
     this.waiting--;
     return /** @type {M} */ (announcement.message);
   }

@@ -59,7 +59,7 @@ export class UmqClient extends Comeback {
     /** @type {Map<string, Answering>} */
     this._callbacks = new Map();
     this._lastCallback = 0;
-    this._unread = new Unread(own["unread-octets"] ?? LIMITS["unread-octets"][0]);
+    this._unread = new Unread(own["unread-bytes"] ?? LIMITS["unread-bytes"][0]);
     /** @type {Map<Subscription, (session: UmqSession) => Promise<void>>} */
     this._renewed = new Map();
     /** @type {Map<string, [value: string, attachments: readonly Sendable[]]>} */
@@ -258,7 +258,7 @@ export class UmqClient extends Comeback {
   setAttribute(name, value, attachments = []) {
     if (this.state === "closed") throw new ConnectionClosed("the client was closed");
     if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
-    bodiesOf(attachments, (_, octets) => void octets.catch(() => {}), () => {}); // throws for what is none
+    bodiesOf(attachments, (_, bytes) => void bytes.catch(() => {}), () => {}); // throws for what is none
     if (this.session?._machine.open) this.session.setAttribute(name, value, attachments);
     this._attributes.set(name, [value, attachments]);
   }

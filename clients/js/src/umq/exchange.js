@@ -5,14 +5,14 @@ import { Slot } from "./attachments.js";
 import { Code } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
-/** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Octets */
+/** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Bytes */
 
 /**
- * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
+ * An attachment to send: bytes, a Blob, or a promise for either (it is sent when it is there; if it
  * is rejected, the peer is told that this attachment is lost). A function for one of these is called
  * when all attachments before it have been sent and the peer has read most of them.
  *
- * @typedef {Octets | Promise<Octets> | (() => Octets | Promise<Octets>)} Sendable
+ * @typedef {Bytes | Promise<Bytes> | (() => Bytes | Promise<Bytes>)} Sendable
  */
 
 /** A text and its attachments: the answer to a call. */
@@ -28,7 +28,7 @@ export class Reply {
 }
 
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * An answer that came: each attachment is its bytes, or an AttachmentLost in their place. Those of a
  * call that was `streamed` come through `stream` instead.
  *
  * @typedef {object} Answer
@@ -85,12 +85,12 @@ export class Stored {
 }
 
 /**
- * The octets to send, and slots for those that come later; `fill` is told of these, and `produce` of
+ * The bytes to send, and slots for those that come later; `fill` is told of these, and `produce` of
  * those that are not to be made before their turn.
  *
  * @param {readonly Sendable[]} attachments
- * @param {(slot: Slot, octets: Promise<Uint8Array>) => void} fill
- * @param {(slot: Slot, octets: () => Promise<Uint8Array>) => void} produce
+ * @param {(slot: Slot, bytes: Promise<Uint8Array>) => void} fill
+ * @param {(slot: Slot, bytes: () => Promise<Uint8Array>) => void} produce
  * @returns {(Uint8Array | Slot)[]}
  */
 export function bodiesOf(attachments, fill, produce) {
@@ -100,7 +100,7 @@ export function bodiesOf(attachments, fill, produce) {
       produce(slot, async () => await later(attachment()));
       return slot;
     }
-    const ready = octetsOf(attachment);
+    const ready = bytesOf(attachment);
     if (ready) return ready;
     const slot = new Slot();
     fill(slot, later(attachment));
@@ -109,20 +109,20 @@ export function bodiesOf(attachments, fill, produce) {
 }
 
 /** @param {unknown} value */
-function octetsOf(value) {
+function bytesOf(value) {
   if (value instanceof Uint8Array) return value;
   if (value instanceof ArrayBuffer) return new Uint8Array(value);
   if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
   if (value instanceof Blob || (value && typeof (/** @type {any} */ (value).then) === "function")) return null;
-  throw new TypeError("an attachment is octets, a Blob, or a promise or function for one of these");
+  throw new TypeError("an attachment is bytes, a Blob, or a promise or function for one of these");
 }
 
-/** @param {Octets | Promise<Octets>} attachment */
+/** @param {Bytes | Promise<Bytes>} attachment */
 async function later(attachment) {
   const value = await attachment;
-  const octets = value instanceof Blob ? new Uint8Array(await value.arrayBuffer()) : octetsOf(value);
-  if (!octets) throw new TypeError("an attachment is octets or a Blob");
-  return octets;
+  const bytes = value instanceof Blob ? new Uint8Array(await value.arrayBuffer()) : bytesOf(value);
+  if (!bytes) throw new TypeError("an attachment is bytes or a Blob");
+  return bytes;
 }
 
 // ── JSON: a call's payload is ["method", args…], its answer the result ───────────────────────────

@@ -8,7 +8,7 @@
 
 import { AttachmentLost, ProtocolFault } from "../errors.js";
 import { Arriving } from "./arriving.js";
-import { octetsOf } from "./attachments.js";
+import { bytesOf } from "./attachments.js";
 import { Code, VERSION, base36, decode, encode, isId, partition, valueOf } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
@@ -26,15 +26,15 @@ export class Machine extends Arriving {
   constructor({ limits = {}, now = 0 } = {}) {
     super(limits, now);
     this._deadlines.set("hello", now + this.limits["hello-seconds"]);
-    this._attributesOctets = 0;
-    /** @type {Map<string, {value: string, attachments: Attachment[], octets: number}>} */
+    this._attributesBytes = 0;
+    /** @type {Map<string, {value: string, attachments: Attachment[], bytes: number}>} */
     this.attributes = new Map();
   }
 
   // ── messages in ──────────────────────────────────────────────────────────────────────────────
 
   /**
-   * Follow one WebSocket message: text, or the octets of a binary one.
+   * Follow one WebSocket message: text, or the bytes of a binary one.
    *
    * @param {string | Uint8Array} message
    * @param {number} now
@@ -53,8 +53,8 @@ export class Machine extends Arriving {
       else this._actions[frame.command](frame, events);
     } else if (!this._step("attachment")) {
       this._fault("stray", "a binary message before the session stands", events);
-    } else if (message.length > this.limits["attachment-octets"]) {
-      this._fault("attachment-octets", "an attachment above its limit", events);
+    } else if (message.length > this.limits["attachment-bytes"]) {
+      this._fault("attachment-bytes", "an attachment above its limit", events);
     } else {
       this._fill(message, events);
     }
@@ -168,13 +168,13 @@ export class Machine extends Arriving {
       return false;
     }
     const { limits } = this;
-    if (this._serving.size >= limits.calls || this._servingOctets > limits["calls-octets"]) {
+    if (this._serving.size >= limits.calls || this._servingBytes > limits["calls-bytes"]) {
       this._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events);
       return false;
     }
-    const octets = frame.payload.length;
-    this._serving.set(number, { id: frame.id, octets });
-    this._servingOctets += octets;
+    const bytes = frame.payload.length;
+    this._serving.set(number, { id: frame.id, bytes });
+    this._servingBytes += bytes;
     return true;
   }
 
@@ -231,10 +231,10 @@ export class Machine extends Arriving {
    * @param {{id: string, attachments: Attachment[]}} call
    */
   _weigh(call) {
-    const octets = octetsOf(call.attachments);
+    const bytes = bytesOf(call.attachments);
     const served = this._serving.get(valueOf(call.id));
-    if (served) served.octets += octets;
-    this._servingOctets += octets;
+    if (served) served.bytes += bytes;
+    this._servingBytes += bytes;
   }
 
   /**
@@ -261,18 +261,18 @@ export class Machine extends Arriving {
    */
   _attributeEvent(message, events) {
     const before = this.attributes.get(message.name);
-    if (before) this._attributesOctets -= before.octets;
+    if (before) this._attributesBytes -= before.bytes;
     this.attributes.delete(message.name);
     if (message.type === "unset") return true;
     const { name, value, attachments } = message;
-    const octets = utf8(name).length + utf8(value).length + octetsOf(attachments);
-    this._attributesOctets += octets;
+    const bytes = utf8(name).length + utf8(value).length + bytesOf(attachments);
+    this._attributesBytes += bytes;
     const { limits } = this;
-    if (this.attributes.size >= limits.attributes || this._attributesOctets > limits["attributes-octets"]) {
+    if (this.attributes.size >= limits.attributes || this._attributesBytes > limits["attributes-bytes"]) {
       this._fault("attributes", "too many attributes", events, Code.REJECTED);
       return false;
     }
-    this.attributes.set(name, { value, attachments, octets });
+    this.attributes.set(name, { value, attachments, bytes });
     return true;
   }
 

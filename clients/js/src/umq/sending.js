@@ -38,9 +38,9 @@ export class Sending extends TimedMachine {
     this._out = [];
     this._outgoing = new Outgoing();
     this._outgoingSince = now;
-    /** @type {Map<string, {id: string, octets: number}>} The peer's calls by value. */
+    /** @type {Map<string, {id: string, bytes: number}>} The peer's calls by value. */
     this._serving = new Map();
-    this._servingOctets = 0;
+    this._servingBytes = 0;
     /** @type {Map<string, OwnCall>} */
     this._pending = new Map();
     this._lastCall = 0;
@@ -81,7 +81,7 @@ export class Sending extends TimedMachine {
   /** @param {string} number */
   _served(number) {
     const served = this._serving.get(number);
-    if (served) this._servingOctets -= served.octets;
+    if (served) this._servingBytes -= served.bytes;
     this._serving.delete(number);
   }
 
@@ -117,9 +117,9 @@ export class Sending extends TimedMachine {
       throw new LimitExceeded(`${attachments.length} attachments are above the limit`);
     for (const attachment of attachments) {
       if (attachment instanceof Slot) continue;
-      if (!(attachment instanceof Uint8Array)) throw new TypeError("an attachment is octets or a Slot");
-      if (attachment.length > this.limits["attachment-octets"])
-        throw new LimitExceeded("an attachment is above attachment-octets");
+      if (!(attachment instanceof Uint8Array)) throw new TypeError("an attachment is bytes or a Slot");
+      if (attachment.length > this.limits["attachment-bytes"])
+        throw new LimitExceeded("an attachment is above attachment-bytes");
     }
   }
 
@@ -153,13 +153,13 @@ export class Sending extends TimedMachine {
   }
 
   /**
-   * Fill a slot that was passed to a verb; one above `attachment-octets` is replaced by `-`.
+   * Fill a slot that was passed to a verb; one above `attachment-bytes` is replaced by `-`.
    *
    * @param {Slot} slot
    * @param {Uint8Array} body
    */
   fill(slot, body) {
-    if (body.length > this.limits["attachment-octets"]) {
+    if (body.length > this.limits["attachment-bytes"]) {
       this.fillError(slot, "the attachment is too large");
     } else if (!slot.filled) {
       slot.body = body;

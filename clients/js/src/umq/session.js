@@ -141,17 +141,17 @@ export class UmqSession extends LinkedSession {
     const bodies = attachments.length
       ? bodiesOf(
           attachments,
-          (slot, octets) => later.push([slot, octets]),
-          (slot, octets) => unmade.push([slot, octets]),
+          (slot, bytes) => later.push([slot, bytes]),
+          (slot, bytes) => unmade.push([slot, bytes]),
         )
       : [];
-    for (const [slot, octets] of later)
-      octets.then(
+    for (const [slot, bytes] of later)
+      bytes.then(
         (body) => this._fill(() => machine.fill(slot, body)),
         () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
       );
     const result = verb(machine, bodies);
-    for (const [slot, octets] of unmade) this._unmade.set(slot, octets);
+    for (const [slot, bytes] of unmade) this._unmade.set(slot, bytes);
     this._link.settle();
     if (this._unmade.size) void this._feed();
     return result;

@@ -2,12 +2,12 @@
 
 import { AsyncQueue } from "../async-queue.js";
 import { LimitExceeded } from "../errors.js";
-import { octetsOf } from "./attachments.js";
+import { bytesOf } from "./attachments.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
 /** @typedef {import("../unread.js").Unread} Unread */
 
-const PIECE_OCTETS = 4 << 20;
+const PIECE_BYTES = 4 << 20;
 const PIECES_MAX = 32; // the usual limit of attachments of one message
 
 /**
@@ -27,7 +27,7 @@ export class AttachmentStream {
     this._ended = over;
     this._came = 0;
     /** @type {AsyncQueue<Attachment>} */
-    this._queue = new AsyncQueue((one, by) => unread.count(by * octetsOf([one])));
+    this._queue = new AsyncQueue((one, by) => unread.count(by * bytesOf([one])));
     this._over = false;
   }
 
@@ -57,7 +57,7 @@ export class AttachmentStream {
     this._came++;
     this._queue.push(attachment);
     if (this._unread.tooMuch)
-      this._drop(new LimitExceeded("attachments came faster than they were taken (the limit unread-octets)"));
+      this._drop(new LimitExceeded("attachments came faster than they were taken (the limit unread-bytes)"));
     else if (this._came === this.count) this._stop(null);
   }
 
@@ -95,13 +95,13 @@ export class AttachmentStream {
  * the pieces before it have left, so that a large file is never in memory as a whole.
  *
  * @param {Blob} blob
- * @param {number} [octets] of a piece; by default 4 MiB, or more where there would be over 32 pieces
+ * @param {number} [bytes] of a piece; by default 4 MiB, or more where there would be over 32 pieces
  * @returns {(() => Promise<Uint8Array>)[]}
  */
-export function pieces(blob, octets = Math.max(PIECE_OCTETS, Math.ceil(blob.size / PIECES_MAX))) {
-  if (!(octets >= 1)) throw new RangeError("a piece has at least one octet");
-  return Array.from({ length: Math.ceil(blob.size / octets) }, (_, number) => async () => {
-    const piece = blob.slice(number * octets, (number + 1) * octets);
+export function pieces(blob, bytes = Math.max(PIECE_BYTES, Math.ceil(blob.size / PIECES_MAX))) {
+  if (!(bytes >= 1)) throw new RangeError("a piece has at least one byte");
+  return Array.from({ length: Math.ceil(blob.size / bytes) }, (_, number) => async () => {
+    const piece = blob.slice(number * bytes, (number + 1) * bytes);
     return new Uint8Array(await piece.arrayBuffer());
   });
 }

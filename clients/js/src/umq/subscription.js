@@ -2,8 +2,8 @@
 
 import { AsyncQueue } from "../async-queue.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
-import { BACKLOG, isPromise, octetsOfText } from "../unread.js";
-import { octetsOf } from "./attachments.js";
+import { BACKLOG, isPromise, bytesOfText } from "../unread.js";
+import { bytesOf } from "./attachments.js";
 
 /** @typedef {import("./exchange.js").Update} Update */
 /** @typedef {import("./session.js").UmqSession} UmqSession */
@@ -39,7 +39,7 @@ export class Subscription {
     /** Updates that the hook works on. */
     this._busy = 0;
     /** @type {AsyncQueue<Update>} */
-    this._updates = new AsyncQueue((update, by) => unread.count(by * octetsOfUpdate(update), by));
+    this._updates = new AsyncQueue((update, by) => unread.count(by * bytesOfUpdate(update), by));
     /** @type {UmqSession | null} */
     this._session = null;
     /** @type {(reason: EndReason) => void} */
@@ -95,7 +95,7 @@ export class Subscription {
     } else {
       this._updates.push(update);
     }
-    if (this._unread.tooMuch) this._slow("updates came faster than they were taken (the limit unread-octets)");
+    if (this._unread.tooMuch) this._slow("updates came faster than they were taken (the limit unread-bytes)");
   }
 
   /**
@@ -105,16 +105,16 @@ export class Subscription {
    * @param {PromiseLike<unknown>} done
    */
   async _follow(update, done) {
-    const octets = octetsOfUpdate(update);
+    const bytes = bytesOfUpdate(update);
     this._busy++;
-    this._unread.count(octets, 1);
+    this._unread.count(bytes, 1);
     try {
       await done;
     } catch (error) {
       this._report(error);
     }
     this._busy--;
-    this._unread.count(-octets, -1);
+    this._unread.count(-bytes, -1);
   }
 
   /** @param {string} why */
@@ -149,6 +149,6 @@ export class Subscription {
 }
 
 /** @param {Update} update */
-function octetsOfUpdate({ payload, attachments }) {
-  return octetsOfText(payload) + octetsOf(attachments);
+function bytesOfUpdate({ payload, attachments }) {
+  return bytesOfText(payload) + bytesOf(attachments);
 }

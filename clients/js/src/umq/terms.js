@@ -5,15 +5,15 @@ export const LIMITS = /** @type {const} */ ({
   "payload-characters": [1 << 20, "characters", "text of one command"],
   attachments: [32, "attachments", "of one command"],
   "hello-seconds": [10, "s", "from the open socket to the server's W"],
-  "attachment-octets": [16 << 20, "octets", "one attachment"],
-  "attachments-octets": [64 << 20, "octets", "attachments that wait for the rest of their message"],
-  "unread-octets": [64 << 20, "octets", "updates and streamed attachments that nobody has taken; a quarter pauses"],
+  "attachment-bytes": [16 << 20, "bytes", "one attachment"],
+  "attachments-bytes": [64 << 20, "bytes", "attachments that wait for the rest of their message"],
+  "unread-bytes": [64 << 20, "bytes", "updates and streamed attachments that nobody has taken; a quarter pauses"],
   "attachment-seconds": [60, "s", "the next attachment's arrival"],
   "attachment-fill-seconds": [45, "s", "ours, before - takes its place"],
   announcements: [1024, "messages", "with attachments to come"],
   "waiting-messages": [1024, "messages", "behind such attachments"],
   calls: [1024, "calls", "of the server, not answered yet"],
-  "calls-octets": [64 << 20, "octets", "such calls, with attachments"],
+  "calls-bytes": [64 << 20, "bytes", "such calls, with attachments"],
   "own-calls": [4096, "calls", "of ours, not answered yet"],
   "call-seconds": [60, "s", "for the answer to a call"],
   callbacks: [1024, "callbacks", "registered here"],
@@ -22,7 +22,7 @@ export const LIMITS = /** @type {const} */ ({
   "closing-seconds": [60, "s", "late updates are dropped silently"],
   "closing-topics": [1024, "topics", "the oldest is forgotten above"],
   attributes: [256, "attributes", "of the server"],
-  "attributes-octets": [1 << 20, "octets", "names, values and attachments of these"],
+  "attributes-bytes": [1 << 20, "bytes", "names, values and attachments of these"],
 });
 
 /** @typedef {import("../limits.js").Limits<typeof LIMITS>} UmqLimits */

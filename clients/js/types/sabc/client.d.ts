@@ -1,6 +1,6 @@
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Message} Message */
-/** @typedef {import("./exchange.js").Octets} Octets */
+/** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./session.js").Body} Body */
 /**
  * `safe`: the request may be made twice, so it is repeated when a session ends before its answer.
@@ -48,7 +48,7 @@ export class SabcClient extends Comeback<SabcSession> {
      * Send a message that wants an answer, in the session that stands or in the next one (SA-16). With
      * a queue behind the server, an answer says that the message is on disk.
      *
-     * A body is text, octets, or an async iterable of these whose pieces are sent as they come.
+     * A body is text, bytes, or an async iterable of these whose pieces are sent as they come.
      * Rejected with Refused (the server answered ERROR, `code` says which; "truncated" if it took only
      * a part), TimedOut, ConnectionClosed, LimitExceeded, or TypeError for headers and bodies that
      * cannot be sent.
@@ -62,11 +62,11 @@ export class SabcClient extends Comeback<SabcSession> {
      * Send a message that wants no answer (SA-17), in the session that stands or in the next one; fires
      * when it is handed to the socket, which promises nothing.
      *
-     * @param {Octets} body
+     * @param {Bytes} body
      * @param {{headers?: Headers, timeout?: number}} [options]
      * @returns {Promise<void>}
      */
-    sendOnly(body: Octets, { headers, timeout }?: {
+    sendOnly(body: Bytes, { headers, timeout }?: {
         headers?: Headers;
         timeout?: number;
     }): Promise<void>;
@@ -84,7 +84,7 @@ export class SabcClient extends Comeback<SabcSession> {
 }
 export type Headers = import("./exchange.js").Headers;
 export type Message = import("./exchange.js").Message;
-export type Octets = import("./exchange.js").Octets;
+export type Bytes = import("./exchange.js").Bytes;
 export type Body = import("./session.js").Body;
 /**
  * `safe`: the request may be made twice, so it is repeated when a session ends before its answer.

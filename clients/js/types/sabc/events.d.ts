@@ -8,7 +8,7 @@ export type Received = {
     headers: Headers;
     body: Uint8Array;
     /**
-     * it was above `message-octets` and was cut
+     * it was above `message-bytes` and was cut
      */
     truncated: boolean;
 };

@@ -81,14 +81,14 @@ export class Machine extends Sending {
      */
     _examine(frame: Frame, incoming: Incoming, first: boolean, events: SabcEvent[]): void;
     /**
-     * So many octets more of a message came (SA-22).
+     * So many bytes more of a message came (SA-22).
      *
      * @param {Incoming} incoming
-     * @param {number} octets
+     * @param {number} bytes
      * @param {SabcEvent[]} events
      * @param {boolean} [trim] the body may end within a character
      */
-    _grow(incoming: Incoming, octets: number, events: SabcEvent[], trim?: boolean): void;
+    _grow(incoming: Incoming, bytes: number, events: SabcEvent[], trim?: boolean): void;
     /**
      * @param {Incoming} incoming
      * @param {Frame} frame

@@ -20,18 +20,18 @@ export class Outgoing {
     _begun: boolean;
     finished: boolean;
     /**
-     * Throw TypeError if these octets cannot be sent next, LimitExceeded if the message would be
+     * Throw TypeError if these bytes cannot be sent next, LimitExceeded if the message would be
      * larger with them than the peer accepts; nothing is sent then.
      *
-     * @param {Uint8Array} octets
+     * @param {Uint8Array} bytes
      */
-    _check(octets: Uint8Array): void;
+    _check(bytes: Uint8Array): void;
     /**
      * Send more of the body.
      *
-     * @param {Uint8Array} octets
+     * @param {Uint8Array} bytes
      */
-    write(octets: Uint8Array): void;
+    write(bytes: Uint8Array): void;
     /**
      * @param {Uint8Array} body
      * @param {boolean} final

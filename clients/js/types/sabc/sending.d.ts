@@ -11,30 +11,30 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
     constructor(limits: Partial<SabcLimits>, now: number);
     limits: import("../limits.js").Limits<{
         readonly "connect-seconds": readonly [10, "s", "from the open socket to CONNECTED"];
-        readonly "message-octets": readonly [number, "octets", "a message is cut there, twice it closes"];
+        readonly "message-bytes": readonly [number, "bytes", "a message is cut there, twice it closes"];
         readonly "header-lines": readonly [32, "headers", "of a frame"];
-        readonly "header-line-octets": readonly [1024, "octets", "of one header"];
-        readonly "header-block-octets": readonly [8192, "octets", "of all headers of a frame"];
+        readonly "header-line-bytes": readonly [1024, "bytes", "of one header"];
+        readonly "header-block-bytes": readonly [8192, "bytes", "of all headers of a frame"];
         readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
         readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
         readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
-        readonly "unread-octets": readonly [number, "octets", "requests and messages that are being worked on; a quarter pauses"];
+        readonly "unread-bytes": readonly [number, "bytes", "requests and messages that are being worked on; a quarter pauses"];
         readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
         readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
         readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];
-        readonly "part-octets": readonly [65536, "octets", "of a body are sent as one frame"];
+        readonly "part-bytes": readonly [65536, "bytes", "of a body are sent as one frame"];
     }>;
     bounds: {
         lines: number;
-        lineOctets: number;
-        blockOctets: number;
+        lineBytes: number;
+        blockBytes: number;
     };
     /** @type {Uint8Array[]} */
     _out: Uint8Array[];
     _sessionId: string;
     _number: number;
     /** The largest message that the server has said it accepts. @type {number | null} */
-    peerOctets: number | null;
+    peerBytes: number | null;
     /** @type {Map<string, {waiter: unknown, deadline: number}>} */
     _pending: Map<string, {
         waiter: unknown;
@@ -46,7 +46,7 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
     _sending: number;
     /** Requests of ours without an answer. */
     get outstanding(): number;
-    /** Return and forget the messages to send: text, or octets if the body is not UTF-8 (SA-25). */
+    /** Return and forget the messages to send: text, or bytes if the body is not UTF-8 (SA-25). */
     outputs(): (string | Uint8Array<ArrayBufferLike>)[];
     /**
      * Ask for a session (SA-07, SA-08); TypeError for what headers cannot carry.
@@ -70,7 +70,7 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
      */
     _sendPart(lines: string, body: Uint8Array, final: boolean): number;
     /**
-     * Queue a message in as few frames as `part-octets` allows (SA-18); TypeError for a body that the
+     * Queue a message in as few frames as `part-bytes` allows (SA-18); TypeError for a body that the
      * framing cannot carry (SA-21). `extra` stands on the first frame alone.
      *
      * @param {string} lines
@@ -79,7 +79,7 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
      */
     _sendMessage(lines: string, extra: string, body: Uint8Array): void;
     /** How large a message of ours may be; a server that does not say is assumed to be like us. */
-    get sentOctetsMax(): number;
+    get sentBytesMax(): number;
     /**
      * Throw LimitExceeded for what the peer would cut, and queue nothing: acknowledged means whole.
      *

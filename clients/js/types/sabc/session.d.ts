@@ -1,5 +1,5 @@
 /** @typedef {import("./exchange.js").Headers} Headers */
-/** @typedef {import("./exchange.js").Octets} Octets */
+/** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./events.js").SabcEvent} SabcEvent */
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
 /**
@@ -19,7 +19,7 @@
  * @property {number} [timeout] seconds for all of it; by default the limit `response-seconds`
  * @property {AbortSignal} [signal] gives the request up
  */
-/** @typedef {Octets | AsyncIterable<Octets>} Body in pieces: each is sent when it is there */
+/** @typedef {Bytes | AsyncIterable<Bytes>} Body in pieces: each is sent when it is there */
 /**
  * @typedef {object} Waiter
  * @property {(message: Message) => void} resolve
@@ -100,17 +100,17 @@ export class SabcSession extends LinkedSession<Machine> {
     request(body: Body, { headers, timeout, signal }?: RequestOptions): Promise<Message>;
     /**
      * @param {import("./outgoing.js").Outgoing} outgoing
-     * @param {AsyncIterable<Octets>} pieces
+     * @param {AsyncIterable<Bytes>} pieces
      * @param {(error: unknown) => void} failed
      */
-    _stream(outgoing: import("./outgoing.js").Outgoing, pieces: AsyncIterable<Octets>, failed: (error: unknown) => void): Promise<void>;
+    _stream(outgoing: import("./outgoing.js").Outgoing, pieces: AsyncIterable<Bytes>, failed: (error: unknown) => void): Promise<void>;
     /**
      * Send a message that wants no answer (SA-17).
      *
-     * @param {Octets} body
+     * @param {Bytes} body
      * @param {{headers?: Headers}} [options]
      */
-    sendOnly(body: Octets, { headers }?: {
+    sendOnly(body: Bytes, { headers }?: {
         headers?: Headers;
     }): void;
     /**
@@ -134,7 +134,7 @@ export class SabcSession extends LinkedSession<Machine> {
     abort(): void;
 }
 export type Headers = import("./exchange.js").Headers;
-export type Octets = import("./exchange.js").Octets;
+export type Bytes = import("./exchange.js").Bytes;
 export type SabcEvent = import("./events.js").SabcEvent;
 export type Answered = string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined;
 /**
@@ -171,7 +171,7 @@ export type RequestOptions = {
 /**
  * in pieces: each is sent when it is there
  */
-export type Body = Octets | AsyncIterable<Octets>;
+export type Body = Bytes | AsyncIterable<Bytes>;
 export type Waiter = {
     resolve: (message: Message) => void;
     reject: (error: unknown) => void;

@@ -1,18 +1,18 @@
 /** The limits of one session; the option `limits` changes them by name (SA-27). */
 export const LIMITS: {
     readonly "connect-seconds": readonly [10, "s", "from the open socket to CONNECTED"];
-    readonly "message-octets": readonly [number, "octets", "a message is cut there, twice it closes"];
+    readonly "message-bytes": readonly [number, "bytes", "a message is cut there, twice it closes"];
     readonly "header-lines": readonly [32, "headers", "of a frame"];
-    readonly "header-line-octets": readonly [1024, "octets", "of one header"];
-    readonly "header-block-octets": readonly [8192, "octets", "of all headers of a frame"];
+    readonly "header-line-bytes": readonly [1024, "bytes", "of one header"];
+    readonly "header-block-bytes": readonly [8192, "bytes", "of all headers of a frame"];
     readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
     readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
     readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
-    readonly "unread-octets": readonly [number, "octets", "requests and messages that are being worked on; a quarter pauses"];
+    readonly "unread-bytes": readonly [number, "bytes", "requests and messages that are being worked on; a quarter pauses"];
     readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
     readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
     readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];
-    readonly "part-octets": readonly [65536, "octets", "of a body are sent as one frame"];
+    readonly "part-bytes": readonly [65536, "bytes", "of a body are sent as one frame"];
 };
 /**
  * State → event → next state. The server's commands are upper case; what we do is lower case. A

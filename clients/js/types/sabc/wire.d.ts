@@ -1,11 +1,11 @@
 /** @param {string} text */
 export function utf8(text: string): Uint8Array<ArrayBuffer>;
 /**
- * The text of some octets; null if they are not UTF-8.
+ * The text of some bytes; null if they are not UTF-8.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  */
-export function textOf(octets: Uint8Array): string | null;
+export function textOf(bytes: Uint8Array): string | null;
 /**
  * The line `key::value`; TypeError for what would not be read back as it is (SA-03).
  *
@@ -14,7 +14,7 @@ export function textOf(octets: Uint8Array): string | null;
  */
 export function headerLine(key: string, value: string): string;
 /**
- * A frame as octets; `head` is its command and its header lines, each with CRLF.
+ * A frame as bytes; `head` is its command and its header lines, each with CRLF.
  *
  * @param {string} head
  * @param {Uint8Array} body
@@ -40,11 +40,11 @@ export function partStart(body: Uint8Array, position: number): number;
  * The commands without a body may end after their last header, with or without its line end (SA-02);
  * nothing stands behind an end mark (SA-21). A MESSAGE or ERROR without an end mark has `final` false.
  *
- * @param {Uint8Array} octets
+ * @param {Uint8Array} bytes
  * @param {Bounds} bounds
  * @returns {Frame | ProtocolFault}
  */
-export function readFrame(octets: Uint8Array, bounds: Bounds): Frame | ProtocolFault;
+export function readFrame(bytes: Uint8Array, bounds: Bounds): Frame | ProtocolFault;
 /** Command → whether it has a body. */
 export const COMMANDS: Readonly<{
     CONNECT: false;
@@ -71,11 +71,11 @@ export type Frame = {
     /**
      * up to the blank line
      */
-    headOctets: number;
+    headBytes: number;
     /**
      * of the end mark
      */
-    endOctets: number;
+    endBytes: number;
 };
 export type Bounds = {
     /**
@@ -85,10 +85,10 @@ export type Bounds = {
     /**
      * of one of them
      */
-    lineOctets: number;
+    lineBytes: number;
     /**
      * of all of them
      */
-    blockOctets: number;
+    blockBytes: number;
 };
 import { ProtocolFault } from "../errors.js";

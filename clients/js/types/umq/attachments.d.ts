@@ -1,6 +1,6 @@
 /** @typedef {Uint8Array | AttachmentLost} Attachment */
 /** @param {readonly Attachment[]} attachments */
-export function octetsOf(attachments: readonly Attachment[]): number;
+export function bytesOf(attachments: readonly Attachment[]): number;
 /**
  * A message that waits for its attachments or for an earlier message of its key; `message` is null
  * once nobody wants it, and its slots then swallow what fills them.
@@ -10,7 +10,7 @@ export function octetsOf(attachments: readonly Attachment[]): number;
  * @property {M | null} message
  * @property {number} missing
  * @property {string | null} key
- * @property {number} octets
+ * @property {number} bytes
  * @property {boolean} streamed the message was delivered before its attachments
  */
 /**
@@ -25,8 +25,8 @@ export class Incoming<M extends {
     _announcements: Announcement<M>[];
     /** @type {Map<string, Announcement<M>[]>} */
     _queues: Map<string, Announcement<M>[]>;
-    /** Octets that wait here. */
-    octets: number;
+    /** Bytes that wait here. */
+    bytes: number;
     /** Messages that wait here. */
     waiting: number;
     /** How many announcements have slots to fill. */
@@ -114,7 +114,7 @@ export type Announcement<M> = {
     message: M | null;
     missing: number;
     key: string | null;
-    octets: number;
+    bytes: number;
     /**
      * the message was delivered before its attachments
      */

@@ -1,13 +1,13 @@
 /**
- * The octets to send, and slots for those that come later; `fill` is told of these, and `produce` of
+ * The bytes to send, and slots for those that come later; `fill` is told of these, and `produce` of
  * those that are not to be made before their turn.
  *
  * @param {readonly Sendable[]} attachments
- * @param {(slot: Slot, octets: Promise<Uint8Array>) => void} fill
- * @param {(slot: Slot, octets: () => Promise<Uint8Array>) => void} produce
+ * @param {(slot: Slot, bytes: Promise<Uint8Array>) => void} fill
+ * @param {(slot: Slot, bytes: () => Promise<Uint8Array>) => void} produce
  * @returns {(Uint8Array | Slot)[]}
  */
-export function bodiesOf(attachments: readonly Sendable[], fill: (slot: Slot, octets: Promise<Uint8Array>) => void, produce: (slot: Slot, octets: () => Promise<Uint8Array>) => void): (Uint8Array | Slot)[];
+export function bodiesOf(attachments: readonly Sendable[], fill: (slot: Slot, bytes: Promise<Uint8Array>) => void, produce: (slot: Slot, bytes: () => Promise<Uint8Array>) => void): (Uint8Array | Slot)[];
 /**
  * The payload of a JSON call.
  *
@@ -52,13 +52,13 @@ export function withRequest<F extends (request: Request, ...args: any[]) => any>
  */
 export function answerMethod(methods: Methods, request: Request): Promise<Reply> | null;
 /** @typedef {import("./attachments.js").Attachment} Attachment */
-/** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Octets */
+/** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Bytes */
 /**
- * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
+ * An attachment to send: bytes, a Blob, or a promise for either (it is sent when it is there; if it
  * is rejected, the peer is told that this attachment is lost). A function for one of these is called
  * when all attachments before it have been sent and the peer has read most of them.
  *
- * @typedef {Octets | Promise<Octets> | (() => Octets | Promise<Octets>)} Sendable
+ * @typedef {Bytes | Promise<Bytes> | (() => Bytes | Promise<Bytes>)} Sendable
  */
 /** A text and its attachments: the answer to a call. */
 export class Reply {
@@ -71,7 +71,7 @@ export class Reply {
     attachments: readonly Sendable[];
 }
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * An answer that came: each attachment is its bytes, or an AttachmentLost in their place. Those of a
  * call that was `streamed` come through `stream` instead.
  *
  * @typedef {object} Answer
@@ -118,15 +118,15 @@ export class Stored {
 }
 export type Methods = Readonly<Record<string, (...args: any[]) => any>>;
 export type Attachment = import("./attachments.js").Attachment;
-export type Octets = Uint8Array | ArrayBuffer | ArrayBufferView | Blob;
+export type Bytes = Uint8Array | ArrayBuffer | ArrayBufferView | Blob;
 /**
- * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
+ * An attachment to send: bytes, a Blob, or a promise for either (it is sent when it is there; if it
  * is rejected, the peer is told that this attachment is lost). A function for one of these is called
  * when all attachments before it have been sent and the peer has read most of them.
  */
-export type Sendable = Octets | Promise<Octets> | (() => Octets | Promise<Octets>);
+export type Sendable = Bytes | Promise<Bytes> | (() => Bytes | Promise<Bytes>);
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * An answer that came: each attachment is its bytes, or an AttachmentLost in their place. Those of a
  * call that was `streamed` come through `stream` instead.
  */
 export type Answer = {

@@ -13,15 +13,15 @@ export class Machine extends Arriving {
         limits?: Partial<UmqLimits>;
         now?: number;
     });
-    _attributesOctets: number;
-    /** @type {Map<string, {value: string, attachments: Attachment[], octets: number}>} */
+    _attributesBytes: number;
+    /** @type {Map<string, {value: string, attachments: Attachment[], bytes: number}>} */
     attributes: Map<string, {
         value: string;
         attachments: Attachment[];
-        octets: number;
+        bytes: number;
     }>;
     /**
-     * Follow one WebSocket message: text, or the octets of a binary one.
+     * Follow one WebSocket message: text, or the bytes of a binary one.
      *
      * @param {string | Uint8Array} message
      * @param {number} now

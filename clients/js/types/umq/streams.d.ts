@@ -3,10 +3,10 @@
  * the pieces before it have left, so that a large file is never in memory as a whole.
  *
  * @param {Blob} blob
- * @param {number} [octets] of a piece; by default 4 MiB, or more where there would be over 32 pieces
+ * @param {number} [bytes] of a piece; by default 4 MiB, or more where there would be over 32 pieces
  * @returns {(() => Promise<Uint8Array>)[]}
  */
-export function pieces(blob: Blob, octets?: number): (() => Promise<Uint8Array>)[];
+export function pieces(blob: Blob, bytes?: number): (() => Promise<Uint8Array>)[];
 /**
  * The attachments of one answer, in order; `for await` takes them, and leaving the loop gives the
  * rest up.

@@ -19,7 +19,7 @@ from .frames import (
     CLOSE_TOO_BIG,
     WEBSOCKET_LIMITS,
 )
-from .wire import Message, OctetWire, WebSocketWire
+from .wire import ByteWire, Message, WebSocketWire
 
 __all__ = [
     "CLOSE_INTERNAL",
@@ -28,9 +28,9 @@ __all__ = [
     "CLOSE_PROTOCOL",
     "CLOSE_TOO_BIG",
     "WEBSOCKET_LIMITS",
+    "ByteWire",
     "FramedSession",
     "Message",
-    "OctetWire",
     "WebSocketAddress",
     "WebSocketClientFactory",
     "WebSocketServerFactory",

@@ -31,7 +31,7 @@ from .frames import (
     BINARY,
     CLOSE_INTERNAL,
     CLOSE_NORMAL,
-    CONTROL_OCTETS_MAX,
+    CONTROL_BYTES_MAX,
     PING,
     PONG,
     TEXT,
@@ -53,7 +53,7 @@ most.  When the turn is over the rest of what was read waits for the next one; 6
 fragments would need 60 ms.
 """
 
-_UNTIMED_OCTETS: Final = 1 << 10
+_UNTIMED_BYTES: Final = 1 << 10
 """So small a read is not timed: reading the clock costs some microseconds."""
 
 DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
@@ -64,7 +64,7 @@ LONG_HEAD: Final = "the HTTP head is too long"
 _EMPTY_PING: Final = bytes((PING, 0))
 
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
-"""The answer to our ping begins with this; four octets of a mask follow."""
+"""The answer to our ping begins with this; four bytes of a mask follow."""
 
 _PIECES = 256
 """A message that came in more pieces is put together as it comes."""
@@ -100,7 +100,7 @@ _FOR_UPGRADE: Final = (
 """autobahn needs these attributes for the upgrade alone."""
 
 _NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)
-"""All connections share this, since ours queue elsewhere: an empty deque weighs 760 octets."""
+"""All connections share this, since ours queue elsewhere: an empty deque weighs 760 bytes."""
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -123,7 +123,7 @@ class Carrier(_Mixin):
         factory: a :class:`.factories.WebSocketServerFactory` or
             :class:`.factories.WebSocketClientFactory`.
         wire: what the session sees of this.
-        send: writes octets for the peer; short ones are with the system when it returns.
+        send: writes bytes for the peer; short ones are with the system when it returns.
         output: what the peer has not read yet.
         oversize: the peer began a message above the limit.
     """
@@ -138,12 +138,12 @@ class Carrier(_Mixin):
     output: Output
     oversize = False
 
-    _held = 0  # octets of an incomplete message
-    _encrypted = 0  # octets that TLS holds because reading is paused
+    _held = 0  # bytes of an incomplete message
+    _encrypted = 0  # bytes that TLS holds because reading is paused
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
-    _octets: bool  # messages are octets, text or not
+    _bytes: bool  # messages are bytes, text or not
     _full_size: int  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
@@ -245,14 +245,14 @@ class Carrier(_Mixin):
 
     def connectionMade(self) -> None:
         self._arrived = []
-        self._octets = self.factory.wire.octets
+        self._bytes = self.factory.wire.nbytes
         factory = self.factory
         self.output = Output(
             self.transport,
             factory.reactor,
             factory.unread_seconds,
             self._stalled,
-            most=factory.unread_octets,
+            most=factory.unread_bytes,
             changed=self._outputChanged,
             drained=self._drained,
             ledger=factory.sessions.outputLedger,
@@ -295,7 +295,7 @@ class Carrier(_Mixin):
             return
         if (
             self.state == _CONNECTING
-            and len(self.data) + len(data) > self.factory.upgrade_octets
+            and len(self.data) + len(data) > self.factory.upgrade_bytes
             and b"\r\n\r\n" not in self.data[-3:] + data
         ):
             self._neverUpgrades(LONG_HEAD)
@@ -308,7 +308,7 @@ class Carrier(_Mixin):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
-        timed = len(self.data) + len(data) > _UNTIMED_OCTETS
+        timed = len(self.data) + len(data) > _UNTIMED_BYTES
         if timed:
             self._looked = now = self.factory.sessions.spent()
             self._turn_ends = now + TURN_SECONDS
@@ -350,8 +350,8 @@ class Carrier(_Mixin):
         finally:
             self._consuming = False
 
-    def _encryptedRest(self, octets: int) -> None:
-        self._encrypted = octets
+    def _encryptedRest(self, nbytes: int) -> None:
+        self._encrypted = nbytes
         self._countRest()
 
     def _countRest(self) -> None:
@@ -396,7 +396,7 @@ class Carrier(_Mixin):
         else, and at anything that is not in order: autobahn says what is wrong.  After our Close
         messages count no more, and are dropped unseen: a peer may continue to send for a while.
         """
-        server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
+        server, largest, nbytes = self.factory.isServer, self.maxFramePayloadSize, self._bytes
         place, size, steps, state = 0, len(data), self._steps, self.state
         while size - place >= 2 and steps > 0 and not self._reading_paused and self.state == state:
             opcode, second = data[place], data[place + 1]
@@ -413,7 +413,7 @@ class Carrier(_Mixin):
             end = mask_end + length
             if end > size or length > largest:
                 break
-            if opcode == PONG and length > CONTROL_OCTETS_MAX:
+            if opcode == PONG and length > CONTROL_BYTES_MAX:
                 break
             if state != _OPEN or opcode == PONG:
                 place = end
@@ -422,12 +422,12 @@ class Carrier(_Mixin):
             if server and payload:
                 payload = xored(payload, data[start:mask_end])
             message: str | bytes = payload
-            if opcode == TEXT and not (octets and payload.isascii()):
+            if opcode == TEXT and not (nbytes and payload.isascii()):
                 try:
                     text = payload.decode()
                 except UnicodeDecodeError:
                     break
-                if not octets:
+                if not nbytes:
                     message = text
             place, steps = end, steps - 1
             self._arrived.append(message)
@@ -461,7 +461,7 @@ class Carrier(_Mixin):
         self._forgetUpgrade()
         self.output.watch()
         self._full_size = self.maxMessagePayloadSize
-        first = self.factory.first_octets
+        first = self.factory.first_bytes
         if first is not None:
             self.maxMessagePayloadSize = self.maxFramePayloadSize = min(first, self._full_size)
         self._upgraded = True
@@ -482,7 +482,7 @@ class Carrier(_Mixin):
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         if self.state == _OPEN:
-            self._arrived.append(payload if isBinary or self._octets else payload.decode())
+            self._arrived.append(payload if isBinary or self._bytes else payload.decode())
             if self._alone:
                 self._handOn()
 
@@ -498,7 +498,7 @@ class Carrier(_Mixin):
         super().onMessageBegin(isBinary)
 
     def onMessageFrameBegin(self, length: int) -> None:
-        """Do as autobahn does; too many fragments are as bad as too many octets."""
+        """Do as autobahn does; too many fragments are as bad as too many bytes."""
         self._fragments += 1
         super().onMessageFrameBegin(length)
         if self._fragments > self.factory.frames_max and not self.failedByMe:
@@ -663,7 +663,7 @@ class Carrier(_Mixin):
 
 
 def _joined(pieces: list[Any]) -> list[Any]:
-    """Return the same octets as one piece; joining it again needs linear time."""
+    """Return the same bytes as one piece; joining it again needs linear time."""
     whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
     for piece in pieces[1:]:
         whole += piece

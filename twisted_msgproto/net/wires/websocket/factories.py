@@ -22,7 +22,7 @@ from .frames import (
     CLOSE_SECONDS,
     FRAMES_MAX,
     PONG_SECONDS,
-    UPGRADE_OCTETS,
+    UPGRADE_BYTES,
     PlainTimer,
     log,
 )
@@ -39,29 +39,29 @@ class _Bounds:
     Attributes:
         sessions: the factory whose sessions the connections carry.
         wire: the class of the sessions' wires.
-        first_octets: how large a message may be before its session is established; None: as any
+        first_bytes: how large a message may be before its session is established; None: as any
             other.
     """
 
     isServer: ClassVar[bool]
     wire: type[WebSocketWire] = WebSocketWire
-    first_octets: int | None = None
+    first_bytes: int | None = None
     reactor: Any
     sessions: Any
     _build: Build
 
     def bound(self, limits: Limits) -> None:
         self._batched_timer = PlainTimer(self.reactor)
-        self.unread_octets = limits.integer("unread-octets")
+        self.unread_bytes = limits.integer("unread-bytes")
         self.unread_seconds = limits["unread-seconds"]
-        self.upgrade_octets = UPGRADE_OCTETS
+        self.upgrade_bytes = UPGRADE_BYTES
         self.close_seconds = CLOSE_SECONDS
         self.frames_max = FRAMES_MAX
         self.keepalives = Keepalives(self.reactor, limits["websocket-ping-seconds"], PONG_SECONDS)
-        octets = limits.integer("websocket-message-octets")
+        nbytes = limits.integer("websocket-message-bytes")
         options: dict[str, Any] = {
-            "maxFramePayloadSize": octets,
-            "maxMessagePayloadSize": octets,
+            "maxFramePayloadSize": nbytes,
+            "maxMessagePayloadSize": nbytes,
             "failByDrop": False,
             "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
             "closeHandshakeTimeout": CLOSE_SECONDS,

@@ -24,38 +24,38 @@ CLOSE_INTERNAL: Final = 1011
 
 WEBSOCKET_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
-    Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
+    Limit("websocket-message-bytes", 16 << 20, "bytes", "one message, all its frames", 1),
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
     # Proxies often end a connection that was silent for a minute.
     Limit("websocket-ping-seconds", 55.0, "s", "between pings; 0 sends none"),
-    Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
+    Limit("unread-bytes", 1 << 20, "bytes", "unread output before the producer is paused", 1),
     Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
 
 FRAMES_MAX: Final = 1 << 17
 """A message has no more fragments.
 
-4 MiB in fragments of 64 octets are the most that is usual: conformance cases 9.3.1 and 9.4.1.
+4 MiB in fragments of 64 bytes are the most that is usual: conformance cases 9.3.1 and 9.4.1.
 """
 
-UPGRADE_OCTETS: Final = 16 << 10
+UPGRADE_BYTES: Final = 16 << 10
 
 CLOSE_SECONDS: Final = 5.0
 
 PONG_SECONDS: Final = 30.0
 
 
-# ── encode websocket messages as octets (rfc 6455 ───────────────────────────────────────────────
+# ── encode websocket messages as bytes (rfc 6455 ───────────────────────────────────────────────
 
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
 PING: Final = 0x89
 PONG: Final = 0x8A
-"""A message in one frame begins with this octet."""
+"""A message in one frame begins with this byte."""
 
-CONTROL_OCTETS_MAX: Final = 125
-"""A ping or pong has at most this many octets (RFC 6455, section 5.5)."""
+CONTROL_BYTES_MAX: Final = 125
+"""A ping or pong has at most this many bytes (RFC 6455, section 5.5)."""
 
 _MASKED_AS_NUMBER: Final = 1024
 
@@ -84,15 +84,15 @@ def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
 def xored(payload: bytes, mask: bytes) -> bytes:
     length = len(payload)
     if length > _MASKED_AS_NUMBER:
-        octets: bytes = create_xor_masker(mask, length).process(payload)
-        return octets
+        data: bytes = create_xor_masker(mask, length).process(payload)
+        return data
     key = (mask * (length // 4 + 1))[:length]
     number = int.from_bytes(payload, "little") ^ int.from_bytes(key, "little")
     return number.to_bytes(length, "little")
 
 
 def opcode_of(payload: bytes) -> int:
-    """What ``payload`` is sent as by a protocol whose frames are octets: text if it is UTF-8."""
+    """What ``payload`` is sent as by a protocol whose frames are bytes: text if it is UTF-8."""
     if payload.isascii():
         return TEXT
     try:
@@ -103,7 +103,7 @@ def opcode_of(payload: bytes) -> int:
 
 
 def close_reason(text: str) -> bytes:
-    """``text`` as a close frame can carry it: at most 123 octets of whole characters."""
+    """``text`` as a close frame can carry it: at most 123 bytes of whole characters."""
     return text.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
 
 

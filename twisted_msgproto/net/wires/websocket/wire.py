@@ -21,8 +21,8 @@ class WebSocketWire(Wire):
     Messages are ``str`` (text) and ``bytes`` (binary), in lists.
     """
 
-    octets: ClassVar[bool] = False
-    """If true, text is received as octets, too."""
+    nbytes: ClassVar[bool] = False
+    """If true, text is received as bytes, too."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -80,10 +80,10 @@ class WebSocketWire(Wire):
 
     @property
     def waiting(self) -> int:
-        return self._carrier.output.octets
+        return self._carrier.output.nbytes
 
-    def boundWaiting(self, octets: float) -> None:
-        self._carrier.output.most_waiting = octets
+    def boundWaiting(self, nbytes: float) -> None:
+        self._carrier.output.most_waiting = nbytes
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
@@ -103,13 +103,13 @@ class WebSocketWire(Wire):
         self.abort()
 
 
-class OctetWire(WebSocketWire):
-    """Does what :class:`WebSocketWire` does, for a protocol whose frames are octets.
+class ByteWire(WebSocketWire):
+    """Does what :class:`WebSocketWire` does, for a protocol whose frames are bytes.
 
     Frames in UTF-8 are sent as text, all others as binary; both kinds are received as ``bytes``.
     """
 
-    octets = True
+    nbytes = True
 
     def write(self, messages: Iterable[bytes]) -> None:
         """Send ``messages`` with one write; nothing once the connection closes."""

@@ -1,4 +1,4 @@
-"""Octets, frames and columns as they stand on a wire, and captures of them for tshark."""
+"""Bytes, frames and columns as they stand on a wire, and captures of them for tshark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets
+from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers
 from twisted_msgproto.lumberjack.wire import Json, Window
 
 
@@ -48,17 +48,17 @@ def windows_apart(frames: Iterable[Any]) -> Iterator[Any]:
             start = end
 
 
-def packed_rows(texts: Sequence[bytes], before: bytes = b"") -> PackedOctets:
-    """The texts one behind another, between octets which belong to none of them."""
+def packed_rows(texts: Sequence[bytes], before: bytes = b"") -> PackedBytes:
+    """The texts one behind another, between bytes which belong to none of them."""
     bounds = array("i", [len(before)])
     for text in texts:
         bounds.append(bounds[-1] + len(text))
-    return PackedOctets(before + b"".join(texts) + b"behind", bounds)
+    return PackedBytes(before + b"".join(texts) + b"behind", bounds)
 
 
 def packed_frames(
     numbers: Sequence[int], bodies: Sequence[bytes]
-) -> tuple[PackedNumbers, PackedOctets]:
+) -> tuple[PackedNumbers, PackedBytes]:
     return PackedNumbers("q", numbers), packed_rows(bodies, b"??")
 
 
@@ -71,16 +71,16 @@ def packed_maps(values: Sequence[Mapping[str, str]]) -> PackedMaps:
     return PackedMaps(bounds, keys, items)
 
 
-def deflated(octets: bytes, times: int = 1, level: int = 9) -> bytes:
-    """``octets`` × ``times`` as a zlib stream, made without ever having them.
+def deflated(nbytes: bytes, times: int = 1, level: int = 9) -> bytes:
+    """``nbytes`` × ``times`` as a zlib stream, made without ever having them.
 
     They are deflated once: what was flushed fully stands for itself, however often it is repeated.
     """
     deflating = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
-    block = deflating.compress(octets) + deflating.flush(zlib.Z_FULL_FLUSH)
+    block = deflating.compress(nbytes) + deflating.flush(zlib.Z_FULL_FLUSH)
     checksum = 1
     for _ in range(times):
-        checksum = zlib.adler32(octets, checksum)
+        checksum = zlib.adler32(nbytes, checksum)
     return b"\x78\xda" + block * times + deflating.flush() + struct.pack(">I", checksum)
 
 
@@ -104,7 +104,7 @@ class Capture:
     """Holds packets of any number of connections, one after another.
 
     Attributes:
-        segment: a TCP segment holds at most so many octets.
+        segment: a TCP segment holds at most so many bytes.
     """
 
     def __init__(self, segment: int = 1400) -> None:
@@ -139,24 +139,24 @@ class Connection:
         self._packet(1, _SYN | _ACK)
         self._packet(0, _ACK)
 
-    def _packet(self, side: int, flags: int, octets: bytes = b"") -> None:
+    def _packet(self, side: int, flags: int, nbytes: bytes = b"") -> None:
         ports = self._ports[side], self._ports[1 - side]
         numbers = self._sent[side], self._sent[1 - side] if flags & _ACK else 0
-        tcp = struct.pack(">HHIIBBHHH", *ports, *numbers, 5 << 4, flags, 65535, 0, 0) + octets
+        tcp = struct.pack(">HHIIBBHHH", *ports, *numbers, 5 << 4, flags, 65535, 0, 0) + nbytes
         hosts = _HOSTS[side] + _HOSTS[1 - side]
         ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0) + hosts
         self._capture.add(ip + tcp)
-        self._sent[side] += len(octets) + bool(flags & (_SYN | _FIN))
+        self._sent[side] += len(nbytes) + bool(flags & (_SYN | _FIN))
 
-    def _send(self, side: int, octets: bytes) -> None:
-        for at in range(0, len(octets), self._capture.segment):
-            self._packet(side, _PUSH | _ACK, octets[at : at + self._capture.segment])
+    def _send(self, side: int, nbytes: bytes) -> None:
+        for at in range(0, len(nbytes), self._capture.segment):
+            self._packet(side, _PUSH | _ACK, nbytes[at : at + self._capture.segment])
 
-    def client(self, octets: bytes) -> None:
-        self._send(0, octets)
+    def client(self, nbytes: bytes) -> None:
+        self._send(0, nbytes)
 
-    def server(self, octets: bytes) -> None:
-        self._send(1, octets)
+    def server(self, nbytes: bytes) -> None:
+        self._send(1, nbytes)
 
     def upgrade(self, subprotocol: str) -> None:
         self.client(UPGRADE.format(subprotocol).encode())
@@ -178,4 +178,4 @@ def websocket_frame(message: str | bytes, masked: bool) -> bytes:
     if not masked:
         return head + body
     mask = b"\x11\x22\x33\x44"
-    return head + mask + bytes(octet ^ mask[at % 4] for at, octet in enumerate(body))
+    return head + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(body))

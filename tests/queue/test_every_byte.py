@@ -1,6 +1,6 @@
-"""Every octet of a small queue's files spoiled or cut off: no crash, no wrong row, a range told.
+"""Every byte of a small queue's files spoiled or cut off: no crash, no wrong row, a range told.
 
-FAULTS, bit flips and truncation over every octet of a segment.  What recovery makes of the same
+FAULTS, bit flips and truncation over every byte of a segment.  What recovery makes of the same
 damage stands in ``test_recovery.py``.
 """
 
@@ -15,9 +15,9 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import (
-    FRAME_HEADER_OCTETS,
+    FRAME_HEADER_BYTES,
     FRAME_MARKER,
-    HEAD_OCTETS,
+    HEAD_BYTES,
     encode,
     frame_header,
     frames_of,
@@ -44,7 +44,7 @@ def a_batch(first: int, count: int) -> MessageBatch:
         session=f"umq-{first}",
         client_id=None,
         count=count,
-        octets=count,
+        nbytes=count,
         message_id=list(numbers),
         destination=[f"to {number}" for number in numbers],
         fields=[{"n": str(number), "empty": ""} for number in numbers],
@@ -79,16 +79,16 @@ def a_copy() -> SimulatedDisk:
 
 DISK = a_copy()
 ROWS, _ = read(DISK)
-WHOLE = DISK.octets_of(SEGMENT)
+WHOLE = DISK.bytes_of(SEGMENT)
 
 
 def frame_ends() -> list[int]:
-    """Where each group's octets end in the segment."""
+    """Where each group's bytes end in the segment."""
     disk, ends = SimulatedDisk(), []
     log = SegmentLog(DIRECTORY, disk=disk)
     for count in COUNTS:
         log.append([encode([a_batch(log.end, count)])])
-        ends.append(log.octets)
+        ends.append(log.nbytes)
     assert ends[-1] == len(WHOLE)
     return ends
 
@@ -112,16 +112,16 @@ def test_the_sample_is_whole() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["bit", 0x00, 0xFF])
-def test_a_spoiled_octet_costs_a_reader_one_group_and_it_says_which(wrong: str | int) -> None:
+def test_a_spoiled_byte_costs_a_reader_one_group_and_it_says_which(wrong: str | int) -> None:
     """A reader beside a living writer, which has found nothing yet."""
-    for at, octet in enumerate(WHOLE):
-        new = octet ^ 1 << at % 8 if wrong == "bit" else wrong
-        if new == octet:
+    for at, byte in enumerate(WHOLE):
+        new = byte ^ 1 << at % 8 if wrong == "bit" else wrong
+        if new == byte:
             continue
         DISK.spoil(SEGMENT, WHOLE[:at] + bytes([new]) + WHOLE[at + 1 :])  # type: ignore[list-item]
         left = what_is_left(*read(DISK))
         lost = sorted(set(range(ENDS[-1])) - left)
-        if at < HEAD_OCTETS:
+        if at < HEAD_BYTES:
             assert not lost, at
         else:
             group = next(number for number, end in enumerate(PLACES) if at < end)
@@ -166,13 +166,13 @@ def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:
 
 
 def spoiled_files() -> Iterator[tuple[str, bytes, bytes]]:
-    """Every other file of the queue with each octet spoiled, and cut at each place."""
+    """Every other file of the queue with each byte spoiled, and cut at each place."""
     for path in SAMPLE.paths():
-        octets = SAMPLE.octets_of(path)
+        octets = SAMPLE.bytes_of(path)
         if path == SEGMENT or path.endswith("/lock"):
             continue
-        for at, octet in enumerate(octets):
-            for new in {octet ^ 1 << at % 8, 0, 0xFF} - {octet}:
+        for at, byte in enumerate(octets):
+            for new in {byte ^ 1 << at % 8, 0, 0xFF} - {byte}:
                 yield path, octets, octets[:at] + bytes([new]) + octets[at + 1 :]
             yield path, octets, octets[:at]
 
@@ -219,7 +219,7 @@ def written(*bodies: bytes) -> SimulatedDisk:
 
 def without_markers(disk: SimulatedDisk, *numbers: int) -> None:
     """Make the headers of some frames illegible."""
-    octets = bytearray(disk.octets_of(SEGMENT))
+    octets = bytearray(disk.bytes_of(SEGMENT))
     frames = frames_of(bytes(octets))
     for number in numbers:
         octets[frames[number].position] ^= 1
@@ -235,8 +235,8 @@ def bodies_of(disk: SimulatedDisk) -> tuple[list[bytes], list[tuple[int, int]]]:
 def test_what_looks_like_a_frame_in_a_body_is_no_frame() -> None:
     """Not this queue's own frames, whose offsets are used up, and not those of another seed."""
     disk = written(b"first", b"second")
-    whole = disk.octets_of(SEGMENT)
-    payload = whole[frames_of(whole)[0].position + FRAME_HEADER_OCTETS :][:64]
+    whole = disk.bytes_of(SEGMENT)
+    payload = whole[frames_of(whole)[0].position + FRAME_HEADER_BYTES :][:64]
     forged = frame_header(b"a guess!", payload, 3, 1000, 24) + payload
     disk.crash()
     log = SegmentLog(DIRECTORY, disk=disk)
@@ -256,18 +256,18 @@ def test_a_frame_is_found_behind_damage_larger_than_what_is_read_at_a_time(octet
 
 
 class Counting(SimulatedDisk):
-    """Counts the octets that are read of segments."""
+    """Counts the bytes that are read of segments."""
 
-    octets = 0
+    nbytes = 0
 
     def open(self, path: str, *, write: bool = False) -> SimulatedFile:
         file = super().open(path, write=write)
         if path.endswith(".segment"):
             read = file.read
 
-            def counted(position: int, octets: int) -> bytes:
-                found = read(position, octets)
-                self.octets += len(found)
+            def counted(position: int, nbytes: int) -> bytes:
+                found = read(position, nbytes)
+                self.nbytes += len(found)
                 return found
 
             file.read = counted  # type: ignore[method-assign]
@@ -281,14 +281,14 @@ def test_what_a_peer_sends_makes_no_search_slow_and_no_place_costs_what_is_befor
     for number in range(1200):
         body = FRAME_MARKER * (1 << 18) if number == 0 else b"%d" % number + bytes(14_000)
         log.append([encode([MessageBatch("p", "k", 1, count=1, body=[body])])])
-    size = len(disk.octets_of(SEGMENT))
+    size = len(disk.bytes_of(SEGMENT))
     reader = QueueReader(DIRECTORY, disk=disk)
     for at in (1, 400, 1199):
-        disk.octets = 0
+        disk.nbytes = 0
         (batch,) = reader.read(at, at + 1)
         assert batch.column("body")[0].as_py().rstrip(b"\0") == b"%d" % at
-        assert disk.octets < size / 2
+        assert disk.nbytes < size / 2
     without_markers(disk, 0)
-    disk.octets = 0
+    disk.nbytes = 0
     (batch,) = QueueReader(DIRECTORY, disk=disk).read(0, 2)
-    assert disk.octets < size
+    assert disk.nbytes < size
