@@ -73,12 +73,12 @@ number_at(const unsigned char *data)
 static int
 are_within(const Py_buffer *data, long long position, long long stop)
 {
-    if (bytes->len > INT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "more data than 31-bit places can tell apart");
+    if (data->len > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more bytes than 31-bit places can tell apart");
         return 0;
     }
-    if (position < 0 || position > bytes->len - 2 || stop > bytes->len) {
-        PyErr_SetString(PyExc_ValueError, "positions outside of the data");
+    if (position < 0 || position > data->len - 2 || stop > data->len) {
+        PyErr_SetString(PyExc_ValueError, "positions outside of the bytes");
         return 0;
     }
     return 1;
