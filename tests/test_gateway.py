@@ -8,13 +8,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import zmq
 
+from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
 from twisted_msgproto import MessageBatch
+from twisted_msgproto.cli import main
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load
+from twisted_msgproto.umq import UmqServerFactory
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -72,7 +76,10 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
             "[lumberjack]\nendpiont = 'x'",
             r"\[lumberjack\]: unknown key 'endpiont' \(did you mean 'endpoint'\?\); known",
         ),
-        ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
+        (
+            "[lumberjack]\nqueue = 'x'",
+            r"\[lumberjack\] queue: the queue of all servers is \[queue\]",
+        ),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
         ("[lumberjack]\nendpoint = 5044", "'5044': .*; it is written like tcp:PORT, tls:"),
         (
@@ -104,7 +111,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("[lumberjack]\n[queue]\ndirectory = 1", r"directory is a text, not 1"),
         (
             "[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=true",
-            "max-bytes is a whole number, not True",
+            "max-bytes is a number of bytes, or one with KiB, .*, not True",
         ),
         ("[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=-1", "max-bytes is at least 0, not -1"),
         ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=nan", "commit-delay is at least 0"),
@@ -163,7 +170,7 @@ def test_without_a_file_it_says_what_is_needed() -> None:
 def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> None:
     shown = "\n".join(options_of(file)["configuration"].lines())
     again = Configuration(tomllib.loads(shown))
-    assert again.queue == {"directory": "spool", "commit-delay": 0.001}
+    assert again.queue == {"directory": str(file.parent / "spool"), "commit-delay": 0.001}
     assert again.servers["lumberjack"]["endpoints"] == [LOOPBACK, LOOPBACK]
     limits = again.servers["lumberjack"]["limits"]
     assert (limits["handshake"], limits["connections"]) == (5.0, 8), "its own limit wins"
@@ -318,3 +325,355 @@ def test_a_daemon_which_cannot_start_ends_with_one_line_in_its_log(launch: Launc
         assert why in log
         assert "Traceback" not in log + daemon.output
         assert not (here / f"{name}.pid").exists()
+
+
+# ── what is open to others, sizes, paths, words ─────────────────────────────────────────────────
+
+
+OPEN = "is open to other machines without TLS"
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "mtl"])
+@pytest.mark.parametrize(
+    ("endpoint", "is_open"),
+    [
+        ("tcp:0", True),
+        ("tcp6:0", True),
+        ("tcp:0:interface=0.0.0.0", True),
+        (r"tcp6:0:interface=\:\:", True),
+        ("haproxy:tcp:0", True),
+        (LOOPBACK, False),
+        (r"tcp6:0:interface=\:\:1", False),
+        ("tcp:0:interface=127.0.0.9", False),
+        ("unix:socket", False),
+    ],
+)
+def test_check_warns_of_what_others_reach_without_tls__RD_27(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, endpoint: str, is_open: bool
+) -> None:
+    for key in ("endpoint", *(["websocket"] if name == "sabc" else [])):
+        (tmp_path / "g.toml").write_text(f"[{name}]\n{key} = '{endpoint}'\n")
+        assert main(["check", "--file-only", str(tmp_path / "g.toml")]) == 0
+        told = capsys.readouterr().out
+        assert (f"{name}: warning: {endpoint} {OPEN}" in told) is is_open
+        assert told.count("warning") == int(is_open)
+
+
+def test_mtl_without_curve_is_warned_of_where_it_is_allowed__MT_31__RD_27(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "g.toml"
+    for endpoint, count in (("tcp://*:5049", 2), ("tcp://[::]:5049", 2), ("ipc://s", 0)):
+        file.write_text(f"[mtl]\nendpoint = '{endpoint}'\ninsecure = true\n")
+        assert main(["check", "--file-only", str(file)]) == 0
+        assert capsys.readouterr().out.count("without CURVE") == count
+
+
+def test_a_start_warns_of_what_others_reach_without_encryption__RD_27(launch: Launcher) -> None:
+    certificates = Authority(launch.directory).server()
+    (launch.directory / "g.toml").write_text(
+        "[lumberjack]\nendpoint = ['tcp:0', 'unix:s', "
+        f"'ssl:0:privateKey={certificates.key.name}:certKey={certificates.cert.name}']\n"
+        "[micromsg2]\nendpoint = 'tcp6:0'\n"
+        "[sabc]\nwebsocket = 'tcp:0:interface=0.0.0.0'\n"
+        "[umq]\nendpoint = ['tcp:0', 'tcp:0:interface=127.0.0.1']\n"
+        "[mtl]\nendpoint = 'tcp://*:*'\none-socket = true\ninsecure = true\n"
+    )
+    gateway = launch("gateway", "--config=g.toml")
+    gateway.line("mtl listening")
+    gateway.end()
+    told = [line for line in gateway.output.splitlines() if "is open to other machines" in line]
+    assert len(told) == len(PROTOCOLS)
+    for name in PROTOCOLS:
+        assert sum(f"{name}: " in line for line in told) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1 << 20),
+        ("10GiB", 10 << 30),
+        ("10 GiB", 10 << 30),
+        ("1.5 gib", 3 << 29),
+        ("64MiB", 64 << 20),
+        ("2048 KiB", 2 << 20),
+        ("1TiB", 1 << 40),
+        ("10GB", 10**10),
+        ("5 MB", 5 * 10**6),
+        ("2000kB", 2 * 10**6),
+        ("1048576B", 1 << 20),
+    ],
+)
+def test_a_size_may_have_a_unit_wherever_one_is_asked__RD_27(
+    file: Path, text: str, size: int
+) -> None:
+    keys = ("max-bytes", "segment-bytes", "group-bytes")
+    table = {"directory": "q", **dict.fromkeys(keys, text)}
+    limits = {"unsafe-bytes": text}
+    made = Configuration({"queue": table, "limits": limits, "sabc": {}})
+    assert [made.queue[key] for key in keys] == [size] * 3
+    assert made.servers["sabc"]["limits"]["unsafe-bytes"] == size
+    own = Configuration({"sabc": {"limit": limits}})
+    assert own.servers["sabc"]["limits"]["unsafe-bytes"] == size
+    words = [f"--set=queue.max-bytes={text}", f"--limit=unsafe-bytes={text}"]
+    said = options_of(file, *words)["configuration"]
+    assert said.queue["max-bytes"] == said.servers["lumberjack"]["limits"]["unsafe-bytes"] == size
+    plugin = load("sabc", "service").Options()
+    plugin.parseOptions([f"--limit=unsafe-bytes={text}"])
+    assert plugin["limits"]["unsafe-bytes"] == size
+    assert UmqServerFactory(limits={"unsafe-bytes": text}).limits["unsafe-bytes"] == size
+
+
+@pytest.mark.parametrize("text", ["10giga", "10 G", "GiB", "-1GiB", "1e9", "1,000", "", "10GiB/s"])
+def test_a_size_with_a_wrong_unit_is_one_line__RD_27(
+    text: str,
+) -> None:
+    units = "a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+    for tables in (
+        {"queue": {"directory": "q", "max-bytes": text}, "sabc": {}},
+        {"limits": {"unsafe-bytes": text}, "sabc": {}},
+        {"sabc": {"limit": {"unsafe-bytes": text}}},
+    ):
+        with pytest.raises(ConfigurationError, match=units) as told:
+            Configuration(tables)
+        assert "\n" not in str(told.value)
+
+
+def test_a_rate_may_have_its_unit__RD_27() -> None:
+    for text in ("32KiB", "32KiB/s", 32768):
+        made = Configuration({"sabc": {"limit": {"min-rate": text}}})
+        assert made.servers["sabc"]["limits"]["min-rate"] == 32768
+
+
+def test_commands_take_sizes_with_units__RD_27(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (["send", "lumberjack", "--count", "1"], ["bench", "lumberjack"]):
+        assert main([*words, "--size", "1 giga"]) == 2
+        assert "KiB, MiB" in capsys.readouterr().err
+        # The size is accepted: what is wrong is the next option.
+        assert main([*words, "--size", "1KiB", "--window", "0"]) == 2
+        assert "--window" in capsys.readouterr().err
+
+
+PATHS = """
+[queue]
+directory = "queue"
+[status]
+endpoint = "unix:page"
+token-file = "token"
+[lumberjack]
+endpoint = ["unix:s", "ssl:0:privateKey={key}:certKey={cert}", "ssl:0:{key}:{cert}", "tls:keys:0",
+  "mtls:0:privateKey={key}:certKey={cert}:caCerts=authority.pem:interface=127.0.0.1",
+  "haproxy:unix:proxied"]
+[micromsg2]
+endpoint = '{loopback}'
+[sabc]
+endpoint = '{loopback}'
+websocket = "unix:web"
+auth = ["passwords:users", "file:plain"]
+[umq]
+endpoint = "unix:umq"
+[mtl]
+endpoint = ["ipc://control", "tcp://127.0.0.1:*"]
+curve-key = "curve.key"
+curve-authorized = "curve.clients"
+"""
+
+
+def test_paths_in_a_file_are_those_of_its_directory__RD_27(
+    launch: Launcher,
+) -> None:
+    place = launch.directory / "etc"
+    (place / "keys").mkdir(parents=True)
+    pair = Authority(place).server()
+    public, secret = zmq.curve_keypair()
+    for name, text in {
+        "token": "0123456789abcdef",
+        "plain": "bob:secret\n",
+        "curve.key": secret.decode(),
+        "curve.clients": public.decode(),
+    }.items():
+        (place / name).write_text(text)
+    assert launch.run("passwd", "etc/users", "ada", stdin="s3cret\n").returncode == 0
+    text = PATHS.format(key=pair.key.name, cert=pair.cert.name, loopback=LOOPBACK)
+    (place / "g.toml").write_text(text)
+    assert launch.run("check", "etc/g.toml").returncode == 0
+    shown = launch.run("gateway", "--config=etc/g.toml", "--show-config").stdout
+    (launch.directory / "shown.toml").write_text(shown)
+    gateway = launch("gateway", "--config=etc/g.toml")
+    gateway.line("mtl listening")
+    for name in ("s", "web", "umq", "page", "queue/control", "control"):
+        assert (place / name).is_socket(), name
+    gateway.end()
+    assert sorted(one.name for one in launch.directory.iterdir()) == ["etc", "shown.toml"]
+    again = Configuration(tomllib.loads(shown))
+    assert again.queue["directory"] == str(place / "queue")
+
+
+def test_paths_on_the_command_line_are_those_of_the_working_directory__RD_27(
+    launch: Launcher,
+) -> None:
+    (launch.directory / "etc").mkdir()
+    (launch.directory / "etc" / "g.toml").write_text(
+        "[queue]\ndirectory = 'q'\n[lumberjack]\nendpoint = 'unix:s'\n"
+    )
+    gateway = launch(
+        *("gateway", "--config=etc/g.toml", "--queue=mine", "--set=lumberjack.endpoint=unix:here")
+    )
+    gateway.line("listening")
+    gateway.end()
+    assert (launch.directory / "mine").is_dir()
+    assert sorted(one.name for one in (launch.directory / "etc").iterdir()) == ["g.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "reason"),
+    [
+        ("lumberjack", "auth", "Lumberjack has no log-ins: use mtls: "),
+        ("micromsg2", "auth", "MicroMsg2 has no log-ins: use mtls: "),
+        ("lumberjack", "websocket", "Lumberjack has no WebSocket"),
+        ("micromsg2", "origin", "MicroMsg2 has no WebSocket, so no web page can connect"),
+        ("mtl", "origin", "MTL has no WebSocket"),
+        ("umq", "websocket", "UMQ is on WebSocket alone: write endpoint"),
+        ("sabc", "curve-key", "CURVE is for MTL alone: use mtls:"),
+        ("lumberjack", "curve-authorized", "CURVE is for MTL alone: use mtls:"),
+        ("mtl", "certKey", "ZeroMQ has no TLS: curve-key"),
+        ("sabc", "tls", 'it is a part of the endpoint: "tls:DIRECTORY:PORT"'),
+        ("umq", "port", 'it is a part of the endpoint: "tcp:PORT:interface=ADDRESS"'),
+        ("lumberjack", "broker-queue", "it is an option of micromsg2"),
+        ("lumberjack", "queue-full", "it is an option of micromsg2, mtl"),
+        ("sabc", "ingest", "it is an option of umq"),
+        ("umq", "lenient", "it is an option of sabc"),
+        ("micromsg2", "virtual-host", "it is an option of mtl"),
+    ],
+)
+def test_an_option_that_a_server_has_not_is_told_with_the_reason__RD_27(
+    name: str, key: str, reason: str
+) -> None:
+    with pytest.raises(ConfigurationError) as told:
+        Configuration({name: {key: "x"}})
+    assert str(told.value).startswith(f"[{name}] {key}: {reason}")
+    for words in ([f"--{key}=x"], [f"--{key}", "x"]):
+        with pytest.raises(SystemExit) as ended:
+            load(name, "service").Options().parseOptions(words)
+        assert str(ended.value).startswith(f"{name}: --{key}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("queue", "the queue of all servers is [queue] directory"),
+        ("status", "the live page is [status] endpoint"),
+        ("json-log", "it is a word of the command line"),
+    ],
+)
+def test_a_key_that_is_of_all_servers_is_told_with_its_place__RD_27(key: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as told:
+        Configuration({"sabc": {key: "x"}})
+    assert f"[sabc] {key}: {reason}" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("tcp", "its port is missing"),
+        ("tcp:", "its port is missing"),
+        ("tcp:x", "port is a number from 0 to 65535, not 'x'"),
+        ("tcp:65536", "port is a number from 0 to 65535, not '65536'"),
+        ("tcp:-1", "port is a number from 0 to 65535, not '-1'"),
+        ("tcp6:x", "port is a number from 0 to 65535"),
+        ("tcp:0:port=5", "port is given twice"),
+        ("tcp:0:fast=1", "tcp: has no option 'fast'; it has port, interface, backlog"),
+        ("tcp:0:intreface=::", "has no option 'intreface' (did you mean 'interface'?)"),
+        ("tcp:1:2:3:4", "'4' is more than tcp: takes, which is port, interface, backlog"),
+        ("tcp:0:backlog=x", "backlog is a whole number, not 'x'"),
+        ("tcp6:0:mode=1", "tcp6: has no option 'mode'"),
+        ("unix:", "its path is missing"),
+        ("unix:s:mode=999", "mode is an octal number like 600, not '999'"),
+        ("unix:s:lockfile=no", "lockfile is 0 or 1, not 'no'"),
+        ("tls:", "its directory is missing"),
+        ("tls:5044", "no directory '5044'; the directory comes first: tls:DIRECTORY:PORT"),
+        ("tls:.:x", "port is a number from 0 to 65535, not 'x'"),
+        ("ssl:x", "port is a number"),
+        ("ssl:0:privatKey=k", "has no option 'privatKey' (did you mean 'privateKey'?)"),
+        ("ssl:0:privateKey=no.pem", "/no.pem: No such file or directory"),
+        ("ssl:0", "/server.pem: No such file or directory"),
+        ("mtls:", "its port is missing"),
+        ("mtls:0:privateKey=no.pem:caCerts=no.pem", "cannot read no.pem"),
+        ("mtls:0:verfy=peer", "has no option 'verfy' (did you mean 'verify'?)"),
+        ("systemd:INET:index=7", "no socket of this index or name was passed to this process"),
+        ("systemd:INET:name=web", "no socket of this index or name was passed to this process"),
+        ("haproxy:", "there is no kind ''"),
+        ("haproxy:tcp:x", "port is a number"),
+        ("tpc:0", "there is no kind 'tpc' (did you mean 'tcp'?); known: tcp, tcp6, tls, ssl, mtls"),
+        ("udp:0", "there is no kind 'udp'"),
+        ("", "there is no kind ''"),
+        ("=", "there is no kind ''"),
+        ("tcp\\", "there is no kind 'tcp"),
+    ],
+)
+def test_what_is_wrong_in_an_endpoint_is_told_in_our_words__RD_27(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for tables in (
+        {"lumberjack": {"endpoint": endpoint}},
+        {"sabc": {"websocket": endpoint}},
+        {"umq": {}, "status": {"endpoint": endpoint}},
+    ):
+        with pytest.raises(ConfigurationError) as error:
+            Configuration(tables)
+        told.append(str(error.value))
+    if endpoint == "":
+        assert told.pop() == "[status]: endpoint is missing"
+    for text in told:
+        assert "bad endpoint" in text
+        assert says in text
+        assert "_parse" not in text and "()" not in text and "literal" not in text
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("tcp:x", "HOST:PORT expected, not 'x'"),
+        ("tcp:h:99999", "HOST:PORT expected, not 'h:99999'"),
+        ("tls:h", "HOST:PORT expected, not 'h'"),
+        ("tcp:h:1:fast=1", "tcp: has no option 'fast'; it has host, port, timeout"),
+        ("tcp:h:x:timeout=1", "port is a number from 0 to 65535, not 'x'"),
+        ("tcp:h:1:timeout=x", "timeout is a whole number of seconds, not 'x'"),
+        ("tls:h:1:trustRoots=/no/where", "cannot read /no/where: No such file or directory"),
+        ("ssl:h:1:certKey=/no/where", "cannot read /no/where: No such file or directory"),
+        ("ssl:h", "its port is missing"),
+        ("unix:", "its path is missing"),
+        ("tpc:h:1", "there is no kind 'tpc' (did you mean 'tcp'?); known: tcp, tls, ssl, unix"),
+        ("h:5044", "write tcp:h:5044"),
+        (":", "there is no kind ''"),
+    ],
+)
+def test_what_is_wrong_in_a_clients_endpoint_is_told_in_our_words__RD_27(
+    launch: Launcher, endpoint: str, says: str
+) -> None:
+    done = launch.run("send", "lumberjack", endpoint, "--count", "1")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "_parse" not in done.stderr and "()" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("lumberjack --user ada", ": the protocol has no log-ins; --tls-cert FILE and --tls-key"),
+        ("micromsg2 --user ada", ": the protocol has no log-ins; --tls-cert FILE and --tls-key"),
+        ("sabc --ttl 3", "; it is for lumberjack"),
+        ("lumberjack --destination x", "; it is for micromsg2, umq, mtl"),
+    ],
+)
+def test_an_option_that_a_client_has_not_is_told_with_the_reason__RD_27(
+    capsys: pytest.CaptureFixture[str], words: str, says: str
+) -> None:
+    assert main(["send", *words.split()]) == 2
+    name, flag, _ = words.split()
+    assert f"send {name} has no {flag}{says}" in capsys.readouterr().err

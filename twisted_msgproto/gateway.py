@@ -5,7 +5,7 @@ options, and tables that all servers share::
 
     [queue]                     # leave it out: acknowledged then means accepted, not on disk
     directory = "/var/spool/msgproto"
-    max-bytes = 10737418240
+    max-bytes = "10GiB"
 
     [status]                    # the live page, /status.json, /metrics, /healthz
     endpoint = "tcp:8480:interface=127.0.0.1"
@@ -29,7 +29,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -39,10 +40,11 @@ from twisted.python import usage
 
 from . import registry
 from .core.errors import ConfigurationError
-from .core.limits import Limits
+from .core.limits import A_SIZE, Limits, read_size
 from .core.named import closest
 from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
+from .net.endpoint_strings import located
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.logs import twist_log
@@ -55,11 +57,16 @@ from .net.process import (
 )
 from .net.reloading import Change
 
+
+class Size(int):
+    """Bytes, of a number or a text like ``10GiB``."""
+
+
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
-    "max-bytes": int,
-    "segment-bytes": int,
-    "group-bytes": int,
+    "max-bytes": Size,
+    "segment-bytes": Size,
+    "group-bytes": Size,
     "group-messages": int,
     "commit-delay": float,
 }
@@ -67,7 +74,12 @@ QUEUE_KEYS: Mapping[str, type] = {
 writer.
 """
 
-KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", float: "a number"}
+KINDS: Mapping[type, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    Size: A_SIZE,
+}
 
 QUEUE_BYTES_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
@@ -90,6 +102,17 @@ ELSEWHERE = {
     "help-auth-type",
 }
 """These options of a single server's plugin make no sense in its table of the file."""
+
+BELONGS: Mapping[str, str] = {
+    "queue": "the queue of all servers is [queue] directory",
+    "directory": "the queue of all servers is [queue] directory",
+    "status": "the live page is [status] endpoint",
+    "status-token": "the token of the live page is [status] token-file",
+    "token-file": "the token of the live page is [status] token-file",
+    ACCESS: "rules are tables [[access]], for all servers",
+    "json-log": "it is a word of the command line, --json-log",
+}
+"""What is no key of a server's table → where it belongs."""
 
 HIDDEN = "(hidden)"
 
@@ -200,13 +223,43 @@ def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the file's tables; ConfigurationError if it cannot be read or is no TOML."""
+    """Return the file's tables; relative paths in it are those of its directory.
+
+    Raises ConfigurationError if it cannot be read or is no TOML.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"not TOML: {error}") from None
+    directory = str(path.absolute().parent)
+    return {name: _located(name, table, directory) for name, table in tables.items()}
+
+
+def _located(name: str, table: Any, directory: str) -> Any:
+    place: Callable[[str, str, str], str]
+    if name in ("queue", "status"):
+        place = _shared_path
+    elif isinstance(table, Mapping) and name not in SHARED and name in registry.known():
+        place = registry.part(name, "service", "Options").located
+    else:
+        return table
+    if not isinstance(table, Mapping):
+        return table
+
+    def found(key: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [found(key, one) for one in value]
+        return place(key, value, directory) if isinstance(value, str) and value else value
+
+    return {key: found(key, value) for key, value in table.items()}
+
+
+def _shared_path(key: str, value: str, directory: str) -> str:
+    if key == "endpoint":
+        return located(value, directory)
+    return os.path.join(directory, value) if key in ("directory", "token-file") else value
 
 
 class Configuration:
@@ -279,6 +332,9 @@ class Configuration:
         flags = {long for long in options.longOpt if not long.endswith("=")}
         for key, value in table.items():
             if key not in known:
+                reason = BELONGS.get(key) or options.missing(key)
+                if reason:
+                    raise ConfigurationError(f"[{name}] {key}: {reason}")
                 raise ConfigurationError(
                     f"[{name}]: unknown key {key!r}{closest(key, known)};"
                     f" known: {', '.join(sorted(known))}"
@@ -381,6 +437,7 @@ def toml_value(value: object) -> str:
 def _queue_keys(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
+    found = dict(table)
     for key, value in table.items():
         kind = QUEUE_KEYS.get(key)
         if kind is None:
@@ -388,18 +445,21 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
                 f"[queue]: unknown key {key!r}{closest(key, QUEUE_KEYS)};"
                 f" known: {', '.join(QUEUE_KEYS)}"
             )
-        fits = isinstance(value, (int, float) if kind is float else kind)
+        if kind is Size and isinstance(value, str):
+            with suppress(ValueError):
+                value = found[key] = read_size(value)
+        fits = isinstance(value, (int, float) if kind is float else int if kind is Size else kind)
         if isinstance(value, bool) or not fits:
             raise ConfigurationError(f"[queue]: {key} is {KINDS[kind]}, not {value!r}")
         if kind is not str and not 0 <= value < float("inf"):
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
-    if table.get("max-bytes", QUEUE_BYTES_LEAST) < QUEUE_BYTES_LEAST:
+    if found.get("max-bytes", QUEUE_BYTES_LEAST) < QUEUE_BYTES_LEAST:
         raise ConfigurationError(
             f"[queue]: max-bytes is at least {QUEUE_BYTES_LEAST}, not {table['max-bytes']!r}"
         )
     if not table.get("directory"):
         raise ConfigurationError("[queue]: directory is missing")
-    return dict(table)
+    return found
 
 
 def _status_keys(table: Table | None) -> dict[str, str]:

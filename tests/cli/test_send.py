@@ -251,7 +251,8 @@ def test_an_option_which_a_protocol_has_not_is_told__HO_17(
 ) -> None:
     assert cli.main([verb, protocol, *option]) == 2
     told = capsys.readouterr().err
-    assert told == f"msgproto {verb}: {verb} {protocol} has no {option[0]}\n"
+    assert told.startswith(f"msgproto {verb}: {verb} {protocol} has no {option[0]}")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

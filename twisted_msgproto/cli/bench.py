@@ -16,7 +16,7 @@ from ..net.clients.shapes import SIZE_BYTES, SendOptions
 from . import INTERRUPTED
 from .clients import FAILED, command_of, connecting, tell, why_not
 from .messages import MadeUp
-from .options import POSITIVE, SECONDS, command, flag, option
+from .options import POSITIVE, SECONDS, SIZE, command, flag, option
 from .progress import Counted
 from .send import incomplete, options_of, sending
 
@@ -221,7 +221,7 @@ def shown(load: Load, clients: int) -> str:
 @option(
     "--size",
     metavar="B",
-    type=POSITIVE,
+    type=SIZE,
     default=SIZE_BYTES,
     help=f"bytes of a message (default {SIZE_BYTES})",
 )

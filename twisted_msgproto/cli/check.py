@@ -37,9 +37,9 @@ def run(arguments: SimpleNamespace) -> int:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.listenAddresses())}")
-        doubt = options.passwordWarning()
-        if doubt is not None:
-            print(f"{name}: {doubt}")
+        for warning in (*options.exposures(), options.passwordWarning()):
+            if warning is not None:
+                print(f"{name}: warning: {warning}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -38,6 +38,10 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 """A field of the options → what an operator types for it.  Not every protocol has each."""
 
+
+NO_LOG_IN: Final = (
+    ": the protocol has no log-ins; --tls-cert FILE and --tls-key FILE say who you are"
+)
 
 connecting = together(
     click.argument(
@@ -87,7 +91,16 @@ def check_options(
     for name, flag in FLAGS.items():
         value = fields.get(name)
         if name not in known and value is not None and value not in ((), {}, False):
-            raise ConfigurationError(f"{verb} {protocol} has no {flag}")
+            others = [one for one in PROTOCOLS if name in _fields(one, verb)]
+            have = f"; it is for {', '.join(others)}" if others else ""
+            raise ConfigurationError(
+                f"{verb} {protocol} has no {flag}{NO_LOG_IN if name == 'user' else have}"
+            )
+
+
+def _fields(protocol: str, verb: str) -> Collection[str]:
+    fields: Collection[str] = getattr(load(protocol, "command"), f"{verb.upper()}_OPTIONS", ())
+    return fields
 
 
 def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str, Any]:

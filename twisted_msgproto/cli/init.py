@@ -61,7 +61,7 @@ HEAD = """\
 [queue]
 # Acknowledged means on this disk.  It grows while the bridge is away; above max-bytes senders wait.
 {instances}directory = {queue}
-max-bytes = {max_bytes}
+max-bytes = "10GiB"
 
 [status]
 # The live page, /metrics and /healthz; `msgproto status` asks here, too.
@@ -82,8 +82,6 @@ INSTANCES = """\
 # max-bytes, in this directory, and its own page: its unit gives --queue {queue}/NUMBER
 # and --set status.endpoint=...  All limits and rates of log-ins count in each instance.
 """
-
-MAX_BYTES = 10 << 30
 
 STATUS_PORT = 8480
 """The live page's port, at which ``msgproto status`` asks by itself."""
@@ -244,7 +242,6 @@ def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -
             port=port,
             queue=toml_value(str(queue)),
             instances=INSTANCES.format(queue=queue) if shared else "",
-            max_bytes=MAX_BYTES,
             status=f"tcp:{STATUS_PORT}:interface=127.0.0.1",
         )
     ]

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from twisted_msgproto import registry
+from twisted_msgproto.core.limits import A_SIZE, read_size
 from twisted_msgproto.core.named import closest
 
 Run = Callable[[SimpleNamespace], int]
@@ -70,7 +71,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _size(text: str) -> int:
+    number = read_size(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 POSITIVE: Final = whole(1)
+SIZE: Final = Read(A_SIZE, _size)
 SECONDS: Final = Read("a number of seconds, more than 0,", _seconds)
 PAIR: Final = Read("NAME=VALUE", _pair)
 

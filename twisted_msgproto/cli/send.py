@@ -28,7 +28,7 @@ from .clients import (
     tell,
     why_not,
 )
-from .options import PAIR, POSITIVE, SECONDS, command, flag, option, together, whole
+from .options import PAIR, POSITIVE, SECONDS, SIZE, command, flag, option, together, whole
 from .progress import Counted, progress_for
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
 @option(
     "--size",
     metavar="B",
-    type=POSITIVE,
+    type=SIZE,
     help=f"bytes of a made-up message (default {SIZE_BYTES})",
 )
 @sending

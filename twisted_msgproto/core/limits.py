@@ -6,10 +6,12 @@ options, the ``--help`` text and the documentation, so a limit cannot be on pape
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .errors import ConfigurationError, LimitExceeded
 from .named import closest
@@ -36,6 +38,31 @@ def amount(value: float, unit: str) -> str:
             if value % size == 0:
                 return f"{value // size:,.0f} {name}{rest}"
     return f"{value:,.15g} {unit}"
+
+
+SIZES: Final[Mapping[str, int]] = {
+    "": 1,
+    "b": 1,
+    **{f"{sign}ib": 1 << 10 * power for power, sign in enumerate("kmgt", 1)},
+    **{f"{sign}b": 1000**power for power, sign in enumerate("kmgt", 1)},
+}
+"""A unit, in small letters → its bytes."""
+
+SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+A_SIZE: Final = "a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+
+
+def read_size(text: str) -> int:
+    """Return the bytes of a size like ``65536``, ``64KiB``, ``1.5 GiB`` or ``10GB``.
+
+    Raises ValueError for another text.
+    """
+    match = SIZE.fullmatch(text.strip())
+    unit = None if match is None else SIZES.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError(f"{A_SIZE}, is expected, not {text!r}")
+    return int(Fraction(match[1]) * unit)
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,12 +100,16 @@ class Limits(Mapping[str, float]):
                 f"unknown limit {name!r}{near}; known: {', '.join(self.table)}"
             )
         number_type = type(limit.default)
+        base, slash, per = limit.unit.partition("/")
+        takes = A_SIZE if base == "bytes" else f"a number of {limit.unit}"
         try:
-            number = number_type(str(value))
+            number = (
+                number_type(read_size(value.removesuffix(f"{slash}{per}")))
+                if base == "bytes" and isinstance(value, str)
+                else number_type(str(value))
+            )
         except ValueError:
-            raise ConfigurationError(
-                f"limit {name} takes a number of {limit.unit}, not {value!r}"
-            ) from None
+            raise ConfigurationError(f"limit {name} takes {takes}, not {value!r}") from None
         if not limit.minimum <= number < inf:
             raise ConfigurationError(f"limit {name} is at least {limit.minimum:g}, not {value!r}")
         if number > limit.maximum:

@@ -165,6 +165,11 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
         "this user may not: choose a port from 1024 on, or a directory that it may write to",
     ),
     (r"No such file or directory", "make its directory first"),
+    (
+        r"Name or service not known|Address family for hostname not supported|No address assoc",
+        "interface= takes an address of this machine, not another name",
+    ),
+    (r"AF_UNIX path too long", "a socket's path has 107 bytes at most: name a shorter one"),
 )
 """A pattern in the system's text → what to try when an endpoint cannot be listened on."""
 
@@ -177,7 +182,7 @@ def cannot_listen(error: object) -> str:
     return text
 
 
-ERRNO: Final = re.compile(r"\[Errno \d+\] ")
+ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (

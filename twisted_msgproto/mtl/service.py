@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
 import zmq
 from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
@@ -18,7 +19,7 @@ from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
 from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
-from ..net.options import ServerOptions
+from ..net.options import TLS_WORDS, ServerOptions
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
 from .application import ALIASES
@@ -28,10 +29,18 @@ from .zeromq import (
     CurveServer,
     check_address,
     data_beside,
+    is_local,
     port_of,
     read_authorized_keys,
     read_secret_key,
     with_port,
+)
+
+log = Logger(namespace="twisted_msgproto.mtl")
+
+EXPOSED = (
+    "is open to other machines without CURVE: who is on the way can read and change what clients"
+    " send; --curve-key and --curve-authorized encrypt it"
 )
 
 
@@ -47,6 +56,9 @@ class Options(BrokerOptions, AuthenticationOptions):
     defaultEndpoint = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
     LIMITS = MtlServerFactory.LIMITS
     serverFactory = MtlServerFactory
+    instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        TLS_WORDS, "ZeroMQ has no TLS: curve-key and curve-authorized encrypt it"
+    )
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["data-endpoint", None, None, "The ZeroMQ address for data."],
@@ -86,6 +98,25 @@ class Options(BrokerOptions, AuthenticationOptions):
             check_address(description)
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+
+    def exposures(self) -> list[str]:
+        """Return a warning for each address that others reach without CURVE (``MT-31``)."""
+        if self["curve-key"] is not None:
+            return []
+        addresses = [*self["endpoints"], *filter(None, [self["data-endpoint"]])]
+        return [f"{one} {EXPOSED}" for one in addresses if not is_local(one)]
+
+    @classmethod
+    def located(cls, key: str, value: str, directory: str) -> str:
+        """Return it as a server's options do; ``ipc://PATH`` and CURVE's keys are files."""
+        if key in ("curve-key", "curve-authorized"):
+            return os.path.join(directory, value)
+        if key in ("endpoint", "data-endpoint"):
+            kind, separator, path = value.partition("://")
+            if kind == "ipc" and path[:1] not in ("@", "*", ""):
+                path = os.path.join(directory, path)
+            return f"{kind}{separator}{path}"
+        return super().located(key, value, directory)
 
     def listenAddresses(self) -> list[str]:
         data = [f"{self['data-endpoint']} (data)"] if self["data-endpoint"] else []
@@ -190,6 +221,8 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     )
     if curve is not None:
         gateway.rereads.append(partial(options.rereadCurve, factory, curve))
+    for warning in options.exposures():
+        log.warn("{server}: {warning}", server=PROTOCOL, warning=warning)
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 
 

@@ -19,13 +19,15 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from OpenSSL.crypto import Error as CryptoError
-from OpenSSL.SSL import Error as TLSError
 from twisted.application.service import IServiceCollection
 from twisted.internet import endpoints, tcp
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IStreamServerEndpointStringParser,
+)
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.protocols.haproxy._info import ProxyInfo
@@ -36,6 +38,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError
 from ..core.reasons import cannot_listen
+from .endpoint_strings import PORT_MOST, SERVERS, check_parts, file_trouble
 from .factory import SessionFactory, host_of, peer_name
 from .reloading import Change
 from .tls import tls_from_directory, tls_with
@@ -43,13 +46,17 @@ from .tls import tls_from_directory, tls_with
 BACKLOG: Final = 50
 """Twisted's own default."""
 
-PORT_MOST: Final = 65535
-
 TLS_KINDS: Final = frozenset(("mtls", "ssl", "tls"))
 
 TCP_KINDS: Final = frozenset(("tcp", "tcp6", *TLS_KINDS))
 
 FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
+
+EXPOSED: Final = (
+    "{where} is open to other machines without TLS: who is on the way can read and change what"
+    " clients send, passwords too; tls:DIRECTORY:PORT encrypts it, and :interface={loopback} keeps"
+    " it to this machine"
+)
 
 HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
 """This is how clients write an endpoint, and so do many who want a server."""
@@ -145,14 +152,30 @@ def tls_directory(description: str) -> str | None:
 def is_loopback(description: str) -> bool:
     """Return whether only this machine can connect; False for a socket of systemd's."""
     found = _looked_at(description)
-    return bool(found) and all(one.kind == "unix" or _is_loopback(one) for one in found)
+    return bool(found) and all(one.kind == "unix" or _is_local(one.interface) for one in found)
 
 
-def _is_loopback(wanted: Wanted) -> bool:
+def _is_local(host: str) -> bool:
     try:
-        return wanted.interface == "localhost" or ip_address(wanted.interface).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def exposure(description: str, address: Any = None) -> str | None:
+    """Return the warning that other machines reach an endpoint without TLS; None: they do not.
+
+    ``address`` is where it listens; of a socket of systemd's nothing else is known.
+    """
+    if kind_of(description) in TLS_KINDS:
+        return None
+    host = getattr(address, "host", None)
+    hosts = [one.interface for one in _looked_at(description) if one.kind == "tcp"]
+    local = all(map(_is_local, hosts if host is None else [host]))
+    if local:
+        return None
+    loopback = r"\:\:1" if kind_of(description) == "tcp6" else "127.0.0.1"
+    return EXPOSED.format(where=description, loopback=loopback)
 
 
 def ports_of(description: str) -> list[tuple[str, int]]:
@@ -170,20 +193,21 @@ def _looked_at(description: str) -> list[Wanted]:
 def check_endpoint(description: str) -> None:
     """Raise ConfigurationError unless this is a server endpoint string that Twisted can read."""
     try:
+        check_parts(description, SERVERS, IStreamServerEndpointStringParser)
         endpoints.serverFromString(object(), description)
         directory = tls_directory(description)
         if directory is not None and not os.path.isdir(directory):
             # Twisted would listen, and refuse every hand-shake.  Certificates may follow later.
-            raise ConfigurationError(f"no directory {directory!r}")
+            is_port = os.path.basename(directory).isdecimal()
+            hint = "; the directory comes first: tls:DIRECTORY:PORT" if is_port else ""
+            raise ConfigurationError(f"no directory {directory!r}{hint}")
     except Exception as error:
         reason = file_trouble(error)
         swapped = HOST_FIRST.fullmatch(description)
         if swapped is not None:
             kind, host, port = swapped.groups()
             reason = f"the port comes first: {kind}:{port}:interface={host}"
-        elif isinstance(error, ValueError | TypeError) and not isinstance(
-            error, ConfigurationError
-        ):
+        elif kind_of(description) not in TLS_KINDS:
             reason += f"; it is written like {FORMS}"
         raise ConfigurationError(f"bad endpoint {description!r}: {reason}") from None
 
@@ -202,16 +226,6 @@ def check_directory(description: str) -> None:
         raise ConfigurationError(
             f"the directory {directory!r} has no file NAME.pem with a certificate and its key"
         )
-
-
-def file_trouble(error: Exception) -> str:
-    if isinstance(error, ConfigurationError):
-        return str(error).removeprefix("mtls: ")
-    if isinstance(error, OSError):
-        return f"cannot read {error.filename}: {error.strerror}"
-    if isinstance(error, TLSError | CryptoError):
-        return "privateKey or certKey is no PEM file with a key and a certificate"
-    return str(error).rstrip(".") or type(error).__name__
 
 
 # ── endpoints that are tried ────────────────────────────────────────────────────────────────────

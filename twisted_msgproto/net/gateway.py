@@ -26,7 +26,7 @@ from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
-from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
+from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .logs import JsonLog, twistd_observer
 from .memory import ByteBudget
@@ -451,6 +451,10 @@ class ListeningService(Service):
 
     def _listening(self, port: IListeningPort, description: str) -> None:
         self.ports.append(port)
+        warning = exposure(description, port.getHost())
+        if warning is not None:
+            name = self.factory.protocolName
+            log.warn("{name}: {warning}", name=name, warning=warning)
         # Once the reactor runs: from then on a signal ends the process in peace, too.
         self._reactor.callWhenRunning(
             self._announced, self.factory.protocolName, address_name(port.getHost(), description)

@@ -18,9 +18,10 @@ from twisted.python import usage
 from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits, amount
 from ..core.named import failure_text, import_object
-from ..registry import registered_sink
+from ..registry import PROTOCOLS, part, registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
-from .endpoints import TCP_KINDS, check_endpoint, kind_of
+from .endpoint_strings import located
+from .endpoints import TCP_KINDS, check_endpoint, exposure, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .logs import twist_log
 from .process import forget_own_pid
@@ -128,6 +129,30 @@ LOG_FLAGS: Final = (
 )
 
 
+TLS_WORDS: Final = (
+    *("tls", "ssl", "cert", "certificate", "key", "privateKey", "certKey", "caCerts", "ca"),
+    *("tls-cert", "tls-key", "tls-ca"),
+)
+
+INSTEAD: Final[Mapping[str, str]] = {
+    "auth": "{title} has no log-ins: use mtls: (TLS with certificates of clients)",
+    "websocket": "{title} has no WebSocket",
+    "origin": "{title} has no WebSocket, so no web page can connect",
+    **dict.fromkeys(
+        ("curve-key", "curve-authorized"),
+        "CURVE is for MTL alone: use mtls: (TLS with certificates of clients)",
+    ),
+    **dict.fromkeys(TLS_WORDS, 'it is a part of the endpoint: "tls:DIRECTORY:PORT"'),
+    **dict.fromkeys(
+        ("port", "host", "address", "listen", "bind", "interface"),
+        'it is a part of the endpoint: "tcp:PORT:interface=ADDRESS"',
+    ),
+    "endpoints": "write endpoint = [...]",
+    "limits": "write limit = { NAME = VALUE }, or a table [limits] for all servers",
+}
+"""What an operator looks for and a server has not → what to write instead, or why not."""
+
+
 class ServerOptions(LegibleOptions):
     """Parses the options that all servers have; a protocol's own options are a subclass.
 
@@ -157,6 +182,9 @@ class ServerOptions(LegibleOptions):
 
     serverClass: ClassVar[type | None] = None
     """``class`` may also name a subclass of this; None stands for the factory's ``protocol``."""
+
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Options that this server has not → what to write instead, beside :data:`INSTEAD`."""
 
     _accessFile = ""
     rules: Rules | None = None
@@ -215,6 +243,12 @@ class ServerOptions(LegibleOptions):
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
+        for word in words or ():
+            # One that we have not could be taken for the beginning of one that we have.
+            name = word[2:].partition("=")[0] if word.startswith("--") else ""
+            reason = self.missing(name) if name and name not in self.names() else ""
+            if reason:
+                raise usage.UsageError(f"--{name}: {reason}")
         super().parseOptions(words)  # type: ignore[no-untyped-call]
 
     def _checkReuse(self) -> None:
@@ -368,6 +402,31 @@ class ServerOptions(LegibleOptions):
             self.checkEndpoint(description)
         if self["status"] is not None:
             _checked(self["status"])
+
+    def names(self) -> list[str]:
+        """Return the names of all options."""
+        return [long.rstrip("=") for long in self.longOpt]
+
+    def missing(self, name: str) -> str:
+        """Return why there is no option of this name here, and what to write; "" for any word."""
+        found = self.instead.get(name) or INSTEAD.get(name)
+        if found is not None:
+            row = PROTOCOLS.get(self.protocolName)
+            return found.format(title=self.protocolName if row is None else row.title)
+        others = [one for one in PROTOCOLS if name in part(one, "service", "Options")().names()]
+        return f"it is an option of {', '.join(others)}" if others else ""
+
+    def exposures(self) -> list[str]:
+        """Return a warning for each endpoint that other machines reach without encryption."""
+        return [why for why in map(exposure, self.endpointStrings()) if why is not None]
+
+    @classmethod
+    def located(cls, key: str, value: str, directory: str) -> str:
+        """Return an option's value with relative paths in it made those of ``directory``.
+
+        A subclass does so for options of its own that name files.
+        """
+        return located(value, directory) if key in ("endpoint", "websocket") else value
 
     def passwordWarning(self) -> str | None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
@@ -77,6 +77,9 @@ class Options(AuthenticationOptions):
     LIMITS = LIMITS
     serverFactory = StockServerFactory
     serverClass = UmqServer
+    instead: ClassVar[Mapping[str, str]] = {
+        "websocket": "UMQ is on WebSocket alone: write endpoint"
+    }
 
     optFlags: ClassVar[list[list[Any]]] = [
         ["no-hub", None, "No hub of topics: subscribe and publish are methods like others."],

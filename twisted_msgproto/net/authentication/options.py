@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
@@ -24,6 +25,8 @@ from .password_file import read_users
 
 log = Logger(namespace="twisted_msgproto.net.authentication")
 
+FILE_SCHEMES: Final = ("file", "passwords")
+
 SCHEMES_WITHOUT_SECRETS: Final = frozenset(
     {"file", "passwords", "unix", "anonymous", "pam", "sshkey"}
 )
@@ -40,7 +43,7 @@ def _look_for_file(description: str) -> str | None:
     Raises ConfigurationError if it cannot be read or has no user: everybody would be refused.
     """
     scheme, _, path = description.partition(":")
-    if scheme not in ("file", "passwords"):
+    if scheme not in FILE_SCHEMES:
         return None
     if not read_users(path):
         raise ConfigurationError(
@@ -75,6 +78,14 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
             )
         super().opt_auth(description)  # type: ignore[no-untyped-call]
         self["auth"].append(description)
+
+    @classmethod
+    def located(cls, key: str, value: str, directory: str) -> str:
+        """Return it as a server's options do; a password file is one of its files."""
+        scheme, colon, path = value.partition(":")
+        if key == "auth" and colon and scheme in FILE_SCHEMES:
+            return f"{scheme}:{os.path.join(directory, path)}"
+        return super().located(key, value, directory)
 
     def reread(self) -> Iterator[Change]:
         """Check that the password files can be read; every login reads its file again."""

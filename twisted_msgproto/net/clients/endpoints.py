@@ -19,6 +19,7 @@ from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IReactorCore,
     IStreamClientEndpoint,
+    IStreamClientEndpointStringParserWithReactor,
 )
 from twisted.internet.ssl import (
     Certificate,
@@ -33,6 +34,7 @@ from zope.interface import implementer
 from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
+from ..endpoint_strings import CLIENTS, check_parts, file_trouble
 from ..wires import origins
 from .shapes import ConnectOptions
 
@@ -66,11 +68,12 @@ def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamCl
             return plain
         return wrapClientTLS(tls_options(options, host), plain)
     try:
+        check_parts(options.endpoint, CLIENTS, IStreamClientEndpointStringParserWithReactor)
         endpoint: IStreamClientEndpoint = clientFromString(reactor, options.endpoint)
     except Exception as error:
         meant = f"; write tcp:{options.endpoint}" if ADDRESS.fullmatch(options.endpoint) else ""
         raise ConfigurationError(
-            f"not an endpoint: {options.endpoint!r} ({error});"
+            f"not an endpoint: {options.endpoint!r} ({file_trouble(error)});"
             f" tcp:HOST:PORT, tls:HOST:PORT or unix:PATH is expected{meant}"
         ) from None
     return endpoint
