@@ -143,6 +143,31 @@ def test_expire_says_which_offsets_go(landed: Landed, capsys: pytest.CaptureFixt
     ]
 
 
+@pytest.mark.parametrize("words", [["--keep", "1d"], ["--before", "2023-11-18"]])
+def test_days_of_a_machine_without_a_clock_stay_unless_told__RD_31(
+    landed: Landed, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day in (-19_675, -19_674):  # 1970-01-02, and the next one
+        landed.gateway.put(3, day=day)
+        land(landed.table, landed.gateway)
+    for dry_run in (["--dry-run"], []):
+        assert landed.msgproto("expire", *words, *dry_run) == 0
+        *_, stays, went = capsys.readouterr().out.splitlines()
+        assert stays == (
+            "2 days before 2000-01-01 stay: the clock was not set when their rows came"
+            " (--before 2000-01-01 takes them out): 1970-01-02, 1970-01-03"
+        )
+        assert "2 days before 20" in went and ": 21 rows in 4 files" in went
+    assert landed.msgproto("expire", *words, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["rows"], facts["without_clock"]) == (0, ["1970-01-02", "1970-01-03"])
+    assert landed.msgproto("expire", "--before", "1970-01-03") == 0
+    assert "took out 1 days before 1970-01-03: 3 rows" in capsys.readouterr().out
+    assert landed.msgproto("expire", "--before", "2000-01-01") == 0
+    assert "took out 1 days before 2000-01-01: 3 rows" in capsys.readouterr().out
+    assert landed.msgproto("verify") == 0
+
+
 def test_expire_keeps_days(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
     assert landed.msgproto("expire", "--keep", "30d", "--json") == 0
     facts = json.loads(capsys.readouterr().out)

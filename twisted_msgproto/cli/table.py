@@ -266,11 +266,15 @@ def _vacuum(arguments: SimpleNamespace) -> int:
 
 @action("expire", "take old days out of the table")
 @dry_run
-@option("--before", metavar="DAY", help="the first day which stays: 2026-01-31")
+@option(
+    "--before",
+    metavar="DAY",
+    help="the first day which stays: 2026-01-31; days before 2000 go only by a --before of then",
+)
 @option("--keep", metavar="AGE", help="how many days stay: 30d")
 def _expire(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
-    from twisted_msgproto.table.retention import expire
+    from twisted_msgproto.table.retention import CLOCK_DAY, expire
 
     if (arguments.before is None) == (arguments.keep is None):
         raise click.UsageError("it needs one of --before DAY and --keep AGE")
@@ -283,6 +287,12 @@ def _expire(arguments: SimpleNamespace) -> int:
     for gateway, ranges in sorted(done.gateways.items()):
         for lo, hi in ranges:
             print(f"gateway {gateway}: offsets {lo} to {hi} ({hi - lo} rows)")
+    if done.without_clock:
+        print(
+            f"{len(done.without_clock)} days before {CLOCK_DAY} stay: the clock was not set when"
+            " their rows came (--before 2000-01-01 takes them out): "
+            + ", ".join(done.without_clock)
+        )
     would = "would take out" if arguments.dry_run else "took out"
     print(f"{would} {len(done.days)} days before {before}: {done.rows} rows in {done.files} files")
     return 0

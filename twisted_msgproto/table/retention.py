@@ -182,6 +182,9 @@ def _remove(storage: Storage, path: str) -> None:
 DAY = "day"
 ATTEMPTS_MAX = 20
 
+CLOCK_DAY = date(2000, 1, 1)
+"""Rows of earlier days came to a machine whose clock was not set yet, and may be of yesterday."""
+
 
 @dataclass(slots=True)
 class Expired:
@@ -191,6 +194,7 @@ class Expired:
     bytes: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
     version: int | None = None
+    without_clock: list[str] = field(default_factory=list)  # days before CLOCK_DAY that stay
 
     @property
     def rows(self) -> int:
@@ -199,6 +203,8 @@ class Expired:
 
 def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
     """Remove the days before ``before`` from ``table``, in one version.
+
+    Days before ``CLOCK_DAY`` stay, unless ``before`` is that day or an earlier one.
 
     The version notes the removed offsets, so that ``verify`` does not miss them.  The files stay on
     the disk until vacuum removes them.
@@ -211,8 +217,12 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
             f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
         )
     for _ in range(ATTEMPTS_MAX):
-        files = days_before(table, before)
+        found = days_before(table, before)
+        files = [file for day, file in found if day >= CLOCK_DAY or before <= CLOCK_DAY]
         expired = _expired(table, files, before)
+        expired.without_clock = sorted(
+            {day.isoformat() for day, _ in found if day < CLOCK_DAY < before}
+        )
         if not files or dry_run:
             return expired
         notes = gaps.notes(gaps.EXPIRED_PREFIX, expired.gateways, table.transactions)
@@ -232,7 +242,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
     raise TableError(f"{ATTEMPTS_MAX} other writers came first to the old days of {table.location}")
 
 
-def days_before(table: Table, before: date) -> list[DataFile]:
+def days_before(table: Table, before: date) -> list[tuple[date, DataFile]]:
     found = []
     for file in table.files():
         try:
@@ -240,7 +250,7 @@ def days_before(table: Table, before: date) -> list[DataFile]:
         except ValueError:
             continue  # no day is no old day
         if day < before:
-            found.append(file)
+            found.append((day, file))
     return found
 
 

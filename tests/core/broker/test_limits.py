@@ -190,6 +190,16 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
     assert DeadLettered(ORDERS, [0, 1], "age") in one.take_events()
 
 
+@pytest.mark.parametrize("now", [1_700_000_000, 1000], ids=["clock is set", "not yet"])
+def test_letters_of_a_time_without_a_clock_are_as_old_as_this_start__RD_31(now: int) -> None:
+    one = broker(queue_age=60)
+    one.restore(ORDERS, [0, 1], [400] * 2, [40, 990], now)
+    one.advance(now + 5)
+    assert waiting(one) == ([0, 1] if now > 1000 else [1])
+    one.advance(now + 60)
+    assert waiting(one) == []
+
+
 def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> None:
     one = broker(queue_age=60)
     one.publish(ORDERS, letters([0], arrived=NOW), NOW)

@@ -52,6 +52,9 @@ senders make it again by sending to it.
 SEARCH_SECONDS: Final = 1.0
 """After a search for an unused queue in vain, the next one is not made before this time."""
 
+CLOCK_SECOND: Final = 946_684_800
+"""The year 2000: clocks that are set know no earlier time."""
+
 AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
 
@@ -208,6 +211,9 @@ class QueueStore:
         if queue is None:
             queue = self._new(name, now, kept)
         queue.kept = queue.kept or kept
+        if self._age and now >= CLOCK_SECOND:
+            # A clock that was not set yet said nothing about their age.
+            arrived = [second if second >= CLOCK_SECOND else int(now) for second in arrived]
         queue.waiting.extend(places, weights, arrived)
         queue.nbytes += sum(weights)
         if tries is not None:
