@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from select import select
+from socket import create_server
 from typing import Any
 
 import pytest
 import zmq
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
 from tests.mtl.plain import REJECT, Flow, Plain, dealer_from, let_in
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, Profile, QueueProfile
+from twisted_msgproto.mtl import (
+    MtlClient,
+    MtlClientFactory,
+    MtlServer,
+    MtlServerFactory,
+    Profile,
+    QueueProfile,
+)
 from twisted_msgproto.mtl.wire import data, fields
 
 
@@ -315,6 +324,44 @@ def lease(client: Plain) -> tuple[str, str]:
 def woken(connection: Any) -> bool:
     """The reactor would read this socket now, if it may."""
     return bool(select([connection.fd], [], [], 0)[0])
+
+
+class TwistedsEndpoints(MtlCase):
+    """Endpoints of Twisted's take the factories of the other protocols."""
+
+    @run
+    async def test_no_endpoint_serves_an_mtl_factory_and_says_what_does__RD_26(self) -> None:
+        for description in ("tcp:0:interface=127.0.0.1", f"unix:{self.mktemp()}"):
+            endpoint = serverFromString(reactor, description)
+            error = await self.assertFailure(
+                endpoint.listen(MtlServerFactory(HeldSink())), ConfigurationError
+            )
+            self.assertIn("mtl.serve('tcp://HOST:PORT', …)", str(error))
+
+    @run
+    async def test_no_endpoint_connects_an_mtl_factory_and_says_what_does__RD_26(self) -> None:
+        with create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            for description in (
+                f"tcp:127.0.0.1:{port}",
+                f"tcp:localhost:{port}",
+                f"tls:localhost:{port}",
+                f"unix:{self.mktemp()}",
+            ):
+                endpoint = clientFromString(reactor, description)
+                factory: Any = MtlClientFactory()
+                error = await self.assertFailure(endpoint.connect(factory), ConfigurationError)
+                self.assertIn("mtl.connect('tcp://HOST:PORT', …)", str(error))
+
+    @run
+    async def test_what_the_errors_advise_works__RD_26(self) -> None:
+        factory = MtlServerFactory(HeldSink())
+        [address, _] = factory.listen([LOOPBACK], LOOPBACK)
+        self.addCleanup(factory.drain)
+        made = MtlClientFactory("host", "ingest", clock=reactor)
+        client = await made.enter(made.buildClient(address))
+        self.addCleanup(client.close)
+        await (await client.writer(["a"])).send("a", b"x")
 
 
 class Peers(MtlCase):

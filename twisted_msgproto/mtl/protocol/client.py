@@ -463,6 +463,13 @@ class MtlClientFactory(SessionFactory):
         self.curve = curve
         self.makeSockets = sockets
 
+    def doStart(self) -> None:
+        """Raise ConfigurationError: an endpoint of Twisted's has no ZeroMQ."""
+        raise ConfigurationError(
+            "MTL is on ZeroMQ, which endpoints of Twisted's do not speak: use"
+            " mtl.connect('tcp://HOST:PORT', …), or this factory's buildClient('tcp://HOST:PORT')"
+        )
+
     def buildClient(self, endpoint: str) -> MtlClient:
         """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
         return self.protocol(endpoint, factory=self)

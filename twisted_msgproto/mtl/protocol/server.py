@@ -281,6 +281,13 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
+    def doStart(self) -> None:
+        """Raise ConfigurationError: an endpoint of Twisted's has no ZeroMQ."""
+        raise ConfigurationError(
+            "MTL is on ZeroMQ, which endpoints of Twisted's do not speak: use"
+            " mtl.serve('tcp://HOST:PORT', …), or this factory's listen(['tcp://HOST:PORT'])"
+        )
+
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
         """Bind the sockets; where they listen, with the ports that were chosen, control first.
 
