@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import socket
 import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -31,7 +33,7 @@ from tests.mtl.broker import (
     data_peer,
     write,
 )
-from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
+from tests.mtl.cases import IMPATIENT, LOOPBACK, HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl import machine, zeromq
@@ -41,6 +43,23 @@ from twisted_msgproto.mtl.zeromq import connections
 from twisted_msgproto.net import peers
 
 LEASE = {"resources": ["a"], "confirm": "full"}
+
+SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
+
+STRANGERS: dict[str, bytes | None] = {
+    "ZMTP 1.0": b"\x01\0",
+    "ZMTP 1.0 with an identity": b"\x05\0abcd\x02\0x",
+    "ZMTP 1.0 of a ZeroMQ 3": SIGNATURE + b"\0\x05",
+    "ZMTP 2.0": SIGNATURE + b"\x01\x05\0\0",
+    "ZMTP 2.0 with an identity": SIGNATURE + b"\x01\x05\0\x05hello",
+    "rubbish": b"ABCDEFGH" * 10,
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(500),
+    "nothing, and then closed": None,
+    "nothing": b"",
+    "half a greeting": SIGNATURE + b"\x03",
+}
+"""What comes that is no ZMTP 3; who closes at once only looks whether somebody listens."""
 
 
 def reasons(broker: Broker) -> list[str]:
@@ -279,6 +298,39 @@ class Real(MtlCase):
             stays = row.destination == "stays"
             self.assertEqual(host, "test-env" if stays else f"round-{row.body.decode()}")
         self.assertEqual(factory.counters["sessions_total"], ROUNDS * EACH + 1)
+        self.assertEqual(factory.counters["fault:hand-shake"], 0)  # all of them had one
+
+    @run
+    async def test_who_does_not_shake_hands_is_told_and_counted__RD_31(self) -> None:
+        """MT-31: on each socket, beside clients that are served; who only looks is no fault."""
+        for beside in (LOOPBACK, None):
+            factory, prepare = self.keyed(limits={"handshake": 0.2}, data=beside)
+            ports = {int(address.rpartition(":")[2]) for address in factory.addresses}
+            counters = factory.counters
+            expected = 0
+
+            def told(counters: Any, expected: int) -> bool:
+                return counters["fault:hand-shake"] >= expected
+
+            def come(port: int, greeting: bytes | None) -> None:
+                with socket.create_connection(("127.0.0.1", port), 20) as peer:
+                    if greeting is None:
+                        return
+                    peer.sendall(greeting)
+                    with contextlib.suppress(ConnectionError):
+                        while peer.recv(1000):
+                            pass
+
+            with capturedLogs() as lines, Plain(factory.addresses[0], prepare=prepare) as client:
+                for port, (name, greeting) in itertools.product(ports, STRANGERS.items()):
+                    await deferToThread(client.open)
+                    await deferToThread(come, port, greeting)
+                    expected += greeting is not None
+                    await until(partial(told, counters, expected))
+                    self.assertEqual(counters["fault:hand-shake"], expected, name)
+            texts = [formatEvent(line) for line in lines if line.get("reason") == "hand-shake"]
+            for text in (connections.OTHER_PROTOCOL, connections.TOO_SLOW):
+                self.assertTrue(any(text in line for line in texts), texts)
 
     @run
     async def test_what_was_sent_before_the_end_is_stored(self) -> None:

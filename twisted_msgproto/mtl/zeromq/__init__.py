@@ -118,11 +118,17 @@ def zap_reply(
     return [*head, b"400", b"not authorized", b"", b""]
 
 
+def who_asks(parts: Sequence[bytes]) -> str:
+    """Return the address that a ZAP request is about; "" on ipc."""
+    address = parts[5].decode("utf-8", "replace") if len(parts) > 5 else ""
+    return "" if address.startswith("localhost:") else address
+
+
 def who_is_refused(parts: Sequence[bytes]) -> tuple[str, str]:
     """Return the address that a refused ZAP request is about, and what is wrong with it."""
     from zmq.utils import z85
 
-    address = parts[5].decode("utf-8", "replace") if len(parts) > 5 else ""
+    address = who_asks(parts)
     if len(parts) == 9 and parts[7] == b"CURVE" and len(parts[8]) == 32:
         key = z85.encode(parts[8]).decode()
         return address, f"its CURVE key {key} is not in the file of --curve-authorized"

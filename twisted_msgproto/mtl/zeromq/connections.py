@@ -13,6 +13,7 @@ A connection above a limit is shut down at its descriptor, and its peer connects
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -133,6 +134,8 @@ def metadata(serial: int) -> bytes:
 
 class Connections:
     def __init__(self) -> None:
+        # Called with its descriptor when a first message of a connection that stands was read.
+        self.heard: Callable[[int], None] = lambda descriptor: None
         self._given = 0
         self._closed: dict[int, int] = {}  # descriptor → the last serial given when it was closed
         self._standing: dict[int, dict[int, Callable[[int], None]]] = {}
@@ -150,6 +153,7 @@ class Connections:
         if serial <= self._closed.get(descriptor, 0):
             return False
         self._standing.setdefault(descriptor, {})[serial] = ended
+        self.heard(descriptor)
         return True
 
     def disconnected(self, descriptor: int) -> None:
@@ -162,9 +166,65 @@ class Connections:
 # ── Admission ─────────────────────────────────────────────────────────────────────────────────────
 
 
-EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+EVENTS: Final = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 EVENT: Final = struct.Struct("=Hi")
+
+LEFT: Final = ""
+TOO_SLOW: Final = "its hand-shake took longer than the limit handshake allows"
+OTHER_PROTOCOL: Final = (
+    "it does not speak ZMTP 3: it is a ZeroMQ before version 4, or no ZeroMQ at all"
+)
+
+
+class Strangers:
+    """Connections of which no message was read yet: how many of them ended without a hand-shake.
+
+    libzmq ends a connection of ZMTP 1 or 2, or of another protocol, without an event of its own, as
+    it tells every end.  Nor does it say which connection its ZAP request is about: only the address
+    is known.  So the ends of an address without a reason are told as soon as they are more than
+    were asked about.
+    """
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        self._tell = tell
+        self._standing: dict[int, str] = {}  # descriptor → address
+        self._open: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()  # without a reason
+        self._asked: Counter[str] = Counter()
+
+    def accepted(self, descriptor: int, address: str) -> None:
+        self._standing[descriptor] = address
+        self._open[address] += 1
+
+    def asked(self, address: str) -> None:
+        """Note that libzmq asks by ZAP about one of this address."""
+        if self._open[address]:
+            self._asked[address] += 1
+
+    def heard(self, descriptor: int) -> None:
+        self._gone(descriptor, self._asked, -1)
+
+    def ended(self, descriptor: int, reason: str | None) -> None:
+        """It has ended, for a reason that was told or need not be; None: libzmq says none."""
+        self._gone(descriptor, self._ended, 1 if reason is None else 0)
+
+    def _gone(self, descriptor: int, counter: Counter[str], change: int) -> None:
+        address = self._standing.pop(descriptor, None)
+        if address is None:
+            return
+        self._open[address] -= 1
+        counter[address] += change
+        while self._ended[address] > self._asked[address]:
+            self._ended[address] -= 1
+            self._tell(address, OTHER_PROTOCOL)
+        if not self._open[address]:
+            del self._open[address], self._ended[address], self._asked[address]
 
 
 class ConnectionAdmission:
@@ -199,44 +259,51 @@ class ConnectionAdmission:
         self._turned_away = turned_away
         self._addresses: Counter[str] = Counter()
         self._listeners: dict[int, object] = {}  # by descriptor
+        self._failing: dict[object, str] = {}  # by listener: why its next connection ends
+        self.strangers = Strangers(self._tell)
 
-    def failures(self, messages: list[list[bytes]], curve: bool) -> list[list[bytes]]:
-        """Tell of hand-shakes that have failed; return the events that are about descriptors.
-
-        libzmq tells of the descriptor right after the failure.
-        """
-        rest: list[list[bytes]] = []
-        text = ""
-        for message in messages:
-            kind, value = EVENT.unpack(message[0])
-            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                text = failed_hand_shake(value, curve)
-                continue
-            if text and kind == zmq.EVENT_DISCONNECTED:
-                self.refused(self.connections.get(value, ""), text)
-                text = ""
-            rest.append(message)
-        return rest
-
-    def happened(self, messages: list[list[bytes]], listener: object = None) -> None:
+    def happened(
+        self, messages: list[list[bytes]], listener: object = None, *, curve: bool = False
+    ) -> list[list[bytes]]:
         """Follow everything that libzmq has to say now of the connections of one ``listener``.
 
         Listeners are asked one after the other.  So the end of a connection may be told after
-        another listener has accepted one at the same descriptor; that one stays.
+        another listener has accepted one at the same descriptor; that one stays.  Tell of
+        hand-shakes that have failed, and return the events that are about descriptors: libzmq tells
+        of the descriptor right after the failure.
         """
+        rest: list[list[bytes]] = []
         new: dict[int, str] = {}
-        for event, where in messages:
-            kind, descriptor = EVENT.unpack(event)
-            new.pop(descriptor, None)
+        for message in messages:
+            kind, descriptor = EVENT.unpack(message[0])
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self._failing[listener] = failed_hand_shake(descriptor, curve)
+                continue
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                # Who only looks whether somebody listens is no fault.
+                self._failing[listener] = TOO_SLOW if descriptor == errno.EAGAIN else LEFT
+                continue
+            rest.append(message)
+            reason = self._failing.pop(listener, None)
+            if new.pop(descriptor, None) is not None:
+                # Nobody can say any more whose it was, and libzmq has not asked about it.
+                self._tell("", OTHER_PROTOCOL if reason is None else reason)
             if self._listeners.get(descriptor) is listener:
-                self._forget(descriptor)
+                self._tell(self.connections.get(descriptor, ""), reason or LEFT)
+                self._forget(descriptor, reason)
             if kind == zmq.EVENT_ACCEPTED:
-                new[descriptor] = where.decode()
+                new[descriptor] = message[1].decode()
         for descriptor, endpoint in new.items():
             self._accepted(descriptor, endpoint, listener)
+        return rest
 
-    def _forget(self, descriptor: int) -> None:
+    def _tell(self, address: str, text: str) -> None:
+        if text != LEFT:
+            self.refused(address, text)
+
+    def _forget(self, descriptor: int, reason: str | None = LEFT) -> None:
         self._listeners.pop(descriptor, None)
+        self.strangers.ended(descriptor, reason)
         address = self.connections.pop(descriptor, "")
         if address:
             self._addresses[address] -= 1
@@ -244,25 +311,26 @@ class ConnectionAdmission:
                 del self._addresses[address]
 
     def _accepted(self, descriptor: int, endpoint: str, listener: object) -> None:
+        address = ""
         try:
             with standing(descriptor, endpoint) as connection:
-                if connection is None:
-                    return
-                self._forget(descriptor)  # the end of its former owner is told later
-                address = address_of(connection)
-                if len(self.connections) >= self._limit * CROWDED:
-                    self._make_room(address)
-                limit = self._exceeded(address)
-                if limit:
-                    connection.shutdown(socket.SHUT_RDWR)
-                    self._turned_away(limit)
-                    return
+                if connection is not None:
+                    self._forget(descriptor)  # the end of its former owner is told later
+                    address = address_of(connection)
+                    if len(self.connections) >= self._limit * CROWDED:
+                        self._make_room(address)
+                    limit = self._exceeded(address)
+                    if limit:
+                        connection.shutdown(socket.SHUT_RDWR)
+                        self._turned_away(limit)
+                        return
+                    self.connections[descriptor] = address
+                    if address:
+                        self._addresses[address] += 1
         except OSError:
-            return  # it has gone already
-        self.connections[descriptor] = address
-        self._listeners[descriptor] = listener
-        if address:
-            self._addresses[address] += 1
+            pass  # it has gone already, and its end is told later
+        if self._listeners.setdefault(descriptor, listener) is listener:
+            self.strangers.accepted(descriptor, address)
 
     def _make_room(self, address: str) -> None:
         silent = self._room(address, self.connections)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import zmq
 
-from . import ZAP_DOMAIN, Bounds, CurveClient, CurveServer, who_is_refused, zap_reply
+from . import ZAP_DOMAIN, Bounds, CurveClient, CurveServer, who_asks, who_is_refused, zap_reply
 from .bounded import Bounded, Routed, Routing
 from .connections import EVENT, EVENTS, ConnectionAdmission, Connections, metadata
 from .unfinished import EveryUnfinished, Unfinished
@@ -226,11 +226,10 @@ class Sockets:
         routers: list[Any] = []
 
         def happened(router: Any, messages: list[list[bytes]]) -> None:
-            told = admission.failures(messages, curve is not None)
+            told = admission.happened(messages, router, curve=curve is not None)
             for event, _ in told:
                 # Whoever had the descriptor, also if it was given to somebody else by now.
                 self.connections.disconnected(EVENT.unpack(event)[1])
-            admission.happened(told, router)
             router.unfinished.happened(told)
 
         def asked(messages: list[list[bytes]]) -> None:
@@ -239,6 +238,8 @@ class Sockets:
             # descriptor before is known to have ended.
             for monitor in monitors:
                 monitor.readAll()
+            for parts in messages:
+                admission.strangers.asked(who_asks(parts))
             # Who comes with an identity is ignored, and never told, while the ROUTER has it still;
             # it lets go of it when it has read on to the end of what its owner sent.  Read here,
             # libzmq's thread is asked to end that before it is told to let the newcomer in.
@@ -252,6 +253,7 @@ class Sockets:
                 if reply[4] != b"200":
                     admission.refused(*who_is_refused(parts))
 
+        self.connections.heard = admission.strangers.heard
         zap = self._admission(self._factory, asked, Bounds(1 << 16))
         zap.bind(ZAP_ADDRESS)
 
