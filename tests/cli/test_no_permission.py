@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.tools.processes import PROJECT, environment
+from tests.tools.processes import (
+    PATIENCE_SECONDS,
+    PROJECT,
+    Launched,
+    Launcher,
+    environment,
+    wait_gone,
+)
 
 # Also root has no rights then but those of the files' modes.
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
@@ -85,3 +96,62 @@ def test_a_user_who_is_not_there_is_refused_with_the_remedy(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "useradd --system nosuchuser" in done.stderr
     assert not (tmp_path / "here").exists()
+
+
+TWISTD = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
+SERVER = ["lumberjack", "--queue=queue", "-e", "unix:s:mode=600"]
+
+
+def serve(launch: Launcher, log: Path, words: list[str]) -> Launched:
+    """Start a server that logs to a file; it listens when this returns."""
+    server = launch.command([*words, *SERVER])
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not log.exists() or "lumberjack listening" not in log.read_text():
+        assert time.monotonic() < deadline, server.output
+        time.sleep(0.05)
+    return server
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
+    launch: Launcher, umask: int
+) -> None:
+    """Logs, PID files, tokens and passwords; systemd wants to show units."""
+    here, before = launch.directory, os.umask(umask)
+    try:
+        assert launch.run("init", "made").returncode == 0
+        assert launch.run("passwd", "users", "ada", stdin="s3cret\n").returncode == 0
+        daemon = launch.command([*TWISTD, "--pidfile=p", *SERVER])
+        assert daemon.wait() == 0  # it returns when its child serves
+        pid = int((here / "p").read_text())
+        assert stat.S_IMODE((here / "p").stat().st_mode) == 0o600
+        os.kill(pid, signal.SIGTERM)
+        assert wait_gone(pid)
+        front = serve(launch, here / "front.log", [*TWISTD, "-n", "--logfile=front.log"])
+        assert stat.S_IMODE((here / "twistd.pid").stat().st_mode) == 0o600
+        front.end()
+        words = [sys.executable, "-m", "twisted", "--log-file=twist.log"]
+        serve(launch, here / "twist.log", words).end()
+        flight = launch("flight", "--queue=queue", "--listen=grpc://127.0.0.1:0")
+        flight.line("flight listening")
+        flight.end()
+    finally:
+        os.umask(before)
+    modes = {
+        str(path.relative_to(here)): stat.S_IMODE(path.stat().st_mode)
+        for path in here.rglob("*")
+        if path.is_file()
+    }
+    assert {"twistd.log", "front.log", "twist.log", "users", "made/gateway.toml"} <= modes.keys()
+    units = {name: mode for name, mode in modes.items() if name.endswith(".service")}
+    assert set(units.values()) == {0o644}
+    others = modes.items() - units.items()
+    assert {name: oct(mode) for name, mode in others if mode & 0o137} == {}
+
+
+def test_a_log_that_is_there_keeps_its_mode__RD_45(launch: Launcher) -> None:
+    log = launch.directory / "l"
+    log.write_text("before\n")
+    log.chmod(0o640)
+    serve(launch, log, [*TWISTD, "-n", "--pidfile=", "--logfile=l"]).end()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o640

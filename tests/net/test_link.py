@@ -340,7 +340,7 @@ class Edges(LinkCase):
     def test_what_a_peer_did_is_told_with_its_bytes_and_what_they_look_like__NB_09(self) -> None:
         for fault, text in (
             (Fault("a", "it is 'odd'", b"\x00\xff"), "it is 'odd' (starts with 00 ff)"),
-            (Fault("a", "it\x1b"), "it\\x1b (starts with nothing)"),
+            (Fault("a", "it\x1b"), "it\\x1b"),
             (
                 Fault("a", "odd", b"\x16\x03\x01"),
                 f"odd: {SPEAKS_TLS} (starts with 16 03 01)",
@@ -441,7 +441,7 @@ class Edges(LinkCase):
         self.assertTrue(transport.aborted)
         self.assertEqual(
             [line.partition(": ")[2] for line in self.logged],
-            ["closed: no TLS hand-shake in time (starts with nothing)"],
+            ["closed: no TLS hand-shake in time"],
         )
         self.lose()
         self.assertEqual(str(server.ending), "no TLS hand-shake in time")

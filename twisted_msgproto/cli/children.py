@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from twisted_msgproto.core.logs import private
+
 END_SECONDS = 20.0
 """A child may need this long for its last work after SIGTERM; then it is killed."""
 
@@ -34,7 +36,7 @@ class Child:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [package_root, os.environ.get("PYTHONPATH")])
         )
-        with log.open("wb") as output:
+        with open(log, "wb", opener=private) as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "twisted_msgproto", *words],
                 stdin=subprocess.DEVNULL,

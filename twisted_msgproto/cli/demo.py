@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
+from twisted_msgproto.core.logs import private
 from twisted_msgproto.gateway import toml_value
 from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
@@ -223,7 +224,8 @@ class Demo:
         when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
-        self.file.write_text(gateway_file(self.queue, self.protocols.values()))
+        with open(self.file, "w", opener=private) as file:
+            file.write(gateway_file(self.queue, self.protocols.values()))
         say = self.progress.say
         try:
             with Children(self.logs) as children:

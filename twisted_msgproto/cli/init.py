@@ -14,6 +14,7 @@ import pwd
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +40,9 @@ STOP_SECONDS = 15
 
 WATCHDOG_SECONDS = 60
 """systemd ends and starts again a gateway whose reactor has stood still for this long."""
+
+FILE_MODE, UNIT_MODE = 0o640, 0o644
+"""A gateway.toml may hold passwords; systemd warns of a unit that nobody can read."""
 
 INSTANCES_MAX = 64
 """Each instance needs a processor's time and 100 MiB of memory; more are none of one machine."""
@@ -176,7 +180,7 @@ def run(arguments: SimpleNamespace) -> int:
         ),
         BRIDGE_UNIT: bridge_unit(directory, user, queue, table, units),
     }
-    write(directory, files)
+    given = write(directory, files, user)
     print(f"{directory}: {', '.join(files)}")
     print()
     steps = next_steps if count is None else steps_of_instances
@@ -184,6 +188,8 @@ def run(arguments: SimpleNamespace) -> int:
         print(line)
     for line in systemd_steps(directory, units):
         print(line)
+    if not given:
+        print(f"  sudo chown {user} {shlex.quote(str(directory / CONFIGURATION))}")
     return 0
 
 
@@ -217,8 +223,12 @@ def refusal(name: str) -> str | None:
     return why
 
 
-def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write ``files``; ConfigurationError, and nothing is written, if one is there."""
+def write(directory: Path, files: Mapping[str, str], user: str) -> bool:
+    """Write ``files``; ConfigurationError, and nothing is written, if one is there.
+
+    Whatever the umask, only the owner writes them, and ``user``'s group alone reads what may hold
+    secrets; False if this process may not give them to it.
+    """
     present = [name for name in files if (directory / name).exists()]
     if present:
         raise ConfigurationError(
@@ -226,8 +236,21 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
             " directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
+    group, given = None, True
+    with suppress(KeyError):  # a number
+        group = pwd.getpwnam(user).pw_gid
     for name, text in files.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        mode = UNIT_MODE if name.endswith(".service") else FILE_MODE
+        made = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(made, "w", encoding="utf-8") as file:
+            if group is not None:
+                try:
+                    os.fchown(made, -1, group)
+                except PermissionError:
+                    given = False
+            os.fchmod(made, mode)
+            file.write(text)
+    return given
 
 
 def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -> str:

@@ -21,6 +21,9 @@ from typing import Any, Final
 
 FIXED: Final = ("time", "level", "source", "text")
 
+PRIVATE: Final = 0o600
+"""The mode of a new file that strangers do not read: a log has names of clients and files."""
+
 FIELD_MAX: Final = 1000
 """A field's text is cut after this many characters; ``text`` itself is not cut."""
 
@@ -38,6 +41,11 @@ def json_line(
         if value is not None and name not in line:
             line[name] = _plain(value)
     return json.dumps(line)  # in ASCII: Unicode has more ends of a line than one
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that is its owner's alone if it is new: ``open(…, opener=private)``."""
+    return os.open(path, flags, PRIVATE)
 
 
 def _plain(value: Any) -> Any:

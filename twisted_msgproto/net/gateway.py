@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -21,6 +22,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from ..core.logs import PRIVATE
 from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker
@@ -103,6 +105,7 @@ class Gateway(MultiService):
         self.budget = ByteBudget()
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
+        self._pidfile: str | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
         self.namespaces = Namespaces(reactor, self.sinkOf)
@@ -209,6 +212,7 @@ class Gateway(MultiService):
 
     def logsFor(self, options: Any) -> None:
         self._observer = twistd_observer(options.parent, bool(options["json-log"]))
+        self._pidfile = (options.parent or {}).get("pidfile")
 
     def setServiceParent(self, parent: Any) -> None:
         """Join an application; ``twistd`` asks it how to log."""
@@ -252,6 +256,9 @@ class Gateway(MultiService):
         Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
         errors go to its log.  CannotStart with one line if that cannot be.
         """
+        if self._pidfile:
+            with suppress(OSError):  # whatever the umask: who writes it chooses whom we are to end
+                os.chmod(self._pidfile, PRIVATE)
         if self._unopened is not None:
             directory, sink = self._unopened
             try:

@@ -560,10 +560,10 @@ class Link:
         self.factory.writeOf(
             self.log,
             self.address,
-            f"{{peer}}: {end}: {{text}} (starts with {{nbytes}})",
+            f"{{peer}}: {end}: {{text}}{{began}}",
             peer=self.peer,
             text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.nbytes) else ""),
-            nbytes=fault.nbytes.hex(" ") or "nothing",
+            began=f" (starts with {fault.nbytes.hex(' ')})" if fault.nbytes else "",
             reason=fault.reason,
         )
 

@@ -7,7 +7,9 @@ here: they stay exact whatever is written.
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import sys
 import time
 from collections import Counter, OrderedDict
@@ -31,7 +33,7 @@ from zope.interface import implementer
 
 from .. import registry
 from ..core.errors import shown
-from ..core.logs import LogOutput, json_line, missing_line
+from ..core.logs import PRIVATE, LogOutput, json_line, missing_line
 from ..core.reasons import ended_because
 from .peers import network_of
 
@@ -304,6 +306,7 @@ def twist_log(parent: Any, json: bool) -> None:
         given = parent.get("fileLogObserverFactory")  # by its --log-format
 
         def observer(file: Any) -> Any:
+            _keep_private(file)
             plain = file is None or file.isatty()
             usual = textFileLogObserver if plain else jsonFileLogObserver
             return _observer(file, json, given or usual)
@@ -331,6 +334,13 @@ def _observer(file: Any, json: bool, text: Callable[[Any], Any]) -> Any:
         with suppress(OSError, ValueError):  # a stream of a test, without a descriptor
             file = _unblocked(file.fileno(), JsonLog if json else text)
     return JsonLog(file) if json else text(file)
+
+
+def _keep_private(file: Any) -> None:
+    with suppress(AttributeError, OSError, ValueError):
+        state = os.fstat(file.fileno())
+        if stat.S_ISREG(state.st_mode) and not state.st_size:  # made just now
+            os.fchmod(file.fileno(), PRIVATE)
 
 
 def _unblocked(descriptor: int, observer: Callable[[Any], Any]) -> LogOutput:
@@ -363,7 +373,9 @@ def twistd_file(options: Mapping[str, Any]) -> Any:
     path = options.get("logfile")
     if path == "-" or (options.get("nodaemon") and not path):
         return sys.stdout
-    file = LogFile.fromFullPath(path or DEFAULT_FILE)
+    path = path or DEFAULT_FILE
+    # One that exists keeps its mode: an operator may have given it to a group.
+    file = LogFile.fromFullPath(path, defaultMode=None if os.path.exists(path) else PRIVATE)
     if not signal.getsignal(signal.SIGUSR1):
         from twisted.internet import reactor
 
