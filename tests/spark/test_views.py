@@ -10,6 +10,7 @@ import pytest
 
 from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.table.columns import NOT_JSON, NOT_OBJECT, NOT_TEXT, TOO_DEEP
 
 pytest.importorskip("pyspark")
 
@@ -47,15 +48,15 @@ def column(frame: Any, *names: str) -> list[Any]:
 
 ERRORS = [
     None,
-    views.NOT_FITTING,
-    views.NOT_JSON,
-    views.NOT_OBJECT,
-    views.NOT_TEXT,
+    'status: "many" is not of type int',
+    NOT_JSON,
+    NOT_OBJECT,
+    NOT_TEXT,
     None,
-    views.NOT_OBJECT,
-    views.NOT_OBJECT,
-    views.NOT_JSON,
-    views.NOT_JSON,
+    NOT_OBJECT,
+    NOT_OBJECT,
+    NOT_JSON,
+    NOT_JSON,
     None,
 ]
 
@@ -77,7 +78,7 @@ def test_a_schema_is_inferred_from_the_objects_among_the_bodies(bodies: Any) -> 
     assert column(seen, "json.user.id")[0] == 7
     assert column(seen, "json.status")[:2] == ["200", "many"]
     assert [error for error in column(seen, "json_error") if error] == [
-        error for error in ERRORS if error and error != views.NOT_FITTING
+        error for error in ERRORS if error and "status" not in error
     ]
 
 
@@ -88,13 +89,84 @@ def test_a_member_with_a_columns_name_is_refused_in_one_line(bodies: Any) -> Non
 
 def test_json_as_variant_takes_any_shape(bodies: Any) -> None:
     seen = views.variant_column(bodies)
-    expected = [
-        None if error in (views.NOT_OBJECT, views.NOT_FITTING) else error for error in ERRORS
-    ]
-    assert column(seen, "json_error") == expected
+    other = {NOT_OBJECT: None, NOT_JSON: views.NO_VARIANT, ERRORS[1]: None}
+    assert column(seen, "json_error") == [other.get(error, error) for error in ERRORS]
     taken = seen.selectExpr("offset", "variant_get(json, '$.user.id', 'bigint') AS id")
     assert column(taken, "id") == [7, *[None] * (len(BODIES) - 1)]
     assert column(seen.selectExpr("offset", "variant_get(json, '$[1]', 'int') v"), "v")[3] == 2
+
+
+NASTY: list[bytes] = [
+    b'{"n":1,"n":2}',
+    b'{"n":1} {"n":2}',
+    b'{"n":1},0] x',
+    b'{"n":1700000000.123456789}',
+    b'{"n":1e999999999}',
+    b'{"n":1e-999999999}',
+    b'{"n":%s}' % (b"9" * 5000),
+    b'{"n":NaN}',
+    b'{"n":"\\ud800"}',
+    b'{"n":%s}' % (b'{"a":' * 5000 + b"1" + b"}" * 5000),
+    b"[" * 100_000,
+    b'{"N":1,"n":3}',
+    b'{"%s":1}' % (b"k" * 60_000),
+    b'{"\\udc00":1}',
+    b'{"":{"":[]}}',
+    b'\xef\xbb\xbf{"n":1}',
+    b"Infinity",
+]
+
+
+def test_no_body_spoils_a_view_and_value_and_error_are_of_one_mind__RD_02(
+    spark: Any, tmp_path: Path
+) -> None:
+    queue = tmp_path / "nasty"
+    write(queue, messages(0, len(NASTY), body=NASTY))
+    frame = spark.read.format("msgproto").option("queue", str(queue)).load().cache()
+    unlike = NOT_JSON
+    texts = views.json_columns(frame, "n string")
+    assert column(texts, "n", "json_error") == [
+        ("2", None),
+        (None, unlike),
+        (None, unlike),
+        ("1700000000.123456789", None),
+        ("1e999999999", None),
+        ("1e-999999999", None),
+        ("9" * 5000, None),
+        ("NaN", None),
+        (None, 'n: "\\ud800" is not Unicode: half of a surrogate pair'),
+        (None, TOO_DEEP),
+        (None, TOO_DEEP),
+        ("3", None),
+        *[(None, None)] * 3,
+        (None, unlike),
+        (None, NOT_OBJECT),
+    ]
+    events = column(views.lumberjack_events(frame), "event", "event_error")
+    assert [error for _, error in events] == [
+        error
+        if number not in (8, 13)
+        else "the body has a text that is not Unicode: half of a surrogate pair"
+        for number, (_, error) in enumerate(column(texts, "n", "json_error"))
+    ]
+    assert events[3][0] == {"n": "1700000000.123456789"}
+    for event, error in events:
+        assert (event is None) != (error is None)
+    for value, error in column(
+        views.variant_column(frame).selectExpr("offset", "to_json(json)", "json_error"),
+        "`to_json(json)`",
+        "json_error",
+    ):
+        assert (value, error) in ((None, views.NO_VARIANT), (value, None))
+        assert error or value is not None
+    made = views.json_columns(frame, into="json")
+    assert "N" in made.schema["json"].dataType.names
+    assert made.where("json_error IS NULL").count() == 11
+
+
+def test_json_columns_refuse_a_type_that_json_has_not(bodies: Any) -> None:
+    with pytest.raises(ConfigurationError, match="no column of JSON is of type binary"):
+        views.json_columns(bodies, "level binary")
 
 
 def test_lumberjacks_two_kinds_of_events_have_one_shape(spark: Any, tmp_path: Path) -> None:
@@ -115,7 +187,7 @@ def test_lumberjacks_two_kinds_of_events_have_one_shape(spark: Any, tmp_path: Pa
         None,
         None,
     ]
-    assert column(seen, "event_error") == [None, None, views.NOT_OBJECT, views.NOT_JSON]
+    assert column(seen, "event_error") == [None, None, NOT_OBJECT, NOT_JSON]
     assert column(seen, "event.host") == ["a", "b", None, None]
 
 

@@ -11,21 +11,26 @@ not acknowledged, and such a message lands twice, at two offsets: see :func:`eff
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
+from ..table import columns
+from ..table.column_blocks import Blocks
+from ..table.columns import NOT_OBJECT, NOT_TEXT, Columns
+from .source import arrow_schema
 
-CORRUPT = "_msgproto_corrupt"
-"""Spark's JSON reader puts a text that does not fit here; it is never seen outside."""
+MADE = "_msgproto_made"
+"""A column in between, never seen outside."""
 
-NOT_TEXT = "the body is not UTF-8"
-NOT_JSON = "the body is not JSON"
-NOT_OBJECT = "the body is JSON, but not an object"
-NOT_FITTING = "the body does not fit the schema"
+NO_VARIANT = "the body is no JSON that a VARIANT can hold"
 
 CONTENT = ("protocol", "kind", "destination", "client_id", "fields", "body", "attachments")
 """The sender decides these columns.  A retry has them all again; its session, peer, time and (as
@@ -48,13 +53,14 @@ def json_columns(
     """Return ``messages`` with the members of their JSON bodies as columns.
 
     ``schema`` is a Spark schema or its DDL (``"level string, status int"``); without one it is
-    inferred by reading all bodies once (not for streams).  The members become columns of their own,
-    or with ``into`` one struct of that name.  Where a body is not a JSON object or does not fit,
-    its members are null, as far as they do not fit, and ``error`` says why; where all is well, or
-    there is no body (null), ``error`` is null.
+    inferred by reading all bodies twice (not for streams).  The members become columns of their
+    own, or with ``into`` one struct of that name.  Where a body is not a JSON object its members
+    are null, and one that does not fit its type is; then ``error`` says which, and why.  Where all
+    is well, or there is no body (null), ``error`` is null.  Of equal names in a body the last one
+    counts; numbers are read as they are written.  The types' rules are those of a typed table.
 
     Raises ConfigurationError when a member has the name of a column that is there already (use
-    ``into``), or a stream comes without a schema.
+    ``into``) or a type that JSON has no values of, or when a stream comes without a schema.
     """
     if schema is None:
         if messages.isStreaming:
@@ -68,29 +74,81 @@ def json_columns(
             f"the member {clash[0]} of the bodies has the name of a column; "
             'give json_columns a name for a struct: into="json"'
         )
-    text, value = body_text(body), sf.try_parse_json(body_text(body))
-    asked = StructType(shape.fields).add(CORRUPT, "string")
-    parsed = messages.withColumn(
-        CORRUPT, sf.from_json(text, asked, {"columnNameOfCorruptRecord": CORRUPT})
+    made = messages.withColumn(MADE, _members(shape)(sf.col(body).cast("binary")))
+    members = [sf.col(f"{MADE}.value.`{name}`").alias(name) for name in shape.names]
+    value = members if into is None else [sf.col(f"{MADE}.value").alias(into)]
+    return made.select("*", *value, sf.col(f"{MADE}.error").alias(error)).drop(MADE)
+
+
+def _members(shape: StructType) -> Callable[[Column], Column]:
+    """Return a function of Spark's that makes ``value``, of the type ``shape``, and ``error``."""
+    kinds = [field.type for field in arrow_schema(shape)]
+    wanted = Columns(
+        tuple(
+            columns.Column(name, kind, (name,))
+            for name, kind in zip(shape.names, kinds, strict=True)
+        )
     )
-    members = [sf.col(f"{CORRUPT}.`{name}`").alias(name) for name in shape.names]
-    told = (
-        sf.when(sf.col(body).isNull(), sf.lit(None).cast("string"))
-        .when(text.isNull(), NOT_TEXT)
-        .when(value.isNull(), NOT_JSON)
-        .when(~sf.schema_of_variant(value).startswith("OBJECT"), NOT_OBJECT)
-        .when(sf.col(f"{CORRUPT}.{CORRUPT}").isNotNull(), NOT_FITTING)
-    )
-    columns = members if into is None else [sf.struct(*members).alias(into)]
-    return parsed.select("*", *columns, told.alias(error)).drop(CORRUPT)
+    for column in wanted.columns:
+        column.convert()  # a type that JSON has no values of is told here
+    result = StructType().add("value", shape).add("error", "string")
+
+    def convert(bodies: pa.Array) -> pa.Array:
+        done = Blocks(wanted).convert(bodies, None, len(bodies))
+        value = pa.StructArray.from_arrays(done.columns, fields=wanted.fields)
+        return pa.StructArray.from_arrays([value, done.errors], ["value", "error"])
+
+    return _arrow_udf(convert, result)
+
+
+def _arrow_udf(function: Callable[..., pa.Array], result: st.DataType) -> Callable[..., Column]:
+    factory: Any = arrow_udf  # its hints know functions of one value, not of arrays
+    made: Callable[..., Column] = factory(function, result)
+    return made
 
 
 def inferred_schema(messages: DataFrame, *, body: str = "body") -> StructType:
-    """Return the schema that fits the JSON objects among the bodies; reads them all once."""
-    value = sf.try_parse_json(body_text(body))
-    objects = messages.where(sf.schema_of_variant(value).startswith("OBJECT"))
-    reader = messages.sparkSession.read.option("mode", "DROPMALFORMED")
-    return reader.json(objects.select(body_text(body).alias("value"))).schema
+    """Return the schema that fits the JSON objects among the bodies; reads them all once.
+
+    Of names that differ only in case, which no table can have both, the first one stays.
+    """
+    documents = _arrow_udf(_documents, st.StringType())(sf.col(body).cast("binary"))
+    texts = messages.select(documents.alias("value")).where("value IS NOT NULL")
+    session = messages.sparkSession
+    setting = "spark.sql.caseSensitive"
+    before = session.conf.get(setting)
+    session.conf.set(setting, "true")
+    try:
+        found = session.read.option("mode", "DROPMALFORMED").json(texts).schema
+    finally:
+        session.conf.set(setting, str(before))
+    return cast(StructType, _distinct(found))
+
+
+def _documents(bodies: pa.Array) -> pa.Array:
+    """Return those bodies that are objects as JSON in which no name stands twice."""
+    return pa.array([_document(body) for body in bodies.to_pylist()], pa.string())
+
+
+def _document(body: bytes | None) -> str | None:
+    value = None
+    if body is not None:
+        try:
+            value = columns.parse(body)
+        except columns.BodyError:
+            return None
+    return columns.json_text(value) if isinstance(value, dict) else None
+
+
+def _distinct(kind: st.DataType) -> st.DataType:
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(_distinct(kind.elementType))
+    if not isinstance(kind, StructType):
+        return kind
+    fields: dict[str, st.StructField] = {}
+    for field in kind.fields:
+        fields.setdefault(field.name.lower(), st.StructField(field.name, _distinct(field.dataType)))
+    return StructType(list(fields.values()))
 
 
 def variant_column(
@@ -99,15 +157,22 @@ def variant_column(
     """Return ``messages`` with their JSON bodies as one VARIANT column: any shape, queried later.
 
     ``variant_get(json, '$.user.id', 'bigint')`` or ``json:user.id::bigint`` returns a member.  A
-    body that is not JSON is null there, and ``error`` says why.  Works on streams.
+    body that is not JSON is null there, and ``error`` says why; so is one that a VARIANT cannot
+    hold, which has a name twice in an object, say.  Numbers lose their spelling, and those with
+    more than 38 digits their last ones.  Works on streams.
     """
     text = body_text(body)
-    value = sf.try_parse_json(text)
+    # The parser ends where the value ends, and would not see what follows: the second element has
+    # to come after it.  A body cannot bring it along, because it would have to hold its own digest.
+    digest = sf.md5(text.cast("binary"))
+    pair = sf.try_parse_json(sf.concat(sf.lit("["), text, sf.lit(',"'), digest, sf.lit('"]')))
+    good = sf.coalesce(sf.try_variant_get(pair, "$[1]", "string") == digest, sf.lit(False))
     told = (
-        sf.when(sf.col(body).isNull(), sf.lit(None).cast("string"))
+        sf.when(sf.col(body).isNull() | good, sf.lit(None).cast("string"))
         .when(text.isNull(), NOT_TEXT)
-        .when(value.isNull(), NOT_JSON)
+        .otherwise(NO_VARIANT)
     )
+    value = sf.when(good, sf.try_variant_get(pair, "$[0]", "variant"))
     return messages.withColumns({into: value, error: told})
 
 
@@ -118,24 +183,48 @@ def lumberjack_events(
 
     A data frame (``kind`` = ``data``) has pairs in ``fields``; a JSON frame has a document in
     ``body``.  ``into`` is a map of text to text for both: the pairs, or the document's members,
-    those that are not strings as JSON text (``event['host']``, ``event['@timestamp']``).  A
-    document that is not an object is null there, and ``error`` says why.  Other protocols' rows
-    are left out.  Works on streams.
+    those that are not strings as JSON text with numbers as they were written (``event['host']``,
+    ``event['@timestamp']``).  A document that is not an object is null there, and ``error`` says
+    why.  Other protocols' rows are left out.  Works on streams.
     """
     rows = messages.where(sf.col("protocol") == "lumberjack")
-    text = body_text()
-    value = sf.try_parse_json(text)
+    texts = st.MapType(st.StringType(), st.StringType())
+    result = StructType().add("value", texts).add("error", "string")
+    made = rows.withColumn(MADE, _arrow_udf(_events, result)(sf.col("body")))
     is_pairs = sf.col("kind") == "data"
-    document = sf.schema_of_variant(value).startswith("OBJECT")
-    members = sf.from_json(text, "map<string,string>")
-    told = (
-        sf.when(is_pairs, sf.lit(None).cast("string"))
-        .when(sf.col("body").isNull() | text.isNull(), NOT_TEXT)
-        .when(value.isNull(), NOT_JSON)
-        .when(~document, NOT_OBJECT)
-    )
-    event = sf.when(is_pairs, sf.col("fields")).when(document, members)
-    return rows.withColumns({into: event, error: told})
+    event = sf.when(is_pairs, sf.col("fields")).otherwise(sf.col(f"{MADE}.value"))
+    told = sf.when(~is_pairs, sf.coalesce(f"{MADE}.error", sf.when(event.isNull(), NOT_TEXT)))
+    return made.withColumns({into: event, error: told}).drop(MADE)
+
+
+def _events(bodies: pa.Array) -> pa.Array:
+    events, errors = [], []
+    for body in bodies.to_pylist():
+        event, error = (None, None) if body is None else _event(body)
+        events.append(event)
+        errors.append(error)
+    values = pa.array(events, pa.map_(pa.string(), pa.string()))
+    return pa.StructArray.from_arrays([values, pa.array(errors, pa.string())], ["value", "error"])
+
+
+def _event(body: bytes) -> tuple[list[tuple[str, str | None]] | None, str | None]:
+    try:
+        document = columns.parse(body)
+    except columns.BodyError as error:
+        return None, str(error)
+    if not isinstance(document, dict):
+        return None, NOT_OBJECT
+    texts = [
+        (name, value if isinstance(value, str) or value is None else columns.json_text(value))
+        for name, value in document.items()
+    ]
+    try:
+        for name, text in texts:
+            columns.as_string(name)
+            columns.as_string(text or "")
+    except columns.Unfit as error:
+        return None, f"the body has a text that is {error}"
+    return texts, None
 
 
 def message_key(key: str | None = None, *, body: str = "body") -> Column:
@@ -181,17 +270,17 @@ def effectively_once(
     # Without a key a row is only the same as itself.
     alone = sf.concat_ws(":", "gateway", "offset")
     keyed = messages.withColumn(
-        CORRUPT, sf.coalesce(sf.concat(sf.lit("k"), known), sf.concat(sf.lit("o"), alone))
+        MADE, sf.coalesce(sf.concat(sf.lit("k"), known), sf.concat(sf.lit("o"), alone))
     )
     if messages.isStreaming:
         watched = keyed.withWatermark("received_at", window)
-        return watched.dropDuplicatesWithinWatermark([CORRUPT]).drop(CORRUPT)
+        return watched.dropDuplicatesWithinWatermark([MADE]).drop(MADE)
     before = sf.lag("received_at").over(
-        Window.partitionBy(CORRUPT).orderBy("received_at", "gateway", "offset")
+        Window.partitionBy(MADE).orderBy("received_at", "gateway", "offset")
     )
     late = sf.col("received_at") > before + sf.expr(f"interval {window}")
-    marked = keyed.withColumn(CORRUPT, before.isNull() | late)
-    return marked.where(sf.col(CORRUPT)).drop(CORRUPT)
+    marked = keyed.withColumn(MADE, before.isNull() | late)
+    return marked.where(sf.col(MADE)).drop(MADE)
 
 
 def create_views(messages: DataFrame, name: str = "messages") -> list[str]:

@@ -74,7 +74,7 @@ class Blocks:
         self._kinds: dict[str, str] = {}
         members = [one for one in columns.columns if not one.in_fields and not one.of_body]
         self._members = members
-        self._short_cut = short_cut and not any(one.is_json for one in members)
+        self._short_cut = short_cut and not any(one.is_json or _is_deep(one) for one in members)
         self._sampled = False
 
     def convert(self, bodies: pa.Array | None, fields: pa.Array | None, rows: int) -> Converted:
@@ -244,7 +244,7 @@ class Blocks:
     ) -> pa.Array:
         singly = list(range(len(values)))
         typed = pa.nulls(len(values), column.kind)
-        if not column.is_json and not pa.types.is_list(column.kind):
+        if not column.is_json and not pa.types.is_nested(column.kind):
             texts = [None if value is None else text_of(value) for value in values]
             try:
                 typed, singly = convert_array(
@@ -329,6 +329,12 @@ class _Noted:
         for row, errors in self._errors.items():
             told[row] = "; ".join(errors)
         return pa.array(told, pa.string())
+
+
+def _is_deep(column: Column) -> bool:
+    """Return whether a column is more than scalars or lists of them."""
+    kind = column.kind.value_type if pa.types.is_list(column.kind) else column.kind
+    return bool(pa.types.is_nested(kind))
 
 
 def _sorted_out(bodies: pa.Array) -> tuple[list[int], pa.Array]:

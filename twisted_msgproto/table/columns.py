@@ -341,7 +341,7 @@ def converter(kind: pa.DataType, format: str | None = None) -> Convert:
     """Return what converts JSON values to ``kind``: scalars, lists, structs and maps of them."""
     if pa.types.is_list(kind):
         return _to_list(converter(kind.value_type, format))
-    if pa.types.is_map(kind):
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
         return _to_map(converter(kind.item_type, format))
     if pa.types.is_struct(kind):
         parts = [kind.field(index) for index in range(kind.num_fields)]
