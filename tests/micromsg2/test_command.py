@@ -106,6 +106,14 @@ class Mute(Foreign):
         return False
 
 
+class Closed(Protocol):
+    """Refuses every session."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(b"\4\4busy")
+        self.transport.loseConnection()
+
+
 class ForeignServers(ContractCase):
     case = next(case for case in CASES if case.name == "micromsg2")
 
@@ -132,19 +140,24 @@ class ForeignServers(ContractCase):
         self.assertIn("unsupported extension", sent.missing(0))
         self.assertEqual(self.openings, [b"batch-ack"])
 
-    def test_one_which_knows_nothing_is_sent_nothing_unasked__HO_16(self) -> None:
-        """Nobody would know what arrived, so it takes the operator's word."""
-        sent = self.send(set())
-        line = sent.missing(0)
-        self.assertIn("nothing was sent: the server takes neither batch-ack nor ack", line)
-        self.assertIn("--extension", line)
-        self.assertEqual(self.bodies, [])
+    def test_one_without_acknowledgements_is_written_to_and_that_is_said__HO_16__RD_45(
+        self,
+    ) -> None:
+        for rude, asked in ((False, ()), (True, ()), (False, ("none",))):
+            sent = self.send(set(), rude, extensions=asked)
+            self.assertIsNone(sent.line)
+            self.assertEqual((sent.acknowledged, sent.progress.messages_written), (0, 6))
+            self.assertEqual(self.bodies, [b'{"n":%d}' % n for n in range(6)])
+            tried = [b""] if asked else [b"batch-ack:max-count=2", b"ack", b""]
+            self.assertEqual(self.openings, tried)
 
-    def test_without_acknowledgements_messages_are_written_and_called_so__HO_16(self) -> None:
-        sent = self.send(set(), extensions=("none",))
-        self.assertIsNone(sent.line)
-        self.assertEqual((sent.acknowledged, sent.progress.messages_written), (0, 6))
-        self.assertEqual(len(self.bodies), 6)
+    def test_one_which_takes_no_session_at_all_is_sent_nothing__RD_45(self) -> None:
+        world = self.world()
+        endpoint = Peer(world, lambda _: Closed())
+        sent = Sent(self, world, endpoint).settle()
+        line = sent.missing(0)
+        self.assertIn("nothing was sent: the server takes neither batch-ack nor ack nor a", line)
+        self.assertIn("(busy); see --extension", line)
 
     def receive(self, world: Any, endpoint: Any, **options: Any) -> tuple[list[Message], Any]:
         self.patch(command, "client_endpoint", lambda reactor, options: endpoint)

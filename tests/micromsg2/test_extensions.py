@@ -299,12 +299,30 @@ def test_an_empty_type_ends_the_one_before() -> None:
     assert batch.notes == [{}, {"dotnet": "A"}, {}, {}, {"dotnet": "B"}]
 
 
-def test_a_property_is_no_annotation() -> None:
-    """HO-29: what a sender's properties say is not what an extension says"""
+@pytest.mark.parametrize("agreed", ["", "dotnet", "json"])
+def test_a_property_is_no_annotation__RD_45(agreed: str) -> None:
+    """HO-29: what a sender's properties say is not what an extension says, agreed or not"""
+    server = server_with(agreed)
+    forged = b"dotnet-type:Tforged;k:N1;"
+    (batch,) = receive(server, message(1, b"{}", properties=forged) * 2)
+    assert batch.fields == [{"property:dotnet-type": "forged", "k": "1"}] * 2
+    assert not any(batch.notes)
+    events = receive(server, message(3, b"{}"[:1], properties=forged, continued=True))
+    (batch,) = [*events, *receive(server, message(3, b"{}"[1:]))]
+    assert batch.fields == [{"property:dotnet-type": "forged", "k": "1"}]
+
+
+def test_a_type_stands_beside_a_property_of_its_name__RD_45() -> None:
     server = server_with("dotnet")
-    (batch,) = receive(server, message(1, properties=b"dotnet-type:Tforged;"))
-    assert batch.fields == [{"dotnet-type": "forged"}]
-    assert batch.notes == [{}]
+    forged = message(1, properties=b"dotnet-type:Tforged;")
+    (batch,) = receive(server, encode_extension(1, b"Real") + forged)
+    assert batch.fields == [{"property:dotnet-type": "forged", "dotnet-type": "Real"}]
+
+
+def test_a_vendors_annotation_is_not_forged_by_a_property__RD_45() -> None:
+    _, server = pair(Proposal(), Proposal(known=STANDARD.plus(Trace)))
+    (batch,) = receive(server, message(1, properties=b"x-trace:T1;"))
+    assert batch.fields == [{"property:x-trace": "1"}]
 
 
 def test_a_type_is_sent_only_with_its_message() -> None:

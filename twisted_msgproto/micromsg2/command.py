@@ -1,9 +1,9 @@
 """``msgproto send|recv micromsg2`` uses one connection and does not reconnect.
 
 Which extensions are used depends on what the server offers: ``batch-ack`` is required
-first, then ``ack``, each on a connection of its own, because servers are known that agree to
-options that they do not have.  ``--extension`` says otherwise: what it names is required, and
-``none`` requires nothing.  ``send`` does without acknowledgements only where it was told so.
+first, then ``ack``, then no acknowledgements, each on a connection of its own, because servers are
+known that agree to options that they do not have.  ``--extension`` says otherwise: what it names is
+required, and ``none`` requires nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
     beside = tuple(map(Offer, also))
     if not options.extensions:
         batched = Offer("batch-ack", {"max-count": str(window)})
-        return [(batched, *beside), (Offer("ack"), *beside)]
+        return [(batched, *beside), (Offer("ack"), *beside), beside]
     chosen: Choice = ()
     for text in options.extensions:
         if text != NO_EXTENSIONS:
@@ -117,7 +117,8 @@ def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) ->
     if len(choices) == 1 or not isinstance(error, Refused):
         return error
     names = " nor ".join(choice[0].name for choice in choices if choice)
-    text = f"the server takes neither {names} ({error}); see --extension"
+    without = "" if choices[-1] else " nor a session without them"
+    text = f"the server takes neither {names}{without} ({error}); see --extension"
     return Refused(text, error.code)
 
 
@@ -236,8 +237,6 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     destination = _destination(options, {})
     wanted = _filter(options)
     choices = _choices(options, WINDOW if options.count is None else 1, PUB_SUB)
-    if not options.extensions:
-        choices.append((Offer(PUB_SUB),))
     kind = type("Receiver", (_Receiver,), {"show": staticmethod(show), "left": options.count})
     client = cast(_Receiver, await _connect(reactor, options, choices, kind))
     ended = client.ended = Deferred[None]()

@@ -75,6 +75,7 @@ class Extension:
         commands: names of the COMMANDs that it brings along (``MM-15``).
         has_frames: EXTENSION frames of it mean something (``MM-16``, ``MM-33``).
         annotates: it says something about each message: :meth:`frame_before`, :meth:`fields`.
+        own_fields: the names of ``fields()``; none here: its own name.
         properties: what the final handshake says about it.
     """
 
@@ -83,6 +84,7 @@ class Extension:
     commands: ClassVar[frozenset[str]] = frozenset()
     has_frames: ClassVar[bool] = False
     annotates: ClassVar[bool] = False
+    own_fields: ClassVar[frozenset[str]] = frozenset()
 
     __slots__ = ("limits", "properties")
 
@@ -186,10 +188,16 @@ class Extension:
         return None
 
 
+DOTNET_FIELDS: Final = frozenset({"dotnet-type"})
+
+
 class ExtensionSet(Mapping[str, type[Extension]]):
     """The extensions that one side knows, by name and alias.
 
     Iteration returns names only, not aliases.
+
+    Attributes:
+        own_fields: the names of fields that these extensions add, and ``dotnet`` in any case.
     """
 
     def __init__(self, classes: Iterable[type[Extension]]) -> None:
@@ -204,6 +212,8 @@ class ExtensionSet(Mapping[str, type[Extension]]):
                 if name in self._all:
                     raise ValueError(f"two extensions are named {name}")
                 self._all[name] = extension
+        annotating = [one for one in self._names.values() if one.annotates]
+        self.own_fields = DOTNET_FIELDS.union(*(one.own_fields or {one.name} for one in annotating))
 
     def plus(self, *classes: type[Extension]) -> ExtensionSet:
         """Return these and vendors' ``classes``; raise ValueError for a name without ``x-``
@@ -388,6 +398,7 @@ class Dotnet(Extension):
     name = "dotnet"
     has_frames = True
     annotates = True
+    own_fields = DOTNET_FIELDS
 
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         super().__init__(properties, limits)

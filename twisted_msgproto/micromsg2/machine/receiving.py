@@ -60,6 +60,9 @@ _SILENCE: Final = _Said(_NOTHING, _NOTHING)
 _NO_PARTS: Final[Iterator[Part]] = iter(())
 _ALL_EMPTY: Final[list[Parsed]] = []
 
+SENDERS_OWN: Final = "property:"
+"""No property's name has a colon, nor has that of a field which an extension adds."""
+
 
 @dataclass(slots=True)
 class _Payload:
@@ -114,6 +117,7 @@ class Inbox:
         "_parts_max",
         "_payload",
         "_refused",
+        "_reserved",
         "_sliced",
         "annotating",
         "count",
@@ -125,9 +129,17 @@ class Inbox:
     )
 
     def __init__(
-        self, limits: Limits, counters: Counters, refused: Callable[[int, str], None]
+        self,
+        limits: Limits,
+        counters: Counters,
+        refused: Callable[[int, str], None],
+        reserved: frozenset[str],
     ) -> None:
-        """``refused(sequence, why)`` is called for each body that an extension refuses."""
+        """``refused(sequence, why)`` is called for each body that an extension refuses.
+
+        ``reserved`` are names of fields that extensions add: a property of such a name gets
+        another one, or whoever reads the table would take it for what an extension says.
+        """
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
         self.annotating: Sequence[tuple[int, Extension]] = ()
@@ -140,6 +152,7 @@ class Inbox:
         self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)
         self._counters = counters
         self._refused = refused
+        self._reserved = reserved
         self._sliced = 0  # position up to which slices reach
         self._last = 0  # number that came last
         self._batch: MessagesReceived | None = None  # messages that are not in an event yet
@@ -234,20 +247,26 @@ class Inbox:
                 self._behind = rows
                 return
 
-    @staticmethod
-    def _read_all(texts: list[bytes]) -> tuple[list[Parsed] | None, int]:
+    def _parse(self, text: bytes) -> Parsed:
+        parsed = parse_properties(text)
+        if self._reserved.isdisjoint(parsed.fields):
+            return parsed
+        names = {name: SENDERS_OWN + name for name in self._reserved}
+        fields = {names.get(name, name): value for name, value in parsed.fields.items()}
+        return parsed._replace(fields=fields)
+
+    def _read_all(self, texts: list[bytes]) -> tuple[list[Parsed] | None, int]:
         if not any(texts):
             return _ALL_EMPTY, 0
         try:
-            said = {text: parse_properties(text) for text in dict.fromkeys(texts)}
+            said = {text: self._parse(text) for text in dict.fromkeys(texts)}
         except BadText:
             return None, 0
         return [said[text] for text in texts], sum([each.weight for each in said.values()])
 
-    @staticmethod
-    def _read(text: bytes) -> Parsed:
+    def _read(self, text: bytes) -> Parsed:
         try:
-            return parse_properties(text)
+            return self._parse(text)
         except BadText as error:
             raise Broken(PROTOCOL_ERROR, str(error)) from None
 

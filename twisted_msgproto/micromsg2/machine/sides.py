@@ -137,7 +137,8 @@ class Session(Sending):
         self._ack_start = b""  # an acknowledgement up to its number
         self._ack_wanted = False  # the next outputs end with one
 
-        self._inbox = Inbox(limits, self.counters, self._body_refused)
+        reserved = self.proposal.known.own_fields
+        self._inbox = Inbox(limits, self.counters, self._body_refused, reserved)
         self._window = self._inbox.window
         self._draining = False
         self._firsts: dict[int, int] = {}  # by position, of events the sink has not answered yet
