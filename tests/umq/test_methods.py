@@ -4,13 +4,13 @@ import json
 
 import pytest
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.defer import Deferred, fail, inlineCallbacks, succeed
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.umq.pairs import Pair, Sink, pair
-from twisted_msgproto.core.errors import PeerError, Refused
+from twisted_msgproto.core.errors import ConfigurationError, PeerError, Refused
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import (
@@ -44,6 +44,10 @@ JSON = [
     ('"\\ud83e\\udd80"', ["\U0001f980"]),
     ("9" * 4000, None),
 ]
+
+
+CUT = "\U0001f389".encode("utf-16-be", "surrogatepass")[:2].decode("utf-16-be", "surrogatepass")
+"""Half of an emoji, as ``slice`` of JavaScript leaves it."""
 
 
 class Wrong(Exception):
@@ -108,11 +112,54 @@ class Methods(TestCase):
         self.both.pump()
         return self.failureResultOf(called, kind).value
 
-    def test_what_nobody_should_accept_as_json_names_no_method(self):
+    def test_arguments_that_nobody_accepts_are_refused_as_such__RD_03(self):
         """UM-17; the common JSON limits."""
         for text in NO_JSON:
             refused = self.failure(self.both.client.call(f'["coroutine",{text}]'))
-            self.assertEqual(refused.code, 6, text)
+            self.assertEqual(refused.code, 3, text)
+            self.assertIn("the arguments are not acceptable: ", str(refused))
+
+    def test_what_no_peer_accepts_is_not_sent__RD_03(self):
+        """UM-17"""
+        deep = 1
+        for _ in range(64):
+            deep = [deep]
+        for value in (CUT, {CUT: 1}, deep, {1: 2, "1": 2}, [[]] * 10_001, float("nan"), object()):
+            asked = self.remote.coroutine(value)
+            self.failureResultOf(asked, ValueError, TypeError)
+        self.failureResultOf(call_method(self.both.client, 1), TypeError)
+        self.failureResultOf(self.both.client.setAttribute("a", CUT), ValueError)
+        self.failureResultOf(self.both.client.setAttribute(CUT, "a"), ValueError)
+        self.failureResultOf(self.both.client.callback("1", CUT), ValueError)
+        for hello in (CUT, 1):
+            with self.assertRaises((ValueError, TypeError)):
+                UmqClientFactory("ws://server/", hello=hello, clock=Clock())
+        self.assertEqual(self.result(self.remote.coroutine("\U0001f389")), ["\U0001f389"])
+
+    def test_a_result_that_no_peer_accepts_is_a_fault_of_the_method__RD_03(self):
+        self.methods.register(lambda: CUT, name="cut")
+        self.methods.register(lambda: {1: 2, "1": 2}, name="twice")
+        for name in ("cut", "twice"):
+            self.assertEqual(self.failure(getattr(self.remote, name)()).payload, "internal error")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    def test_a_refusal_with_a_cut_emoji_reaches_the_peer__RD_03(self):
+        self.methods.register(lambda: fail(Refused(CUT, 9)), name="cut")
+        self.methods.register(lambda: fail(Refused("x" * (2 << 20), 9)), name="long")
+        for name in ("cut", "long"):
+            self.assertEqual(self.failure(getattr(self.remote, name)()).code, 9)
+        refusal = Refused(CUT)
+        self.methods.error(Refused, "Cut")
+        self.methods.register(lambda: fail(refusal), name="refusal")
+        self.assertEqual(self.failure(self.remote.refusal(), RemoteError).message, "?")
+
+    def test_an_answer_without_text_is_none__RD_03(self):
+        other = pair()
+        other.server.requestReceived = lambda message: None
+        called = call_method(other.client, "x")
+        other.pump()
+        self.assertIsNone(self.successResultOf(called))
+        other.close()
 
     def test_json_is_read_and_answered_in_json(self):
         """UM-17: brackets within texts do not nest."""
@@ -238,17 +285,44 @@ class Stock(SynchronousTestCase):
         answer = self.successResultOf(self.called(both, '["orders",1]'))
         self.assertEqual(answer.payload, '{"stored":false}')
 
-    def test_a_call_with_too_many_objects_and_arrays_is_text__NB_07(self):
+    def test_a_call_with_too_many_objects_and_arrays_is_refused__NB_07(self):
         """Reading it as JSON would take the time of everybody else."""
         sink = SafeSink()
         both = self.pair(sink)
         for item in ("[]", "{}", '{"a":1}'):
-            calls = [f'["orders",{",".join([item] * count)}]' for count in (100, 100_000)]
-            read, text = [self.successResultOf(self.called(both, call)) for call in calls]
-            self.assertEqual((read.payload, text.payload), ('{"stored":true}', ""))
-            stored = [(m.destination, m.body) for m in sink.messages[-2:]]
-            bodies = [call.encode() for call in calls]
-            self.assertEqual(stored, list(zip(["orders", None], bodies, strict=True)))
+            good, large = (f'["orders",{",".join([item] * count)}]' for count in (100, 100_000))
+            answer = self.successResultOf(self.called(both, good))
+            self.assertEqual(answer.payload, '{"stored":true}')
+            error = self.failureResultOf(self.called(both, large), CallFailed).value
+            self.assertIn("the arguments are not acceptable: more than 10000", str(error))
+            self.assertEqual(sink.messages[-1].body, good.encode())
+        self.assertEqual(len(sink.messages), 3)
+
+    def test_what_cannot_be_accepted_is_not_stored__RD_03(self):
+        """UM-17: a call of the form ["METHOD", …] alone; any other text is text."""
+        for options in ({}, {"ingest": ["visited"]}):
+            both = self.pair(sink := SafeSink(), **options)
+            for text in ('"\\ud83c"', "[" * 64 + "]" * 64, '{"a":1,"a":2}', "1e999"):
+                error = self.failureResultOf(self.called(both, f'["visited",{text}]'), CallFailed)
+                self.assertRegex(str(error.value), "^the arguments are not acceptable: ")
+                self.assertEqual(error.value.code, 3)
+            error = self.failureResultOf(self.called(both, '["publish","a"]'), CallFailed).value
+            self.assertIn("publish: missing a required argument", str(error))
+            self.assertEqual(sink.messages, [])
+        both = self.pair(sink := SafeSink())
+        for text in ("[" * 70, '["cut', "[NaN]", '["\\'):
+            self.assertEqual(self.successResultOf(self.called(both, text)).payload, "")
+            self.assertEqual(sink.messages[-1].body, text.encode())
+
+    def test_a_server_with_methods_and_a_sink_says_what_it_stored__RD_03(self):
+        clock = Clock()
+        factory = UmqServerFactory(sink := SafeSink(), clock=clock, methods=MethodRegistry())
+        both = Pair(factory, clock=clock)
+        self.addCleanup(both.close)
+        asked = call_method(both.client, "visited", 1)
+        both.pump()
+        self.assertEqual(self.successResultOf(asked), Stored(True))
+        self.assertEqual(len(sink.messages), 1)
 
     def test_a_topic_whose_name_is_no_text_is_refused__NB_09(self):
         """NB-09: it is the caller's fault, and so no traceback."""
@@ -393,6 +467,14 @@ class Commands(TestCase):
         self.factory.methods.register(lambda number: number + 1, name="next")
         result = yield start(command.call(reactor, options, "next", ["41"]))
         self.assertEqual(result, ("42", True))
+
+    @inlineCallbacks
+    def test_an_argument_that_no_server_accepts_is_not_sent_as_text__RD_03(self):
+        options = SendOptions(endpoint=f"ws://{self.where}/")
+        for argument in ('"\\ud83c"', '{"a":1,"a":2}', "[" * 70 + "]" * 70):
+            asked = start(command.call(reactor, options, "visited", [argument]))
+            yield self.assertFailure(asked, ConfigurationError)
+        self.assertEqual(self.factory.sink.batches, [])
 
     @inlineCallbacks
     def test_a_method_which_the_server_has_not_was_stored_and_that_is_said(self):

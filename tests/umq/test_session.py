@@ -223,13 +223,34 @@ class HandShake(TestCase):
         both.client.decision.callback(None)
         self.failureResultOf(self.established(both), ConnectionClosed)
 
-    def test_before_hello_a_message_is_as_large_as_hello_may_be(self):
-        """The issue: an H of 64 KiB; more is not even buffered."""
-        both = pair(connect=False, hello="x" * 70_000)
-        both.pump()
-        self.failureResultOf(self.established(both), ConnectionClosed)
-        self.assertEqual(both.server.seen, [])
-        both.close()
+    def test_before_hello_a_message_is_as_large_as_hello_may_be__RD_45(self):
+        """UM-08: an H of 64 KiB; more is not even buffered, and answered with ``F``."""
+        for characters in (65_540, 70_000, 1_000_000):
+            both = pair(connect=False, hello="x" * characters)
+            both.pump()
+            error = self.failureResultOf(self.established(both), SessionRefused).value
+            self.assertEqual(error.code, 3)
+            self.assertRegex(str(error), "^3 H.* is too long$")
+            self.assertEqual(both.server.seen, [])
+            both.close()
+
+    def test_a_hello_that_cannot_be_sent_is_told_at_once__RD_03(self):
+        for name, value in (("hello", "\ud83c"), ("hello", 1), ("helloAttachments", ["text"])):
+            kind = type("Odd", (UmqClient,), {name: lambda self, value=value: value})
+            both = pair(client=kind)
+            self.failureResultOf(self.established(both), ValueError, TypeError)
+            self.assertEqual(len(self.flushLoggedErrors(ValueError, TypeError)), 1)
+            both.close()
+
+    def test_the_last_word_can_always_be_said__RD_03(self):
+        for text, heard in (("\ud83c", "?"), ("x" * (2 << 20), "x" * 100)):
+            both = pair()
+            asked = both.client.call("later")
+            both.pump()
+            both.server.closeSession(8, text)
+            both.pump()
+            self.assertIn(heard, str(self.failureResultOf(asked, SessionRefused).value))
+            both.close()
         both = pair(hello="x" * 60_000)
         self.successResultOf(self.established(both))
         both.client.call("x" * 100_000)

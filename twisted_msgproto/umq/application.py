@@ -13,16 +13,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, overload
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from ..core.errors import LimitExceeded, Refused
-from ..core.strict_json import JsonRefused, NotJson, parse_json
+from ..core.strict_json import (
+    DEPTH_MAX,
+    INTEGER_DIGITS_MAX,
+    JsonRefused,
+    NotJson,
+    parse_json,
+)
 from ..net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ..net.hooks import promised
 from ..net.turns import Turn
@@ -64,8 +71,14 @@ def parse(text: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """A value as compact JSON; TypeError or ValueError for what has no JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """A value as compact JSON; TypeError or ValueError for what has none that a peer accepts."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    if "{" in text or len(text) > INTEGER_DIGITS_MAX or text.count("[") > DEPTH_MAX:
+        parse(text)
+    return text
+
+
+_BEGINS_CALL: Final = re.compile(r'\[\s*("(?:[^"\\]|\\.)*+")')
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,7 +109,7 @@ class MethodRegistry:
     def __init__(self) -> None:
         self.methods: dict[str, Method] = {}
         self._errors: dict[type[BaseException], str] = {}
-        self._last: tuple[str, list[Any] | None] = ("", None)
+        self._last: tuple[str, list[Any] | None, str] = ("", None, "")
         self.register(self.described, name="methods", durable=False)
 
     @overload
@@ -183,17 +196,46 @@ class MethodRegistry:
         """Return the array of a call, or None.  Sessions ask about one payload several times."""
         if self._last[0] == payload:
             return self._last[1]
-        array = None
+        array, why = None, ""
         if payload[:1] == "[":
             try:
-                array = parse(payload)
-            except NotJson:
-                array = None
+                array = parse_json(payload, JSON_CHARACTERS_MAX, containers_max=JSON_CONTAINERS_MAX)
+            except JsonRefused as error:
+                why = str(error) if _BEGINS_CALL.match(payload) else ""
+            except NotJson as error:
+                why = str(error) if self._named(payload) else ""
             else:
                 if not array or not isinstance(array[0], str):
                     array = None
-        self._last = payload, array
+        self._last = payload, array, why
         return array
+
+    def _named(self, payload: str) -> bool:
+        """Return whether a text that is no JSON begins as the call of a method of ours."""
+        begins = _BEGINS_CALL.match(payload)
+        try:
+            return begins is not None and json.loads(begins[1]) in self.methods
+        except ValueError:
+            return False
+
+    def check(self, payload: str) -> None:
+        """Raise Refused for arguments that cannot be accepted, or that the method does not take.
+
+        Sessions ask before a call is stored, so that what is stored is not told as failed.
+        """
+        array = self._read(payload)
+        if array is None:
+            if self._last[2]:
+                text = f"the arguments are not acceptable: {self._last[2]}"
+                raise Refused(text, Code.FORMAT.value)
+            return
+        method = self.methods.get(array[0])
+        if method is None:
+            return
+        try:
+            method.signature.bind(*[None][: method.with_request], *array[1:])
+        except TypeError as error:
+            raise Refused(f"{method.name}: {error}", Code.FORMAT.value) from None
 
     def access(self, payload: str) -> tuple[str, str]:
         """Return what an authoriser is asked about a call: the action, and the name it is about."""
@@ -237,10 +279,7 @@ class MethodRegistry:
         arguments = array[1:]
         if method.with_request:
             arguments.insert(0, request)
-        try:
-            method.signature.bind(*arguments)
-        except TypeError as error:
-            raise Refused(f"{method.name}: {error}", Code.FORMAT.value) from None
+        self.check(request.payload)
         result = method.function(*arguments)
         later = promised(result)
         return _encoded(result) if later is None else later.addCallback(_encoded)
@@ -268,11 +307,18 @@ def call_method(
 ) -> Deferred[Any]:
     """Call the peer's method ``name``; fires with its result, or a Reply if it has attachments.
 
-    It fires with :class:`~.calls.Stored` if the peer is a stock server that has no such method.
-    Fails with RemoteError for errors that the peer registered, CallFailed for its refusals, and as
-    ``session.call`` otherwise; NotJson if the answer is no JSON.
+    It fires with :class:`~.calls.Stored` if the peer is a server that has no such method and took
+    the call in, with None if the answer is empty.  Fails with RemoteError for errors that the peer
+    registered, CallFailed for its refusals, TypeError or ValueError for arguments that have no JSON
+    or none that peers accept (nothing is sent then), and as ``session.call`` otherwise; NotJson if
+    the answer is no JSON.
     """
-    payload = dump([name, *arguments])
+    try:
+        if not isinstance(name, str):
+            raise TypeError(f"a method's name is text, not {type(name).__name__}")
+        payload = dump([name, *arguments])
+    except (TypeError, ValueError) as error:
+        return fail(error)
     return session.call(payload, attachments, timeout).addCallbacks(_decoded, _typed)
 
 
@@ -280,7 +326,7 @@ def _decoded(reply: Reply) -> Any:
     stored = Stored.read(reply.payload)
     if stored is not None:
         return stored
-    value = parse(reply.payload)
+    value = parse(reply.payload) if reply.payload else None
     return Reply(value, reply.attachments) if reply.attachments else value
 
 

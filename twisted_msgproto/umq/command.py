@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
 from ..core.message import Message
-from ..core.strict_json import NotJson
+from ..core.strict_json import JsonRefused, NotJson, parse_json
 from ..net.clients.asking import ask_each
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.shapes import (
@@ -28,7 +28,7 @@ from ..net.clients.shapes import (
     RecvOptions,
     SendOptions,
 )
-from .application import call_method, dump, parse
+from .application import call_method, dump
 from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
 from .protocol.topics import Subscription
@@ -102,9 +102,11 @@ async def call(
     values: list[Any] = []
     for argument in arguments:
         try:
-            values.append(parse(argument))
+            values.append(parse_json(argument, len(argument)))
         except NotJson:
             values.append(argument)
+        except JsonRefused as error:
+            raise ConfigurationError(f"--args: no server accepts this JSON: {error}") from None
     session = await _connected(reactor, options)
     try:
         result = await call_method(session, method, *values)

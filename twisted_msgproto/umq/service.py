@@ -26,7 +26,6 @@ class StockLink(UmqServerLink):
     """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
 
     factory: StockServerFactory
-    selective = True
 
     def admit(self, event: CallReceived | CallbackReceived) -> None:
         names, methods = self.factory.ingest, self.factory.methods

@@ -433,3 +433,30 @@ test("updates that nobody takes end the subscription", async () => {
   assert.ok(socket.take().includes("U1:"));
   assert.equal((await subscription.next()).value.payload, "0");
 });
+
+test("what no peer accepts is not sent, and promises say why (RD-03)", async () => {
+  const seen = [];
+  const methods = { cut: () => "🎉".slice(0, 1), refuse: () => Promise.reject(new Refused("🎉".slice(1), 9)) };
+  const { client, socket } = await connected({ methods, onHookError: (error) => seen.push(error) });
+  const half = "🎉".slice(0, 1);
+  let deep = 1;
+  for (let level = 0; level < 64; level++) deep = [deep];
+  const wide = Array.from({ length: 10_001 }, () => []);
+  for (const value of [half, "Party " + half, { [half]: 1 }, `\\${half}`, deep, wide, 1n])
+    await assert.rejects(client.callMethod("visited", [value]), TypeError);
+  await assert.rejects(client.callMethod(/** @type {any} */ (1)), TypeError);
+  await assert.rejects(client.call(half), TypeError);
+  await assert.rejects(client.callback("1", half), TypeError);
+  await assert.rejects(client.subscribe(() => half), TypeError);
+  assert.throws(() => client.setAttribute("a", half), TypeError);
+  assert.deepEqual(socket.take().filter((text) => !text.startsWith("U")), []);
+  void client.callMethod("visited", ["🎉", "\\ud83c", "[".repeat(100), deep[0]]).catch(() => {});
+  assert.equal(socket.take().length, 1);
+  socket.says('C1:["cut"]', 'C2:["refuse"]');
+  await turn();
+  assert.deepEqual(socket.take(), ["E1:internal error", "E2:9 \ufffd"]);
+  const empty = client.callMethod("x");
+  const [sent] = socket.take();
+  socket.says(`R${/^C(\w+)/.exec(sent)[1]}:`);
+  assert.equal(await empty, null);
+});

@@ -54,6 +54,15 @@ class ClientLink(OrderlyLink):
         super().establish()
         self._standing.fire(self.protocol)
 
+    def _secure(self) -> None:
+        try:
+            super()._secure()
+        except (TypeError, ValueError) as error:
+            # What the application gave to begin with cannot be sent, so the session never stands.
+            self.log.failure("{peer}: the session cannot begin", peer=self.peer)
+            self.because(error)
+            self._abort()
+
     # ── a server that does not read ─────────────────────────────────────────────────────────────
 
     @property

@@ -317,7 +317,7 @@ class SabcLink(SessionLink):
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
     def oversized(self) -> None:
-        if not self._ended:
+        if self.established:  # to anybody else the WebSocket says enough
             self._follow(self.machine.oversized())
 
     def _errorCame(self, event: ErrorReceived) -> None:

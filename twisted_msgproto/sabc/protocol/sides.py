@@ -341,8 +341,12 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         budget: ByteBudget | None = None,
         lenient: bool = False,
     ) -> None:
-        """``sink`` takes what the server sends of its own accord; the rest as the server's."""
+        """``sink`` takes what the server sends of its own accord; the rest as the server's.
+
+        Raises ValueError for a name, a passcode or headers that cannot be sent (``SA-03``).
+        """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        Client(self.limits).connect(clientId, passcode, now=0.0, headers=headers)  # a trial
         self.clientId = clientId
         self.passcode = passcode
         self.connectHeaders = dict(headers or {})

@@ -185,9 +185,11 @@ class Peer(Speaker):
         events: list[Event] = []
         if not self.closed:
             self.clock = now
-            text = "a message above websocket-message-bytes"
-            self._fail(UmqFault("websocket-message-bytes", text), events)
+            self._fail(self._oversize(), events)
         return events
+
+    def _oversize(self) -> UmqFault:
+        return UmqFault("websocket-message-bytes", "a message above websocket-message-bytes")
 
     def _read_text(self, text: str, events: list[Event]) -> None:
         machine = self._machine

@@ -414,9 +414,10 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def fatal(self, code: int, text: str) -> None:
         """Say ``F`` as our last command, then close the WebSocket (``UM-08``).
 
-        In any state but closed, where it does nothing.
+        In any state but closed, where it does nothing.  Of a text what cannot be sent is replaced.
         """
         if not self.closed:
             self._machine.step(FatalSent)
-            self._out.append(encode(Fatal("0", f"{code:d} {text}")))
+            said = f"{code:d} {text}"[: self._characters_max]
+            self._out.append(encode(Fatal("0", said.encode("utf-8", "replace").decode())))
             self._end()

@@ -137,6 +137,11 @@ class Server(Peer):
         self._version = min(version, VERSION)
         self._deliver(HelloReceived(version, frame.payload), frame.attachments, None, events)
 
+    def _oversize(self) -> UmqFault:
+        if self._machine.state is ServerState.AWAITING_HELLO:
+            return UmqFault("hello-characters", "H, or an attachment of it, is too long")
+        return super()._oversize()
+
     def _emit(self, message: Ordered, events: list[Event]) -> None:
         if type(message) is HelloReceived:
             # From H to W is our own time: it is limited, and H with its attachments is kept.

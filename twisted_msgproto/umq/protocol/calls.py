@@ -80,7 +80,7 @@ class Reply:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A stock server's answer to a call for which it has no method (``UM-17``).
+    """A server's answer to a call that it took in without a method for it (``UM-17``).
 
     ``durable``: the call is in its queue; else it has none, and an application has the call.
     """
@@ -417,9 +417,13 @@ class Calls:
     # ── the peer's ──────────────────────────────────────────────────────────────────────────────
 
     def admitted(self, event: Received) -> bool:
+        link, methods = self._link, self._link.factory.methods
         try:
-            self._authorise(event)
-            self._link.admit(event)
+            if link.factory.authoriser is not None:
+                self._authorise(event)
+            if methods is not None and type(event) is CallReceived:
+                methods.check(event.payload)
+            link.admit(event)
         except Exception:
             self._link.streams.drop(event)
             self._refuse(event.id, Failure())
@@ -432,7 +436,7 @@ class Calls:
         Callbacks are for who was given them, so nobody is asked about those.
         """
         link = self._link
-        if link.factory.authoriser is None or not isinstance(event, CallReceived):
+        if not isinstance(event, CallReceived):
             return
         methods = link.factory.methods
         action, name = (CALL, "") if methods is None else methods.access(event.payload)
@@ -539,14 +543,16 @@ class Calls:
             link.count("calls_failed")
             link.log.failure("{peer}: a call failed", failure, peer=link.peer)
             text = "internal error"
-        link.machine.error(id, text[: link.factory.limits.integer("payload-characters")])
+        text = text[: link.factory.limits.integer("payload-characters")]
+        link.machine.error(id, text.encode("utf-8", "replace").decode())
 
-    def accept(self) -> None:
+    def accept(self, method: str | None) -> str | None:
         """Answer a call for which there is no application: yes, if the sink has it."""
         factory = self._link.factory
         if factory.sink is None:
             why = "not an RPC server" if factory.methods is None else "no such method"
             raise Refused(why, Code.NOT_AN_RPC_SERVER.value)
+        return None if method is None else str(Stored(True))
 
     def message(self, request: Request) -> Message:
         link, methods = self._link, self._link.factory.methods

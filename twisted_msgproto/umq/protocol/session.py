@@ -102,7 +102,6 @@ class UmqLink(SessionLink):
     # What most sessions never change stands here: an idle one weighs less.
     over = False
     leaving = False
-    selective = False  # whether ``admit`` has anything to say
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait while it is over
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
@@ -381,10 +380,7 @@ class UmqLink(SessionLink):
             if self._inbox is None:
                 self._inbox = []
             self._inbox.append(event)
-        # A reload may have brought an authoriser, or taken the last rule away.
-        elif not (self.selective or self.factory.authoriser is not None) or self.calls.admitted(
-            event
-        ):
+        elif self.calls.admitted(event):
             self.calls.came(event)
 
     def _onResult(self, event: ResultReceived) -> None:
@@ -540,7 +536,7 @@ class UmqSession(Session, link=UmqLink):
         that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
         refuses with code 6 where there is no sink.
         """
-        return self.link.calls.accept()
+        return self.link.calls.accept(message.destination)
 
     @hook
     def callReceived(self, request: Request) -> Any:
@@ -552,7 +548,7 @@ class UmqSession(Session, link=UmqLink):
         if methods is not None and methods.answers(request.payload):
             return methods.answer(request)
         if type(self).requestReceived is UmqSession.requestReceived:
-            return calls.accept()
+            return calls.accept(None if methods is None else methods.nameIn(request.payload))
         return self.requestReceived(calls.message(request))
 
     @hook

@@ -338,11 +338,16 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         methods: MethodRegistry | None = None,
         origin: str | None = None,
     ) -> None:
-        """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else."""
+        """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else.
+
+        Raises ValueError or TypeError for a ``hello`` that cannot be sent.
+        """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.webSocket = WebSocketClientFactory(
             self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
+        ready = [body for body in helloAttachments if not isinstance(body, Deferred)]
+        Client(self.limits).hello(hello, ready)  # a trial
         self.hello = hello
         self.helloAttachments = helloAttachments
         self.methods = methods

@@ -134,11 +134,52 @@ async function later(attachment) {
  * @param {readonly unknown[]} args
  */
 export function methodCall(name, args) {
-  return JSON.stringify([name, ...args]);
+  if (typeof name !== "string") throw new TypeError("a method's name is text");
+  return jsonOf([name, ...args]);
+}
+
+const DEPTH_MAX = 64;
+const CONTAINERS_MAX = 10_000;
+
+/** A string, or one bracket outside of strings. */
+const TOKENS = /"(?:[^"\\]|\\.)*"|[[\]{}]/g;
+
+/**
+ * A value as JSON that every peer accepts (UM-17); throws TypeError for what has none.
+ *
+ * @param {unknown} value
+ */
+function jsonOf(value) {
+  const text = JSON.stringify(value);
+  if (text === undefined) throw new TypeError("the value has no JSON");
+  // JSON has half of an emoji as "\ud83c"; an escaped backslash before "ud" is none.
+  if (text.includes("\\ud") && text.replaceAll("\\\\", "").includes("\\ud"))
+    throw new TypeError("a text has no unpaired surrogates (an emoji was cut)");
+  let depth = 0;
+  let containers = 0;
+  if (text.length > DEPTH_MAX)
+    for (const [token] of text.matchAll(TOKENS))
+      if (token === "[" || token === "{") {
+        containers++;
+        if (++depth > DEPTH_MAX) throw new TypeError(`the value is nested deeper than ${DEPTH_MAX}`);
+      } else if (token === "]" || token === "}") depth--;
+  if (containers > CONTAINERS_MAX)
+    throw new TypeError(`the value has more than ${CONTAINERS_MAX} objects and arrays`);
+  return text;
 }
 
 /**
- * The value in a JSON answer; throws NotJson.
+ * A text without what cannot be sent, and not too long.
+ *
+ * @param {string} text
+ * @param {number} characters
+ */
+export function sendable(text, characters) {
+  return text.slice(0, characters).replace(/\p{Surrogate}/gu, "\ufffd");
+}
+
+/**
+ * The value in a JSON answer, null for an empty one; throws NotJson.
  *
  * @param {string} payload
  * @returns {any}
@@ -146,6 +187,7 @@ export function methodCall(name, args) {
 export function parseAnswer(payload) {
   const stored = Stored.read(payload);
   if (stored) return stored;
+  if (!payload) return null;
   try {
     return JSON.parse(payload);
   } catch {
@@ -216,6 +258,6 @@ export function answerMethod(methods, request) {
   const given = requested in method ? [request, ...args] : args;
   return (async () => {
     const result = await method.apply(methods, given);
-    return result instanceof Reply ? result : new Reply(JSON.stringify(result ?? null));
+    return result instanceof Reply ? result : new Reply(jsonOf(result ?? null));
   })();
 }

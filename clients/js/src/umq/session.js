@@ -9,7 +9,7 @@ import {
 } from "../errors.js";
 import { Reading } from "../reading.js";
 import { LinkedSession, abortable, lostBecause } from "../session.js";
-import { Reply, Stored, answerMethod, bodiesOf, errorText, failureOf } from "./exchange.js";
+import { Reply, Stored, answerMethod, bodiesOf, errorText, failureOf, sendable } from "./exchange.js";
 import { Machine } from "./machine.js";
 import { AttachmentStream } from "./streams.js";
 import { Code } from "./wire.js";
@@ -318,7 +318,8 @@ export class UmqSession extends LinkedSession {
       this._do((machine, bodies) => machine.result(id, reply.payload, bodies), reply.attachments);
     } catch (error) {
       const { closed } = this._machine;
-      if (!closed) this._do((machine) => machine.error(id, errorText(error)));
+      const text = sendable(errorText(error), this._machine.limits["payload-characters"]);
+      if (!closed) this._do((machine) => machine.error(id, text));
       // A session that ended beneath a method is no error of the method.
       if (!(error instanceof Refused || (closed && error instanceof ConnectionClosed))) this._world.report(error);
     }

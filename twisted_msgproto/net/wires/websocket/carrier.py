@@ -489,7 +489,7 @@ class Carrier(_Mixin):
     def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
         """autobahn's, before it closes with 1009."""
         self.oversize = True
-        if self.state == _OPEN and not self._alone:
+        if self.state == _OPEN:
             self._guarded(self.link.oversized)
         super()._max_message_size_exceeded(size, most, reason)
 
