@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.processes import Launcher
+from tests.spark.conftest import identity, messages, write
+from tests.tools.loops import landed_offsets
+from tests.tools.processes import PROJECT, START_SECONDS, Launcher, environment
 
-CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+CONTAINER = PROJECT / "tests" / "containers.sh"
+NO_NAME_SPACES = 77
 EVENT = struct.pack(">2sI2sII", b"2W", 1, b"2J", 1, 2) + b"{}"
 ACK = struct.pack(">2sI", b"2A", 1)
 GATEWAY = ["-m", "twisted_msgproto", "gateway", "--config=g.toml"]
@@ -30,10 +33,22 @@ WAYS = {
 }
 
 
-def can_be_contained() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+SET_UPS = ["read-only", "uid", "host", "proxies", "all"]
+"""What a container may be beside a PID name space of its own: words of containers.sh."""
+
+LONG = pytest.mark.long
+
+
+def contained(set_up: str, *command: str) -> list[str]:
+    """The command as a container runs it; a skip that says why where there are no name spaces."""
+    if shutil.which("sh") is None:
+        pytest.skip("no sh here")
+    words = [str(CONTAINER), *set_up.split(), "--"]
+    tried = subprocess.run([*words, "true"], capture_output=True, text=True)
+    if tried.returncode == NO_NAME_SPACES:
+        pytest.skip(tried.stderr.strip())
+    assert tried.returncode == 0, tried.stderr
+    return [*words, *command]
 
 
 @pytest.fixture
@@ -54,22 +69,45 @@ def acknowledged(path: Path) -> bool:
         return one.recv(len(ACK)) == ACK
 
 
-@pytest.mark.parametrize("words", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize(
+    ("way", "set_up"),
+    [
+        *((way, "") for way in WAYS),
+        *((way, set_up) for way in ("gateway", "twistd -n") for set_up in SET_UPS),
+        *(pytest.param(way, "all", marks=LONG) for way in list(WAYS)[1:] if way != "twistd -n"),
+    ],
+)
 def test_the_same_command_starts_again_after_a_kill(
-    launch: Launcher, directory: Path, words: list[str]
+    launch: Launcher, directory: Path, way: str, set_up: str
 ) -> None:
     """RD-10: its sockets, their locks and its PID file are left behind, and are no obstacle."""
-    if not can_be_contained():
-        pytest.skip("this machine lets nobody make a PID name space: unshare --user --pid fails")
-    command = [*CONTAINER, sys.executable, *words]
-    killed = launch.command(command)
-    killed.line("lumberjack listening on unix:")
-    assert acknowledged(directory / "s")
-    killed.kill()
-    again = launch.command(command)
-    again.line("lumberjack listening on unix:")
-    assert acknowledged(directory / "s")
-    again.kill()  # unshare hands SIGTERM to nobody
+    command = contained(set_up, sys.executable, *WAYS[way])
+    for _ in range(2):
+        server = launch.command(command)
+        server.line("lumberjack listening on unix:")
+        assert acknowledged(directory / "s")
+        server.kill()  # and unshare hands SIGTERM to nobody
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(
+    "set_up", ["read-only", *(pytest.param(word, marks=LONG) for word in ["", "proxies"])]
+)
+def test_the_same_bridge_lands_again_after_a_kill(launch: Launcher, set_up: str) -> None:
+    """RD-10: in a container, too, with a TMPDIR, since its /tmp may be read-only."""
+    here = launch.directory
+    (here / "tmp").mkdir()
+    words = ["bridge", "--queue=queue", "--table=table", "--master=local[1]"]
+    command = contained(set_up, sys.executable, "-m", "twisted_msgproto", *words)
+    for first, count in ((0, 30), (30, 20)):
+        write(here / "queue", messages(first, count))
+        bridge = launch.command(command, env=environment(TMPDIR=str(here / "tmp")))
+        bridge.line(f"batch .*: {count} rows", seconds=START_SECONDS)
+        bridge.kill()
+    landed = landed_offsets(here / "table")
+    assert landed == {identity(here / "queue"): list(range(50))}
 
 
 @pytest.mark.parametrize("lock", ["", ":lockfile=0"])

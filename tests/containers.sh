@@ -1,0 +1,66 @@
+#!/bin/sh
+# Runs a command as a container does, without a container: tests/containers.sh [WORDS] -- COMMAND…
+#
+# It is process 1 of a PID name space of its own, in the current directory.  Further words, each
+# alone or together:
+#   read-only    everything but the current directory is mounted read-only, /tmp too
+#   uid          an arbitrary user ID, which has no name, no home directory and no rights
+#   host         a host name that does not resolve
+#   proxies      http_proxy, https_proxy and grpc_proxy name a proxy that is not there
+#   all          all of these
+# Where the machine allows no name spaces, one line says why, and the exit status is 77.
+set -u
+
+refuse() {
+  echo "containers.sh: $1" >&2
+  exit 77
+}
+
+case "${1:-}" in
+inside)  # the name spaces are made; $2 has the words, the rest is the command
+  shift
+  words=" $1 "
+  shift
+  mount --make-rprivate / || refuse "mounts cannot be made private"
+  mount -t proc proc /proc || refuse "no proc of its own may be mounted"
+  case "$words" in *" host "*)
+    hostname container-without-an-address.invalid || refuse "the host name cannot be set"
+  esac
+  case "$words" in *" read-only "*)
+    here=$(pwd -P)
+    mount --bind "$here" "$here" || refuse "$here cannot be mounted"
+    # From the outermost to the innermost; those of the kernel have nothing to protect.
+    cut -d ' ' -f 5 /proc/self/mountinfo | grep -Ev "^(/proc|/sys|/dev)(/|$)" | grep -vxF "$here" |
+      while read -r place; do
+        mount -o remount,bind,ro "$(printf '%b' "$place")" 2>/dev/null ||
+          echo "containers.sh: $place stays as it is" >&2
+      done
+    ! touch / 2>/dev/null || refuse "the root stays writable"
+    cd "$here" || exit 77
+  esac
+  case "$words" in *" proxies "*)
+    for name in http_proxy https_proxy grpc_proxy HTTP_PROXY HTTPS_PROXY; do
+      export "$name=http://127.0.0.1:9"
+    done
+  esac
+  case "$words" in *" uid "*)
+    export HOME=/
+    unset USER LOGNAME
+    exec unshare --user --map-user=54321 --map-group=54321 -- "$@"
+  esac
+  exec "$@"
+  ;;
+esac
+
+words=""
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  [ "$1" = all ] && words="$words read-only uid host proxies" || words="$words $1"
+  shift
+done
+[ $# -gt 1 ] || refuse "a command is missing: containers.sh [WORDS] -- COMMAND"
+shift
+command -v unshare >/dev/null || refuse "there is no unshare(1) here"
+said=$(unshare --user --map-root-user --pid --fork --mount --uts true 2>&1) ||
+  refuse "this machine lets nobody make name spaces: $said"
+exec unshare --user --map-root-user --pid --fork --kill-child --mount --uts \
+  "$0" inside "$words" "$@"
