@@ -91,7 +91,9 @@ def test_the_verbs_send_what_a_plain_req_sends() -> None:
     assert client.state.name == "PROFILED"
     assert client.writer(["a"], "full", 0.0) == 3
     assert asked.sent == [("Writer", {"resources": ["a"], "confirm": "full"})]
-    assert asked.reply(202, port=5050, lease=TOKEN) == [terms.LeaseGranted(3, 5050, TOKEN)]
+    more: dict[str, Any] = {"content-bytes": 7, "new": ["a", 3]}
+    told = terms.LeaseGranted(3, 5050, TOKEN, 7, ("a",))
+    assert asked.reply(202, port=5050, lease=TOKEN, **more) == [told]
     assert client.reader([], "none", 0.0) == 4
     assert asked.sent == [("Reader", {"resources": [], "confirm": "none"})]
     assert client.snapshot() == {"state": "PROFILED", "waiting": 1, "leases": 1, "tries": 0}

@@ -384,6 +384,25 @@ def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end:
     assert flowing.flow.close() == numbers[2:]
 
 
+def test_what_a_server_that_came_back_does_not_take_is_told_and_the_rest_is_sent__RD_44() -> None:
+    """MT-29: its limit is smaller now."""
+    flowing = writer(window=2)
+    (large, small, later) = flowing.flow.send(
+        [("a", EMPTY, bytes(100)), ("a", EMPTY, bytes(99)), ("a", EMPTY, bytes(101))], 0.0
+    )
+    flowing.flow.suspend("lost")
+    assert flowing.flow.renew("new", 0.0, 99) == [
+        terms.ContentTooLarge(large, 100, 99),
+        terms.ContentTooLarge(later, 101, 99),
+    ]
+    (lease,) = flowing.sent
+    flowing.get(Response(lease.sequence, 200))  # type: ignore[union-attr]
+    assert [command.body for command in flowing.sent] == [bytes(99)]  # type: ignore[union-attr]
+    with pytest.raises(LimitExceeded, match="the server's content-bytes is 99"):
+        flowing.flow.send([("a", EMPTY, bytes(100))], 0.0)
+    assert flowing.flow.close() == [small]
+
+
 def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> None:
     """MT-28: contents arrive at least once, in order, and before what waited."""
     flowing = writer(window=2)

@@ -186,6 +186,39 @@ def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Pat
     assert {json.loads(line)["client_id"] for line in dumped.stdout.splitlines()} == {"me"}
 
 
+def test_send_says_where_contents_went_and_which_limit_is_in_the_way__RD_31__RD_44(
+    launch: Launcher,
+) -> None:
+    """MT-26, MT-29: in the line that counts them; the next command finds the queue there."""
+    server = launch(
+        *("mtl", "-e", "tcp://127.0.0.1:*", "--limit", "content-bytes=1000"), module="twisted"
+    )
+
+    def send(*words: str) -> tuple[str, str]:
+        address = f"tcp://127.0.0.1:{server.port('mtl')}"
+        sent = launch.run("send", "mtl", address, "--count", "1", *words)
+        return sent.stdout, sent.stderr
+
+    new = "; the broker had no queue orders: it was made, and nobody consumes it"
+    none = (
+        "; no queue got them: orders is a resource of the profile ingest;"
+        " --destination queue/orders is a queue"
+    )
+    to = "--destination"
+    assert send()[0].endswith("/s)\n")
+    assert send(to, "ingest/orders")[0].endswith("/s)\n")
+    assert send(to, "orders")[0].endswith(f"/s){none}\n")
+    assert send(to, "queue/orders")[0].endswith(f"/s){new}\n")  # as the line before advises
+    assert send(to, "queue/orders")[0].endswith("/s)\n")
+    assert last_json(send(to, "orders", "--json")[0])["notes"] == [none[2:]]
+    assert "notes" not in last_json(send(to, "queue/orders", "--json")[0])
+    _, error = send("--size", "1001")
+    assert error.splitlines()[-1] == (
+        "msgproto send: 0 of 1 messages were acknowledged: a content of 1001 bytes in one frame"
+        " is too large: the server's content-bytes is 1000"
+    )
+
+
 def test_where_nobody_answers_send_fails_with_one_line__MT_28(launch: Launcher) -> None:
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)

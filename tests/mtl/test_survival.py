@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -12,16 +13,20 @@ from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import (
     IMPATIENT,
+    LOOPBACK,
     HeldSink,
     MtlCase,
     Recorded,
     later,
+    reactor,
     run,
     taking,
     until,
 )
 from tests.tools.processes import launching
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, TimedOut
+from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, zeromq
+from twisted_msgproto.mtl.zeromq import sockets
 from twisted_msgproto.queue import QueueReader
 
 
@@ -141,11 +146,69 @@ class Survival(MtlCase):
         await until(lambda: recorded.routers[1].unread == 0)  # a Ping may have come between
 
 
+def smaller_frames(clock: Any) -> Any:
+    """Sockets of a server that takes smaller contents than it says."""
+    real = sockets.Sockets(clock)
+    make = real.router
+
+    def router(received: Any, bounds: Any, **options: Any) -> Any:
+        return make(received, dataclasses.replace(bounds, frame_bytes=1000), **options)
+
+    real.router = router  # type: ignore[method-assign]
+    return real
+
+
 class Limited(MtlCase):
     @run
+    async def test_a_content_above_the_servers_limit_is_not_sent__RD_44(self) -> None:
+        """MT-29: whatever makes it too large, and whoever sends it; the others are taken."""
+        sink = HeldSink()
+        factory = self.server(sink, limits={"content-bytes": 1000})
+        said = "too large: the server's content-bytes is 1000"
+        client = await self.ready(factory, "queue")
+        for confirm in ("full", "none"):
+            writer = await client.writer(["a"], confirm)
+            for sending in (
+                writer.send("a", bytes(1001)),
+                writer.send("a", b"", {"x": "y" * 1000}),
+                writer.sendMany("a", [b"", bytes(1001)]),
+            ):
+                failed = await self.assertFailure(sending, LimitExceeded)
+                self.assertIn(said, str(failed))
+            await writer.send("a", bytes(1000))
+        made = MtlClientFactory("host", "ingest", clock=reactor)
+        service = MtlClientService(factory.addresses[0], made)
+        service.startService()
+        self.addCleanup(service.close)
+        failed = await self.assertFailure(service.send("a", bytes(1001)), LimitExceeded)
+        self.assertIn(said, str(failed))
+        await service.send("a", b"good")
+        await until(lambda: sink.bodies == [bytes(1000), bytes(1000), b"good"])
+        self.assertEqual(factory.counters["flows_total"], 3)
+
+    @run
+    async def test_a_content_of_just_the_limit_is_taken_with_keys_too__RD_44(self) -> None:
+        """MT-29, MT-31: CURVE needs bytes of its own in each frame, both ways."""
+        public, secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        curve = zeromq.CurveServer(secret, {client_public: "robot"})
+        keys = zeromq.CurveClient(public, client_public, client_secret)
+        for data in (LOOPBACK, None):
+            factory = self.server(
+                HeldSink(), curve=curve, limits={"content-bytes": 70_000}, data=data
+            )
+            client = await self.ready(
+                factory, "queue", curve=keys, limits={"content-bytes": 70_000}
+            )
+            writer, reader = await client.writer(["a"]), await client.reader(["a"])
+            await writer.send("a", bytes(70_000))
+            await reader.summon("a")
+            self.assertEqual((await reader.__anext__()).body, bytes(70_000))
+
+    @run
     async def test_a_body_above_the_servers_limit_is_not_sent_for_ever(self) -> None:
-        """HO-23: libzmq ends the connection each time, and says nothing."""
-        factory = self.server(HeldSink(), limits={"content-bytes": 1000})
+        """HO-23: a server that does not say its limit; libzmq ends the connection each time."""
+        factory = self.server(HeldSink(), sockets=smaller_frames)
         client = await self.ready(factory, "ingest", limits={"renewals": 3})
         flow = await client.writer(["a"])
         await flow.send("a", bytes(1000))

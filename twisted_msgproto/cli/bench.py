@@ -149,6 +149,9 @@ class Client:
                 self._flight.popleft()
             count -= some
 
+    def note(self, text: str) -> None:
+        """Every message has one destination, which the operator has named."""
+
     def alive(self) -> None:
         """The server is at work."""
 

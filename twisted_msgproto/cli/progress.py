@@ -24,6 +24,7 @@ class Counted:
         self.messages_sent = 0
         self.messages_acknowledged = 0
         self.messages_written = 0
+        self.notes: list[str] = []
 
     def sent(self, count: int) -> None:
         self.messages_sent += count
@@ -36,6 +37,9 @@ class Counted:
     def written(self, count: int) -> None:
         self.messages_written += count
         self.show()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def alive(self) -> None:
         """The peer is at work."""

@@ -214,10 +214,12 @@ def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
     sent, acknowledged = progress.messages_sent, progress.messages_acknowledged
     if as_json:
         counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(took, 6)}
-        print(json.dumps(counts), flush=True)
+        notes = {"notes": progress.notes} if progress.notes else {}
+        print(json.dumps({**counts, **notes}), flush=True)
         return
     rate = acknowledged / took if took else 0.0
-    print(f"sent {sent}, acknowledged {acknowledged} in {took:.2f} s ({rate:,.0f}/s)", flush=True)
+    line = f"sent {sent}, acknowledged {acknowledged} in {took:.2f} s ({rate:,.0f}/s)"
+    print("; ".join([line, *progress.notes]), flush=True)
     if progress.messages_written:
         print("the server was not asked to acknowledge: nobody knows what arrived", flush=True)
 

@@ -150,6 +150,9 @@ class Patience:
         self._moved()
         self._progress.written(count)
 
+    def note(self, text: str) -> None:
+        self._progress.note(text)
+
     def alive(self) -> None:
         """As :class:`Progress`; it prolongs the peer's time, though not for ever."""
         self._due = max(self._due, min(self._due_most, self._clock.seconds() + self._seconds))

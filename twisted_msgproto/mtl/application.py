@@ -222,6 +222,10 @@ class QueueProfile(Profile):
 
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
+    def missing(self, virtual_host: str, resources: Sequence[str]) -> list[str]:
+        knows = self._broker.machine.knows
+        return [name for name in resources if not knows(self.queue(virtual_host, name))]
+
     def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:
         """The queue may grow, or be made; what is on its way to the sink counts too."""
         if resource.endswith(DEAD):

@@ -119,6 +119,15 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     client = await _connect(reactor, options, target, window)
     try:
         writer = await client.writer([target.resource], "full")
+        if writer.newResources:
+            progress.note(
+                f"the broker had no queue {target.resource}: it was made, and nobody consumes it"
+            )
+        elif options.destination is not None and "/" not in options.destination:
+            progress.note(
+                f"no queue got them: {target.resource} is a resource of the profile"
+                f" {target.profile}; --destination queue/{target.resource} is a queue"
+            )
         in_flight = InFlight(reactor, messages, progress, window)
         while bodies := await in_flight.some(SLICE):
             in_flight.add(writer.sendMany(target.resource, bodies, properties), len(bodies))

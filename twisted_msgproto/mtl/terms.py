@@ -392,6 +392,8 @@ class LeaseGranted:
     number: int
     port: int
     token: str
+    content_bytes: int | None = None  # the server's limit, where it says
+    new: tuple[str, ...] = ()  # resources that are made by the first content
 
 
 @dataclass(slots=True)
@@ -448,6 +450,15 @@ LEASE_UNANSWERED: Final = "the lease was not answered"
 
 
 @dataclass(slots=True)
+class ContentTooLarge:
+    """This content (the number that ``send`` returned) is above the server's ``limit``."""
+
+    number: int
+    nbytes: int
+    limit: int
+
+
+@dataclass(slots=True)
 class FlowSuspended:
     """The flow is lost: get another lease and a socket, then ``renew``."""
 
@@ -481,6 +492,7 @@ ClientFlowEvent = (
     | ContentsReceived
     | ContentsConfirmed
     | ContentsRefused
+    | ContentTooLarge
     | FlowSuspended
     | FlowBroken
     | FlowGivenUp

@@ -367,6 +367,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def _leased(self, task: _Task, reply: Reply) -> None:
         port, token = reply.body.get("port"), reply.body.get("lease")
+        most = reply.body.get("content-bytes")
         number = task.number
         if type(port) is not int or type(token) is not str or not 0 <= port < 65536:
             self._fail(reply.code, "a lease without a port or a token")
@@ -375,7 +376,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._leases[number] = task.request
         # Its flow may have asked for another one, because it was lost before all began anew.
         self._waiting = deque(waiting for waiting in self._waiting if waiting.number != number)
-        self._events.append(LeaseGranted(number, port, token))
+        most = most if type(most) is int and most > 0 else None
+        new = tuple(_texts(reply.body.get("new")))
+        self._events.append(LeaseGranted(number, port, token, most, new))
         self._done(task, None)
 
     def _done(self, task: _Task, reply: Reply | None) -> None:

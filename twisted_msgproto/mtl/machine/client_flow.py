@@ -28,6 +28,7 @@ from ..terms import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
+    ContentTooLarge,
     FlowBroken,
     FlowClosed,
     FlowGivenUp,
@@ -126,6 +127,11 @@ class _Sent:
     properties: bytes
     body: bytes
 
+    @property
+    def largest(self) -> int:
+        """Bytes of its larger frame."""
+        return max(SEQUENCE_BYTES + len(self.name) + len(self.properties), len(self.body))
+
 
 class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], ClientFlowEvent]):
     """One data flow of a client: a reader or a writer.
@@ -153,6 +159,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._timeout = limits["request-timeout"] * limits.integer("request-tries")
         self._waiting_max = limits.integer("waiting")
         self._bytes_max = limits.integer("content-bytes")
+        self._server_max: int | None = None  # what the server says likewise
         self._renewals_max = limits.integer("renewals")
         self._renewals = 0  # in a row, in which nothing was answered that waits for an answer
         self._machine = Machine(CLIENT_FLOW, ClientFlowState.LOST)
@@ -216,8 +223,13 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
-    def renew(self, token: str, now: float) -> None:
-        """Show ``token`` on a new socket; what was to be sent on the old one is forgotten."""
+    def renew(
+        self, token: str, now: float, content_bytes: int | None = None
+    ) -> list[ClientFlowEvent]:
+        """Show ``token`` on a new socket; what was to be sent on the old one is forgotten.
+
+        ``content_bytes`` is the most that the server takes of a content; None: it does not say.
+        """
         self._machine.step(Renewed)
         self._renewals += 1
         self._out.clear()
@@ -229,12 +241,29 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         ]
         self._held.extendleft(reversed(again))
         self._waiting.extendleft(reversed(self._window.drain()))
+        self._server_max = content_bytes
+        events = self._refuse_too_large()
         self._lease_sequence = self._next()
         self._send(Lease(self._lease_sequence, token), now)
         self.deadlines.clear_all()
         self.deadlines.set("lease", now + self._timeout)
         self.deadlines.set("silence", now + self._liveness)
         self.deadlines.set("heartbeat", now + self._heartbeat)
+        return events
+
+    def _refuse_too_large(self) -> list[ClientFlowEvent]:
+        most = self._server_max
+        if most is None or all(content.largest <= most for content in self._waiting):
+            return []
+        taken: deque[_Sent] = deque()
+        events: list[ClientFlowEvent] = []
+        for content in self._waiting:
+            if content.largest <= most:
+                taken.append(content)
+            else:
+                events.append(ContentTooLarge(content.number, content.largest, most))
+        self._waiting = taken
+        return events
 
     def summon(self, resource: str, now: float) -> int:
         """Ask for this resource's content; answered by :class:`Responded` with this number."""
@@ -257,8 +286,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         """Send contents (resource, encoded properties, body); their numbers, in order.
 
         Those above the window wait.  Raises LimitExceeded when too many wait already or one is
-        above ``content-bytes``, and ValueError for what is no resource's name; nothing is sent
-        then.
+        above ``content-bytes``, ours or the server's, and ValueError for what is no resource's
+        name; nothing is sent then.
         """
         if self.reads:
             raise ValueError("a reader sends no content")
@@ -267,13 +296,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if type(body) is not bytes:
                 body = _bytes(body)
             name = data.encode_name(resource)
-            header = SEQUENCE_BYTES + len(name) + len(properties or EMPTY)
-            if max(header, len(body)) > self._bytes_max:
-                raise LimitExceeded(
-                    f"a content of {len(body)} bytes, with {header} of properties and names; "
-                    f"a frame has at most {self._bytes_max}"
-                )
-            new.append(_Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body))
+            content = _Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body)
+            if content.largest > self._bytes_max:
+                raise too_large(content.largest, self._bytes_max)
+            if self._server_max is not None and content.largest > self._server_max:
+                raise too_large(content.largest, self._server_max, "the server's ")
+            new.append(content)
         if len(self._waiting) + len(new) > self._waiting_max + self._window.room:
             raise LimitExceeded(f"{len(self._waiting)} contents wait already")
         self._numbers += len(new)
@@ -645,6 +673,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         "probe": _probe_again,
         "heartbeat": _beat,
     }
+
+
+def too_large(nbytes: int, most: int, whose: str = "") -> LimitExceeded:
+    return LimitExceeded(
+        f"a content of {nbytes} bytes in one frame is too large: {whose}content-bytes is {most}"
+    )
 
 
 def _bytes(body: object) -> bytes:

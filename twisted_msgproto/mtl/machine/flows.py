@@ -101,6 +101,10 @@ class Profile:
         """There is such a resource; else a lease for it gets 404 (``MT-10``)."""
         return self.only_resource is None or resource == self.only_resource
 
+    def missing(self, virtual_host: str, resources: Sequence[str]) -> Sequence[str]:
+        """Return those of a writer's resources that do not exist before it writes to them."""
+        return ()
+
     def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:
         """One more content may come; else it is refused.  Only asked where ``bounded``."""
         return True

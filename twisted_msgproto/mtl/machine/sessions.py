@@ -352,7 +352,13 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         session.kept.add(nbytes)
         self._leases[token] = session.grants[token] = grant
         self.deadlines.set(grant, grant.expires_at)
-        self._answer(session, 202, port=self.data_port, lease=token)
+        # libzmq ends the connection of who sends more, without a reason.
+        more: dict[str, Any] = {"content-bytes": self.limits.integer("content-bytes")}
+        if not reads:
+            nothing: Sequence[str] = ()
+            new = self._ask(nothing, profile.missing, session.virtual_host, request.resources)
+            more |= {"new": list(new)} if new else {}
+        self._answer(session, 202, port=self.data_port, lease=token, **more)
 
     def _may_keep(self, session: Session, nbytes: int, what: str) -> bool:
         if session.kept.fits(nbytes):

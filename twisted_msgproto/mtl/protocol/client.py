@@ -265,7 +265,7 @@ class ControlLink(ClientLink):
         flow = self.flows.get(event.number)
         if flow is not None:
             self._cancelRenewal(flow)
-            flow.renew(event.port, event.token)
+            flow.renew(event)
         else:
             self.machine.release(event.number)  # its flow has ended meanwhile
 

@@ -20,16 +20,18 @@ from ...net.clients.subscriptions import Backlog
 from ...net.factory import SessionFactory
 from ...net.link import Link, SteadyLogger
 from ...net.outbox import Tickets, Waiters
-from ..machine.client_flow import ClientFlow
+from ..machine.client_flow import ClientFlow, too_large
 from ..terms import (
     LEASE_UNANSWERED,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
+    ContentTooLarge,
     FlowBroken,
     FlowGivenUp,
     FlowOpened,
     FlowSuspended,
+    LeaseGranted,
     Responded,
 )
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
@@ -151,12 +153,15 @@ class FlowLink(Link):
     log: ClassVar = log
     noInputs: ClassVar = ()
     readsWhileDraining: ClassVar = True
-    answerEvents: ClassVar = frozenset({Responded, ContentsConfirmed, ContentsRefused})
+    answerEvents: ClassVar = frozenset(
+        {Responded, ContentsConfirmed, ContentsRefused, ContentTooLarge}
+    )
 
     factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
     number = 0
+    new: Sequence[str] = ()
 
     def __init__(self, flow: MtlFlow, client: Owner, confirm: bool) -> None:
         self.protocol, self.factory = flow, client.factory
@@ -199,7 +204,7 @@ class FlowLink(Link):
         self._opening = None
         self.close()
 
-    def renew(self, port: int, token: str) -> None:
+    def renew(self, lease: LeaseGranted) -> None:
         if self._ended:
             return
         if self.machine.doubted:
@@ -207,10 +212,11 @@ class FlowLink(Link):
             self._follow(self.machine.suspend("its session began anew"))
             return
         self._drop()
-        self._port = port
-        self.wire.use(self._client.dataSocket(self.received, port))
-        self.machine.renew(token, self._now())
-        self._settle()
+        self._port = lease.port
+        if self._opening is not None:
+            self.new = lease.new
+        self.wire.use(self._client.dataSocket(self.received, lease.port))
+        self._follow(self.machine.renew(lease.token, self._now(), lease.content_bytes))
 
     def _drop(self) -> None:
         unread = self.wire.drop()
@@ -262,6 +268,9 @@ class FlowLink(Link):
     def _refused(self, event: ContentsRefused) -> None:
         self._fail(event.numbers, Refused("the server does not take the content", event.code))
 
+    def _tooLarge(self, event: ContentTooLarge) -> None:
+        self._fail([event.number], too_large(event.nbytes, event.limit, "the server's "))
+
     def _suspended(self, event: FlowSuspended) -> None:
         trouble = self.wire.trouble
         log.info("a data flow was lost: {reason} {trouble}", reason=event.reason, trouble=trouble)
@@ -292,6 +301,7 @@ class FlowLink(Link):
         ContentsReceived: _received,
         ContentsConfirmed: _confirmed,
         ContentsRefused: _refused,
+        ContentTooLarge: _tooLarge,
         FlowSuspended: _suspended,
         FlowBroken: _broken,
         FlowGivenUp: _givenUp,
@@ -543,6 +553,11 @@ class MtlWriter(MtlFlow):
         super().__init__(FlowLink(self, client, confirm))
 
     @property
+    def newResources(self) -> Sequence[str]:
+        """Return those of its resources that the server had not before: it makes these queues."""
+        return self.link.new
+
+    @property
     def room(self) -> int:
         """Return how many more contents the window takes now; below 0: how many wait."""
         return self.link.machine.room
@@ -560,9 +575,9 @@ class MtlWriter(MtlFlow):
         waits, with ConnectionClosed when the flow has ended, and with ValueError for a name or
         properties that cannot be written.
 
-        A content above ``content-bytes`` is not sent: LimitExceeded.  Where the server's own limit
-        is lower it ends the connection each time; after ``renewals`` of these the flow ends with
-        TimedOut.
+        A content above ``content-bytes``, ours or the server's, is not sent: LimitExceeded.  A
+        server that does not say its limit with the lease ends the connection each time; after
+        ``renewals`` of these the flow ends with TimedOut.
 
         When the server could not make a content safe it takes nothing that follows and ends the
         flow: that content, all behind it and ``lost`` fail with Refused.  Send them again on

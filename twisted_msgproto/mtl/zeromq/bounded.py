@@ -131,7 +131,6 @@ class Bounded:
         self.highWaterMark = bounds.peer_messages
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
-        socket.set(zmq.MAXMSGSIZE, bounds.frame_bytes)
         socket.set(zmq.RCVBUF, KERNEL_BYTES)
         socket.set(zmq.SNDBUF, KERNEL_BYTES)
         if bounds.received_messages is not None:
@@ -140,6 +139,8 @@ class Bounded:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))
         prepare(self)
+        curve = socket.get(zmq.MECHANISM) == zmq.CURVE
+        socket.set(zmq.MAXMSGSIZE, bounds.frame_bytes + (CURVE_BYTES if curve else 0))
 
     def bind(self, address: str) -> str:
         try:

@@ -146,5 +146,8 @@ class Progress(Protocol):
         Only where the operator has asked for that; they do not count as acknowledged.
         """
 
+    def note(self, text: str) -> None:
+        """What the operator is to know of what was acknowledged; it ends the line that counts."""
+
     def alive(self) -> None:
         """The peer is at work: it acknowledges nothing yet, and says that it will."""
