@@ -29,6 +29,8 @@ dependencies = ["a>=1"]
 description = "text"
 [project.optional-dependencies]
 all = ["b"]
+[dependency-groups]
+test = ["pytest>=8"]
 [tool.ruff]
 line-length = 100
 """
@@ -103,6 +105,7 @@ def world(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> World:
         ("pyproject.toml", "text", "other", []),
         ("pyproject.toml", "100", "99", []),
         ("pyproject.toml", "a>=1", "a>=2", ["install all"]),
+        ("pyproject.toml", "pytest>=8", "pytest>=9", ["install all"]),
         ("twisted_msgproto/scan.c", "", "/* changed */", ["install all"]),
         (".venv/installed.json", sys.version.split()[0], "3.11.0", ["venv", "install all"]),
         (".venv/installed.json", '"root": "/', '"root": "/elsewhere/', ["venv", "install all"]),
@@ -155,14 +158,13 @@ def test_when_java_has_gone_it_is_brought(world: World) -> None:
     assert world.since() == ["install all,java"]
 
 
-def test_the_documents_have_an_extra_of_their_own(world: World) -> None:
-    world.run.set_up()
-    world.since()
-    world.run.set_up("docs")
-    assert world.since() == ["install all,docs"]
-    world.run.set_up()
-    world.run.set_up("docs")
-    assert world.since() == []
+def test_the_tools_of_the_tests_are_a_dependency_group_with_those_it_includes(run: Any) -> None:
+    text = b"""[dependency-groups]
+check = ["ruff>=0.14"]
+test = ["pytest>=8", { include-group = "check" }, "moto"]
+"""
+    assert run.group(text, "test") == ["pytest>=8", "ruff>=0.14", "moto"]
+    assert "pytest>=8" in run.group((PROJECT / "pyproject.toml").read_bytes(), "test")
 
 
 def script(path: Path, text: str) -> Path:

@@ -48,7 +48,7 @@ def main() -> int:
     try:
         import atheris
     except ImportError:
-        print("tests.atheris: atheris is missing: pip install '.[fuzz]'", file=sys.stderr)
+        print("tests.atheris: atheris is missing: pip install atheris", file=sys.stderr)
         return 1
     if arguments.within is None:  # the search ends its process at once, whatever is left
         with tempfile.TemporaryDirectory() as directory:

@@ -17,9 +17,7 @@ from tests.tools.processes import PROJECT, environment
 
 BUILDERS = ("sphinx", "furo", "myst_nb")
 missing = [name for name in BUILDERS if find_spec(name) is None]
-built = pytest.mark.skipif(
-    bool(missing), reason=f"pip install '.[docs]' brings what builds the site: {missing}"
-)
+built = pytest.mark.skipif(bool(missing), reason=f"./run installs what builds the site: {missing}")
 
 
 @dataclass

@@ -186,4 +186,4 @@ def test_without_atheris_one_line_says_what_is_missing():
         text=True,
     )
     assert ended.returncode == 1
-    assert ended.stderr == "tests.atheris: atheris is missing: pip install '.[fuzz]'\n"
+    assert ended.stderr == "tests.atheris: atheris is missing: pip install atheris\n"

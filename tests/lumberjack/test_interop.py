@@ -138,9 +138,7 @@ client.close()
 
 
 def pylogbeat(launch: Launcher, port: int, **tls: object) -> None:
-    pytest.importorskip(
-        "pylogbeat", reason="pylogbeat is not installed: pip install 'twisted-msgproto[test]'"
-    )
+    pytest.importorskip("pylogbeat", reason="pylogbeat is not installed: pip install pylogbeat")
     shipping = launch.command([sys.executable, "-c", PYLOGBEAT, str(port), json.dumps(tls)])
     assert shipping.wait() == 0, shipping.output
     # Its numbers run on over the windows, and it takes nothing else for its ack.
