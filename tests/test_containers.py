@@ -14,6 +14,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 
 from tests.tools.processes import PROJECT, Launcher
 from twisted_msgproto import cli
@@ -125,6 +126,54 @@ def test_the_extras_that_are_installed_exist() -> None:
         wanted = set(match[1].split(","))
         assert needed in wanted and wanted <= set(extras)
         assert shlex.split(run)[:2] == ["pip", "install"]
+
+
+def test_compose_mounts_files_that_exist_and_publishes_the_ports_of_the_image() -> None:
+    file = PROJECT / "packaging" / "compose.yaml"
+    told = yaml.safe_load(file.read_text())
+    services, volumes = told["services"], told["volumes"]
+    for service in services.values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in volumes or (file.parent / source).is_file(), volume
+        build = service.get("build")
+        assert build is None or ((file.parent / build["context"] / build["dockerfile"]).is_file())
+        assert build is None or build["target"] in stages()
+    published = {word.split(":")[-1] for word in services["gateway"]["ports"]}
+    assert published == set(of("gateway", "EXPOSE")[0].split())
+    for name in ("gateway", "bridge"):
+        for volume in services[name]["volumes"]:
+            assert volume.split(":")[1] in words_of(of(name, "VOLUME")[0])
+    scraped = yaml.safe_load((file.parent / "prometheus.yaml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == ["127.0.0.1:8480"]
+    assert all((file.parent / name).is_file() for name in scraped["rule_files"])
+
+
+def test_the_manifests_of_kubernetes_run_commands_of_msgproto_with_volumes_that_they_have(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (PROJECT / "packaging" / "kubernetes.yaml").read_text()
+    found = {one["kind"]: one for one in yaml.safe_load_all(text)}
+    kinds = {"Service", "StatefulSet", "PersistentVolumeClaim", "Deployment"}
+    assert set(found) == kinds
+    served = {port["port"] for port in found["Service"]["spec"]["ports"]}
+    exposed: set[int] = set()
+    for kind in ("StatefulSet", "Deployment"):
+        spec = found[kind]["spec"]
+        pod = spec["template"]["spec"]
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+        claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])]
+        volumes = {volume["name"] for volume in pod["volumes"]} | set(claims)
+        for container in pod["containers"]:
+            command = container["args"][0]
+            assert cli.main([command, "--help"]) == 0
+            known = capsys.readouterr().out
+            options = [word.partition("=")[0] for word in container["args"] if word[:2] == "--"]
+            assert options and all(option in known for option in options)
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            exposed |= {port["containerPort"] for port in container.get("ports", [])}
+    assert exposed == served
 
 
 def test_what_is_exposed_is_what_the_file_serves() -> None:
