@@ -1,7 +1,7 @@
 """``./run chaos``: faults, crowds and hostile peers at full length, against real processes.
 
 Prints a row for each thing that is done, and ends with exit status 1 if something did not hold.
-``--write docs/reliability.md`` keeps what was measured in that page's table.
+``--write docs/how-it-is-tested.md`` keeps what was measured in that page's table.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tests.tools.filebeat import needs_filebeat
 from tests.tools.measures import bound_seconds
 from tests.tools.processes import PROJECT, Launcher
 
-PAGE = PROJECT / "docs" / "reliability.md"
+PAGE = PROJECT / "docs" / "how-it-is-tested.md"
 
 # ── The page ────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """Processes with every endpoint that speaks TLS, and what a scanner says of them.
 
-``python -m tests.conformance.endpoints --write docs/reliability.md`` scans them with sslyze and
-puts the table into that page; exit status 1 if anything but the certificate is found.
+``python -m tests.conformance.endpoints --write docs/how-it-is-tested.md`` scans them with sslyze
+and puts the table into that page; exit status 1 if anything but the certificate is found.
 """
 
 from __future__ import annotations
