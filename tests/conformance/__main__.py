@@ -1,7 +1,7 @@
 """Run the public WebSocket cases against UMQ, sABC and bare autobahn, both sides.
 
-``--write docs/how-it-is-tested.md`` puts the tables into that page.  Exit status 1 if a case of ours
-has a worse verdict than bare autobahn's.
+``--write docs/how-it-is-tested.md`` puts the tables into that page.  Exit status 1 if a case of
+ours has a worse verdict than bare autobahn's.
 """
 
 from __future__ import annotations
