@@ -7,6 +7,8 @@ import resource
 import shlex
 import shutil
 import socket
+import ssl
+import stat
 import subprocess
 import sys
 import time
@@ -220,6 +222,52 @@ def test_words_are_escaped_as_units_want_them(word: str, written: str) -> None:
 
 
 # ── ``msgproto check FILE``: what a gateway would refuse is refused here, in the sam ──
+
+
+def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
+    tmp_path: Path, launch: Launcher
+) -> None:
+    names = ["localhost", "127.0.0.1", "*.gw.example"]
+    words = [word for name in names for word in ("--tls", name)]
+    made = launch.run("init", "new", *words)
+    assert made.returncode == 0, made.stderr
+    assert f"msgproto passwd {launch.directory / 'new' / 'users'} NAME" in made.stdout
+    new = launch.directory / "new"
+    modes = {"ca.pem": 0o644, "ca.key": 0o600, "tls/localhost.pem": 0o640, "gateway.toml": 0o640}
+    assert {name: stat.S_IMODE((new / name).stat().st_mode) for name in modes} == modes
+    refused = launch.run("check", "--file-only", "new/gateway.toml")
+    assert f"msgproto passwd {new / 'users'} NAME makes it" in refused.stderr
+    assert launch.run("passwd", "new/users", "ada", stdin="s3cret\n").returncode == 0
+    told = launch.run("check", "--file-only", "new/gateway.toml")
+    assert (told.returncode, "warning" in told.stdout) == (0, False), told.stderr
+    context = ssl.create_default_context(cafile=new / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    tables = tomllib.loads((new / "gateway.toml").read_text())
+    endpoint = tables["lumberjack"]["endpoint"][0].replace("5044", "0")
+    gateway = launch(
+        *("gateway", "--config=new/gateway.toml", "--set=sabc.endpoint=unix:s"),
+        *("--set=umq.endpoint=unix:u", "--set=micromsg2.endpoint=unix:m"),
+        *("--set=sabc.websocket=unix:w", "--set=mtl.endpoint=ipc://mtl"),
+        *("--set=status.endpoint=unix:page",),
+        f"--set=lumberjack.endpoint={endpoint.replace('tls/', 'new/tls/')}",
+    )
+    port = gateway.port("lumberjack")
+    for name in ("localhost", "127.0.0.1", "a.gw.example"):
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname=name) as secured,
+        ):
+            assert secured.version() == "TLSv1.3"
+    gateway.end()
+
+
+@pytest.mark.parametrize("name", ["a b", "", "x/y", "-x", "a:1", "https://a"])
+def test_a_name_that_no_certificate_has_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert cli.main(["init", str(tmp_path / "new"), f"--tls={name}"]) == 2
+    assert f"a host name or an IP address, not {name!r}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_good_file_is_told_in_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

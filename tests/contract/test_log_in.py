@@ -553,8 +553,8 @@ def test_a_file_with_plain_passwords_is_warned_of(
     server, _ = serve(launch, f"{scheme}:users")
     checked = launch.run("check", "--file-only", "g.toml").stdout
     for name in SERVERS:
-        said = f"{name}: 1 of 2 passwords in users are plain text: msgproto passwd"
-        assert said in checked
-        server.line(said)
+        said = f"1 of 2 passwords in {users} are plain text: msgproto passwd"
+        assert f"{name}: warning: {said}" in checked
+        server.line(f"{name}: {said}")
     launch.run("passwd", users, "old", stdin="plain\n")
     assert "plain text" not in launch.run("check", "g.toml").stdout

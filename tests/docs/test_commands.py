@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import signal
+import stat
+import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
 
 from tests.docs.quarter import PAGE as QUICK_START
-from tests.docs.shell import BLOCK, Command, commands
+from tests.docs.shell import BLOCK, Command, Terminal, commands
 from tests.docs.test_examples import PAGES
-from tests.tools.processes import PROJECT, START_SECONDS, Launcher
+from tests.tools.certificates import Authority
+from tests.tools.endpoints import reserved
+from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli, registry
 from twisted_msgproto.gateway import Configuration
 
@@ -32,6 +39,10 @@ RUN_BELOW = {
     "docs/operations.md": "twistd -n lumberjack -e tcp:",
 }
 """Pages whose block that begins so is run by a test below, whole."""
+
+
+WHOLE = PROJECT / "docs" / "tls-and-users.md"
+"""A page whose commands are run below, one after another."""
 
 
 def blocks(page: Path) -> Iterator[list[Command]]:
@@ -63,6 +74,7 @@ def all_commands() -> list[tuple[str, str]]:
 def test_every_command_runs_in_a_test_or_has_a_row_that_says_why_not() -> None:
     run = {command.text for command in commands(QUICK_START.read_text())}
     run |= {command.text for name in RUN_BELOW for command in block_that_runs(name)}
+    run |= {command.text for command in commands(WHOLE.read_text()) if not rows_of(command.text)}
     run |= {"msgproto queue verify /var/spool/msgproto"}  # at the end of each of these blocks
     neither = [row for row in all_commands() if row[1] not in run and not rows_of(row[1])]
     assert neither == [], "run them, or add a row to tests/docs/commands.toml"
@@ -142,6 +154,95 @@ def server_words(launch: Launcher, text: str) -> list[str]:
     words = [re.sub(r"^tcp:\d+(:.*)?$", "tcp:0:interface=127.0.0.1", word) for word in words]
     return [str(launch.directory / "spool") if word.startswith("/var/spool") else word
             for word in words]  # fmt: skip
+
+
+@pytest.fixture
+def ports() -> Iterator[dict[str, str]]:
+    """The ports that pages name, and free ones for them."""
+    named = [*map(str, range(5044, 5051)), "8480"]
+    with reserved(len(named)) as free:
+        yield dict(zip(named, map(str, free), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
+    launch: Launcher, ports: Mapping[str, str]
+) -> None:
+    """With free ports, localhost as the name, and a directory of the test."""
+    here, page = launch.directory / "srv", WHOLE.read_text()
+    here.mkdir()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    places = {"/srv/msgproto": str(here), "gw1.example": "localhost", **ports}
+
+    def here_and_now(text: str) -> str:
+        for name, place in places.items():
+            text = text.replace(name, place)
+        return text
+
+    def serve(endpoint: str) -> Launched:
+        file = (here / "gateway.toml").read_text()
+        file = re.sub(r"(?<=\[lumberjack\]\n)(.*\n)endpoint = .*", rf"\1{endpoint}", file)
+        (here / "gateway.toml").write_text(file)
+        terminal.run(Command(f"msgproto gateway --config {here}/gateway.toml"))
+        (gateway,) = terminal.running.values()
+        terminal.running.clear()
+        return gateway
+
+    def served() -> str:
+        """The certificate that a new connection is shown."""
+        words = ["openssl", "s_client", "-connect", here_and_now("gw1.example:5044")]
+        shown = subprocess.run(
+            [*words, "-servername", "localhost"], input="", capture_output=True, text=True
+        )
+        return re.findall(r"-----BEGIN CERTIFICATE.*?END CERT", shown.stdout, re.DOTALL)[0]
+
+    terminal = Terminal(launch, environment(PATH=path))
+    (restricted, from_directory) = (
+        here_and_now(text).splitlines()[1] for text in re.findall(r"(?s)```toml\n(.*?)```", page)
+    )
+    gateway: Launched | None = None
+    for command in commands(page):
+        if command.text.startswith(("chmod", "certbot")):
+            continue
+        if "--tls-cert" in command.text:
+            assert gateway is not None
+            gateway.end()
+            gateway = serve(here_and_now(restricted))
+            plain = here_and_now(command.text).partition(" --tls-cert")[0]
+            assert launch.command(["sh", "-c", plain], env=terminal.env).wait() == 1
+        if command.stays:
+            gateway = serve(here_and_now('endpoint = ["ssl:5044:privateKey=tls/gw1.example.pem"]'))
+            continue
+        before = served() if "reload" in command.text else ""
+        terminal.run(Command(here_and_now(command.text)))
+        if before:
+            assert served() != before
+        if command.text.startswith("msgproto init"):
+            file = (here / "gateway.toml").read_text()
+            file = re.sub(rf"\b({'|'.join(ports)})\b", lambda found: places[found[0]], file)
+            file = file.replace("[mtl]", "[mtl]\nendpoint = 'tcp://127.0.0.1:*'")
+            (here / "gateway.toml").write_text(file)
+    dumped = launch.run("queue", "dump", str(here / "queue")).stdout
+    assert dumped.count("CN=web-1") == 1
+    # certbot's files, and the script that it runs
+    assert gateway is not None
+    gateway.end()
+    gateway = serve(here_and_now(from_directory))
+    before = served()
+    (script,) = re.findall(r"(?s)```bash\n(.*?)```", page)
+    renewed, lineage = here / "renewed", launch.directory / "live"
+    renewed.write_text(here_and_now(script))
+    renewed.chmod(0o700)
+    lineage.mkdir()
+    pair = Authority(lineage).server()
+    pair.key.rename(lineage / "privkey.pem")
+    pair.cert.rename(lineage / "fullchain.pem")
+    hook = [str(renewed)]
+    assert launch.command(hook, env={**terminal.env, "RENEWED_LINEAGE": str(lineage)}).wait() == 0
+    assert served() != before
+    assert stat.S_IMODE((here / "tls" / "localhost.pem").stat().st_mode) == 0o640
+    gateway.end()
 
 
 def files_shown() -> list[tuple[str, str]]:

@@ -2,21 +2,28 @@
 
 The file serves all five protocols and a live page on this machine alone, over one durable queue
 beside it, and its comments say what to change for other machines.  Nothing that exists is written
-over.  With --instances the file is for several gateways on the same ports, each with a queue of its
-own below the queue's directory, and the gateway's unit is a template.
+over.  With --tls other machines reach the servers, with TLS and, where the protocol has log-ins,
+users; what they need for that is written, too: an authority, and a certificate that it signed.
+With --instances the file is for several gateways on the same ports, each with a queue of its own
+below the queue's directory, and the gateway's unit is a template.
 """
 
 from __future__ import annotations
 
 import getpass
+import inspect
 import os
 import pwd
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -44,6 +51,16 @@ WATCHDOG_SECONDS = 60
 FILE_MODE, UNIT_MODE = 0o640, 0o644
 """A gateway.toml may hold passwords; systemd warns of a unit that nobody can read."""
 
+AUTHORITY, AUTHORITY_KEY, USERS = "ca.pem", "ca.key", "users"
+
+MODES = {AUTHORITY: 0o644, AUTHORITY_KEY: 0o600}
+"""Clients get the authority's certificate; who has its key can be any server."""
+
+CERTIFICATE_DAYS, AUTHORITY_DAYS = 825, 3650
+"""Some clients refuse a server's certificate that lasts longer than 825 days."""
+
+TLS_NAME = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+
 INSTANCES_MAX = 64
 """Each instance needs a processor's time and 100 MiB of memory; more are none of one machine."""
 
@@ -57,10 +74,9 @@ HEAD = """\
 # What this gateway serves.  `msgproto check {file}` says whether it would start, and
 # `msgproto gateway --config {file}` starts it in the foreground.
 #
-# Every server listens on this machine alone.  For other machines replace an endpoint, for example
-#   endpoint = ["tls:/etc/msgproto/keys:{port}"]
-# where the directory holds HOSTNAME.pem files with a key and its certificates.
-# The tables take the options of `twistd NAME --help` as keys.
+{where}
+# The tables take the options of `twistd NAME --help` as keys.  Relative paths are those of this
+# file's directory.
 
 [queue]
 # Acknowledged means on this disk.  It grows while the bridge is away; above max-bytes senders wait.
@@ -80,6 +96,15 @@ endpoint = "{status}"
 # user = "sensor-*"
 # name = "topic/{{user}}/*"
 """
+
+HERE = """\
+# Every server listens on this machine alone.  For other machines replace an endpoint, for example
+#   endpoint = ["tls:keys:{port}"]
+# where the directory holds HOSTNAME.pem files with a key and its certificates."""
+
+BEYOND = """\
+# Other machines reach these servers, with TLS.  Clients trust ca.pem, and need no other file.  Keep
+# ca.key, or move it away: it signs further certificates, and no server needs it."""
 
 INSTANCES = """\
 # This file is for several instances on the same ports.  Each has a queue of its own, of up to
@@ -154,6 +179,12 @@ WantedBy=multi-user.target
     help="a protocol to serve (default: all five; with --instances all that can share a port)",
 )
 @option(
+    "--tls",
+    metavar="NAME",
+    multiple=True,
+    help="serve other machines, with TLS: NAME, or an IP address, is what clients connect to",
+)
+@option(
     "--instances",
     metavar="N",
     type=whole(1, INSTANCES_MAX),
@@ -171,20 +202,22 @@ def run(arguments: SimpleNamespace) -> int:
         if (why := refusal(name)) is not None:
             raise ConfigurationError(f"--protocol {name} goes without --instances: {why}")
     user = user_of_units(arguments.user)
+    names = list(arguments.tls)
     shared = count is not None
     units = [GATEWAY_UNIT] if count is None else instance_units(count)
     files = {
-        CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols, shared),
+        CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols, shared, names),
         INSTANCE_UNIT.format("") if shared else GATEWAY_UNIT: gateway_unit(
             directory, user, queue if shared else None
         ),
         BRIDGE_UNIT: bridge_unit(directory, user, queue, table, units),
+        **(certificates(names) if names else {}),
     }
     given = write(directory, files, user)
     print(f"{directory}: {', '.join(files)}")
     print()
     steps = next_steps if count is None else steps_of_instances
-    for line in steps(directory, queue, table, protocols):
+    for line in steps(directory, queue, table, protocols, names):
         print(line)
     for line in systemd_steps(directory, units):
         print(line)
@@ -236,11 +269,13 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> bool:
             " directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        (directory / name).parent.mkdir(exist_ok=True)
     group, given = None, True
     with suppress(KeyError):  # a number
         group = pwd.getpwnam(user).pw_gid
     for name, text in files.items():
-        mode = UNIT_MODE if name.endswith(".service") else FILE_MODE
+        mode = MODES.get(name, UNIT_MODE if name.endswith(".service") else FILE_MODE)
         made = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(made, "w", encoding="utf-8") as file:
             if group is not None:
@@ -253,8 +288,104 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> bool:
     return given
 
 
-def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -> str:
-    """Return the text of the gateway.toml; ``shared``: for several gateways on the same ports."""
+def certificates(names: list[str]) -> dict[str, str]:
+    """Return an authority's files, and a server's key with the certificate for ``names``.
+
+    Raises ConfigurationError for a name that no certificate can have.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    def general(name: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ip_address(name))
+        except ValueError:
+            pass
+        if TLS_NAME.fullmatch(name) is None:
+            raise ConfigurationError(f"--tls is a host name or an IP address, not {name!r}")
+        return x509.DNSName(name)
+
+    def begun(name: str, key: Any, days: int) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority if name != title else subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=days))
+        )
+
+    def pem(key: Any) -> str:
+        text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return text.decode()
+
+    alternatives = x509.SubjectAlternativeName([general(name) for name in names])
+    title = f"msgproto {names[0]}"
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title[:64])])
+    signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    identifier = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
+    uses = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False)
+    usage = x509.KeyUsage(**uses | {"key_cert_sign": True, "crl_sign": True})
+    top = (
+        begun(title, signer, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    server = (
+        begun(names[0], key, CERTIFICATE_DAYS)
+        .add_extension(alternatives, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return {
+        AUTHORITY: top.public_bytes(Encoding.PEM).decode(),
+        AUTHORITY_KEY: pem(signer),
+        pair_of(names): pem(key) + server.public_bytes(Encoding.PEM).decode(),
+    }
+
+
+def pair_of(names: list[str]) -> str:
+    """Return the file with the server's key and certificate, from the gateway.toml on."""
+    return f"tls/{re.sub('[*:]', '_', names[0])}.pem"
+
+
+def tls_lines(row: registry.Registered, names: list[str]) -> Iterator[str]:
+    """Yield the keys of a server that other machines reach with TLS."""
+    pair = pair_of(names)
+    for kind, port in row.ports.items():
+        key = "websocket" if kind == "websocket" and len(row.ports) > 1 else "endpoint"
+        yield f'{key} = ["ssl:{port}:privateKey={pair}"]'
+    if "auth" in registry.part(row.name, "service", "Options")().names():
+        yield f'auth = "passwords:{USERS}"'
+        return
+    (port,) = row.ports.values()
+    yield "# It has no log-ins.  To ask clients for a certificate that ca.pem has signed:"
+    yield f'# endpoint = ["mtls:{port}:privateKey={pair}:caCerts={AUTHORITY}"]'
+
+
+def configuration(
+    file: Path, queue: Path, protocols: list[str], shared: bool, names: list[str]
+) -> str:
+    """Return the text of the gateway.toml.
+
+    ``shared``: for several gateways on the same ports; ``names``: for other machines, with TLS.
+    """
     from twisted_msgproto.gateway import toml_value
 
     rows = [registry.registered(name) for name in protocols]
@@ -262,7 +393,7 @@ def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -
     lines = [
         HEAD.format(
             file=shlex.quote(str(file)),
-            port=port,
+            where=BEYOND if names else HERE.format(port=port),
             queue=toml_value(str(queue)),
             instances=INSTANCES.format(queue=queue) if shared else "",
             status=f"tcp:{STATUS_PORT}:interface=127.0.0.1",
@@ -275,7 +406,11 @@ def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -
             f"[{row.name}]",
             f"# Its ports are {kinds} on 127.0.0.1 unless you say otherwise.",
         ]
-        lines.append(f"# endpoint = [{toml_value(options.defaultEndpoint)}]")
+        if names and row.name != "mtl":  # ZeroMQ has no TLS
+            lines[-1] = f"# Its ports are {kinds}."
+            lines += tls_lines(row, names)
+        else:
+            lines.append(f"# endpoint = [{toml_value(options.defaultEndpoint)}]")
         if shared:
             lines.append("reuse-port = true")
             lines += [f"{UNSHARED[row.name]} = true"] if row.name in UNSHARED else []
@@ -336,23 +471,39 @@ def escaped(words: list[str]) -> str:
     return " ".join(quoted)
 
 
-def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -> Iterator[str]:
+def next_steps(
+    directory: Path, queue: Path, table: str, protocols: list[str], names: list[str]
+) -> Iterator[str]:
+    yield from first_user(directory, protocols, names)
     file = shlex.quote(str(directory / CONFIGURATION))
     yield "Next, each in a terminal of its own:"
     yield f"  msgproto gateway --config {file}"
     row = registry.registered(protocols[0])
     port = next(iter(row.ports.values()))
     if row.name == "lumberjack":
-        yield f"  echo '{{\"hello\": 1}}' | msgproto send lumberjack tcp:127.0.0.1:{port}"
+        where = f"tcp:127.0.0.1:{port}"
+        if names:
+            authority = shlex.quote(str(directory / AUTHORITY))
+            where = f"tls:{names[0]}:{port} --tls-ca {authority}"
+        yield f"  echo '{{\"hello\": 1}}' | msgproto send lumberjack {where}"
     yield f"  msgproto bridge --queue {shlex.quote(str(queue))} --table {shlex.quote(table)}"
     yield ""
     yield f"While the gateway runs, http://127.0.0.1:{STATUS_PORT} shows how it is."
     yield ""
 
 
+def first_user(directory: Path, protocols: list[str], names: list[str]) -> Iterator[str]:
+    asking = [name for name in protocols if names and name in ("sabc", "umq")]
+    if asking:
+        yield f"First, a user for {' and '.join(asking)}:"
+        yield f"  msgproto passwd {shlex.quote(str(directory / USERS))} NAME"
+        yield ""
+
+
 def steps_of_instances(
-    directory: Path, queue: Path, table: str, protocols: list[str]
+    directory: Path, queue: Path, table: str, protocols: list[str], names: list[str]
 ) -> Iterator[str]:
+    yield from first_user(directory, protocols, names)
     left_out = [name for name in registry.PROTOCOLS if name not in protocols and refusal(name)]
     if left_out:
         yield f"It serves no {', '.join(left_out)}, which cannot share a port."

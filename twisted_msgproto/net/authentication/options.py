@@ -45,6 +45,10 @@ def _look_for_file(description: str) -> str | None:
     scheme, _, path = description.partition(":")
     if scheme not in FILE_SCHEMES:
         return None
+    if not os.path.exists(path):
+        raise ConfigurationError(
+            f"--auth {description}: No such file or directory; msgproto passwd {path} NAME makes it"
+        )
     if not read_users(path):
         raise ConfigurationError(
             f"--auth {description}: it has no user; msgproto passwd {path} NAME adds one"
