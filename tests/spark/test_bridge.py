@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools import java_classes
 from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
 from tests.tools.s3 import Store
@@ -76,7 +78,7 @@ def test_what_cannot_be_landed_is_one_line_and_no_table_is_made(
         (tmp_path / "none", [], "no queue in"),
         (nobody, [], nobody),
         (queue, ["--queue", str(tmp_path / "again")], "are the same queue"),
-        (queue, ["--master", "sc://host"], "not sc://"),
+        (queue, ["--master", "sc://host"], "not 'sc://host'"),
     ):
         assert text in refused(launch, place, *options)
         assert not (tmp_path / "table").exists()
@@ -104,7 +106,19 @@ def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
             (["--partition-by", columns], "--partition-by is day or protocol,day")
             for columns in ("hour", "day,day", "protocol", "")
         ),
-        (["--queue", "grpc://h:1,grpc://h:1"], "grpc://h:1 and grpc://h:1 are the same queue"),
+        (
+            ["--queue", "grpc://h:1", "--queue", "grpc://h:1"],
+            "grpc://h:1 and grpc://h:1 are the same queue",
+        ),
+        *(
+            (
+                ["--master", master],
+                f"(local[2], spark://HOST:PORT, yarn, k8s://…), not {master!r}",
+            )
+            for master in ("local[x]", "spark://host", "mesos://h:1", "")
+        ),
+        (["--table", "t\udcff"], "--table 't\\udcff' is not UTF-8"),
+        (["--queue", "q\udcff"], "--queue 'q\\udcff' is not UTF-8"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -154,6 +168,52 @@ def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Pat
     [status] = read_statuses(queue)
     assert (status["state"], "Java" in status["error"]) == ("failed", True)
 
+
+ODD = "Müller #1 %41?&='\";$HOME,y\\z\r\nq:[1]*{2} %d ${date:x} ~"
+"""A name with what shells, properties files, lists, patterns and URLs read something into."""
+
+STRANGE: dict[str, str] = {
+    "PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell",
+    "PYSPARK_PYTHON": "/no/python",
+    "PYSPARK_DRIVER_PYTHON": "jupyter",
+    "SPARK_HOME": "/opt/gone",
+    "SPARK_CONF_DIR": "/opt/gone/conf",
+    "SPARK_LOCAL_DIRS": "/proc/none",
+    "SPARK_LOCAL_HOSTNAME": "nobody.invalid",
+    "SPARK_LOCAL_IP": "192.0.2.99",
+    "SPARK_REMOTE": "sc://nobody.invalid",
+    "JAVA_HOME": "/opt/gone",
+    "HADOOP_CONF_DIR": "/opt/gone",
+    **dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://192.0.2.1:9"),
+    "LC_ALL": "C",
+    "HOME": "/proc/none",
+}
+"""An environment as it is left over from another Spark, in a container without a home."""
+
+
+def nameless(directory: Path) -> list[str]:
+    """What runs a command as a user who has no name, if this machine lets anybody do that, with
+    ``/tmp`` read-only, if this user may do that.
+    """
+    namespace = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(directory)]
+    user = ["unshare", "-U", "--map-user=54321", "--map-group=54321"]
+    commands = [[*namespace, *user], user]
+    for command in commands:
+        with contextlib.suppress(OSError):
+            if subprocess.run([*command, "true"], capture_output=True).returncode == 0:
+                return command
+    return []
+
+
+READ_ONLY = """
+mount --make-rprivate / && mount --bind "$1" "$1" && mount -o remount,bind,ro / || exit 1
+for place in /tmp /var/tmp /dev/shm; do
+    if mountpoint -q $place; then mount -o remount,bind,ro $place || exit 1; fi
+done
+! touch /tmp/out 2> /dev/null || exit 1
+shift
+exec "$@"
+"""
 
 # -- without Java ----------------------------------------------------------------------------------
 
@@ -254,6 +314,111 @@ class TestWithSpark:
         assert landed_offsets(tmp_path / "table") == {
             identity(queue): [*range(600), *range(900, 1600)]
         }
+
+    @pytest.mark.parametrize("transform", [False, True], ids=["rows", "transform"])
+    def test_what_another_spark_left_behind_and_odd_names_hinder_nothing__RD_12__RD_11(
+        self, launch: Launcher, tmp_path: Path, transform: bool
+    ) -> None:
+        """RD-11, RD-12: each of these variables and most of these characters ended the start.
+
+        The user has no name, this machine's own does not resolve, and nothing can be written but
+        the test's directory.
+        """
+        top = tmp_path / ODD
+        (top / "temporary").mkdir(parents=True)
+        (top / "change.py").write_text("def narrowed(given):\n    return given.drop('body')\n")
+        (top / "hosts").write_text("127.0.0.1 localhost\n")
+        hosts = tmp_path / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n")
+        write(top / "queue", messages(0, 50))
+        words = ["--transform", "change:narrowed"] if transform else []
+        command = [*nameless(tmp_path), sys.executable, "-m", "twisted_msgproto", "bridge"]
+        command += ["--queue", str(top / "queue"), "--table", str(top / "-table"), "--once"]
+        java = f"{java_classes.options()} -Djdk.net.hosts.file={hosts}"
+        quick = dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"), java)
+        ended = subprocess.run(
+            [*command, "--start", "begin", *words],
+            cwd=top,
+            env=environment(pandas=True, TMPDIR=str(top / "temporary"), **quick, **STRANGE),
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert ended.stderr == ""
+        lines = ended.stdout.splitlines()
+        assert "JAVA_HOME: /opt/gone/bin/java does not exist; Java is /" in lines[0]
+        left_over = [name for name in STRANGE if name.startswith(("PYSPARK", "SPARK"))]
+        assert f"local[*]: {', '.join(sorted(left_over))} (" in lines[1]
+        (top / "-table").rename(tmp_path / "in")  # delta-rs reads no name with a line feed
+        assert list(landed_offsets(tmp_path / "in").values()) == [list(range(50))]
+        assert {path.name for path in tmp_path.iterdir()} <= {ODD, "hosts", "in"}
+        left = [path for path in (top / "temporary").rglob("*") if path.is_file()]
+        assert [path.name for path in left] == (["lock"] if transform else [])
+
+    @pytest.mark.parametrize(
+        ("words", "changes", "line"),
+        [
+            (["--conf", "spark.driver.memory=1m"], {}, "Too small maximum heap; give Java another"),
+            (["--conf", "spark.driver.memory=abc"], {}, "-Xmxabc; correct or leave out --conf "),
+            (
+                ["--conf", "spark.serializer=no.Such"],
+                {},
+                "no.Such; correct or leave out --conf spark.serializer",
+            ),
+            (
+                ["--conf", "spark.executor.instances=x"],
+                {},
+                "a positive number; correct or leave out",
+            ),
+            (["--conf", "spark.local.dir=/proc/none"], {}, "leave out --conf spark.local.dir"),
+            (
+                [],
+                {"HADOOP_CONF_DIR": "HERE"},
+                "leave out HADOOP_CONF_DIR (HERE)",
+            ),
+            (["--master", "yarn"], {"SPARK_HOME": "/gone"}, "unset SPARK_HOME"),
+            (["--master", "yarn"], {}, "set HADOOP_CONF_DIR to the folder"),
+            (
+                ["--master", "spark://127.0.0.1:1"],
+                {},
+                "Connection refused): start it, or correct --master spark://127.0.0.1:1",
+            ),
+        ],
+        ids=[
+            *("memory", "no memory", "class", "number", "local dir", "hadoop", "home", "yarn"),
+            "nobody",
+        ],
+    )
+    def test_why_spark_does_not_start_is_said_with_its_origin_and_the_remedy__RD_12(
+        self,
+        launch: Launcher,
+        queue: Path,
+        tmp_path: Path,
+        words: list[str],
+        changes: dict[str, str],
+        line: str,
+    ) -> None:
+        """RD-12: it was the last line of a stack trace."""
+        here = str(tmp_path)
+        (tmp_path / "core-site.xml").write_text("<configuration><property>")
+        ended = launch.run(
+            *("bridge", "--queue", queue, "--table", "table", "--once", *words),
+            env=environment(**{name: text.replace("HERE", here) for name, text in changes.items()}),
+            seconds=START_SECONDS,
+        )
+        assert ended.returncode == 2, ended.stdout
+        assert ended.stderr.count("\n") == 1
+        assert line.replace("HERE", here) in ended.stderr
+
+    def test_too_few_open_files_are_said__RD_12(self, queue: Path, tmp_path: Path) -> None:
+        command = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-m"]
+        command += ["twisted_msgproto", "bridge", "--queue", str(queue), "--table", "table"]
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
+        assert ended.returncode == 2
+        assert "may have 256 files open, and Spark needs 400 and more: ulimit -n" in ended.stderr
 
     def test_a_signal_while_spark_starts_ends_it_in_order__TB_10(
         self, launch: Launcher, queue: Path

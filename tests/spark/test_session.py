@@ -98,6 +98,20 @@ def test_without_any_java_one_line_says_what_was_tried_and_what_to_do(tmp_path: 
     assert "pip install 'twisted-msgproto[java]'" in text
 
 
+def test_options_that_no_java_takes_are_named__RD_12(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RD-12: the line said "does not run", and that Java has to be installed."""
+    refuses = tmp_path / "bin" / "java"
+    refuses.parent.mkdir()
+    refuses.write_text("#!/bin/sh\necho 'Unrecognized option: -Xno' >&2\nexit 1\n")
+    refuses.chmod(0o755)
+    with pytest.raises(ConfigurationError) as caught:
+        found({"PATH": f"{refuses.parent}", "JAVA_TOOL_OPTIONS": "-Xno"})
+    assert "does not run (Unrecognized option: -Xno)" in str(caught.value)
+    assert str(caught.value).endswith("or unset JAVA_TOOL_OPTIONS")
+
+
 def test_a_missing_java_home_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="JAVA_HOME is not set"):
         found({})
@@ -109,8 +123,8 @@ def test_a_program_that_cannot_be_run_or_says_nothing_does_not_count(tmp_path: P
     silent = tmp_path / "java"
     silent.write_text("#!/bin/sh\n")
     silent.chmod(0o755)
-    assert java.run_version(silent) is None
-    assert java.run_version(tmp_path / "absent") is None
+    assert java.run_version(silent) == "it does not tell its version"
+    assert java.run_version(tmp_path / "absent") == "No such file or directory"
     assert java.read_settings("java.home = /x\n") is None
 
 
@@ -199,6 +213,47 @@ def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) ->
     given = java.spark_environment(java.Java(tmp_path, 17, "PATH"), named)
     assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
     assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+TRACE = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Exception in thread "main" java.lang.ExceptionInInitializerError
+\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)
+Caused by: java.net.UnknownHostException: vm: {name}
+\t... 10 more
+Caused by: {cause}
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+\t... 17 more
+"""
+HOST = "java.net.UnknownHostException: vm: Name or service not known"
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "settings", "line"),
+    [
+        (TRACE.format(name="x", cause=HOST), {}, {}, f"{HOST}; add the name to /etc/hosts, or "),
+        ("java.io.IOException: No space left on device\n", {}, {}, "set TMPDIR"),
+        ("java.io.IOException: a: Too many open files\n", {}, {}, "LimitNOFILE=4096"),
+        ("Could not reserve enough space for object heap", {}, {}, "spark.driver.memory=1g"),
+        ("Error: no -Xa here", {"JDK_JAVA_OPTIONS": "-Xa -Xb"}, {}, "leave out JDK_JAVA_OPTIONS"),
+        ("x", {"HADOOP_CONF_DIR": "/h"}, {}, "correct or leave out HADOOP_CONF_DIR (/h)"),
+        (
+            "a.BException: no 17",
+            {"SPARK_USER": "a"},
+            {"spark.a": "no 17"},
+            "; correct or leave out SPARK_USER, --conf spark.a",
+        ),
+        ("", {}, {}, "it said nothing"),
+    ],
+    ids=["host", "disk", "files", "memory", "option", "folder", "all that is set", "nothing"],
+)
+def test_why_java_did_not_start_is_the_cause_its_origin_and_the_remedy__RD_12(
+    text: str, given: dict[str, str], settings: dict[str, str], line: str
+) -> None:
+    """RD-12: seven causes, seven times the last line of a stack trace."""
+    told = java.why_not(text, given, settings)
+    assert line in told
+    assert "\n" not in told and "at org." not in told
 
 
 @pytest.mark.slow
@@ -348,6 +403,10 @@ class Context:
         return [self._answer(self)]
 
 
+def able(context: Context) -> None:
+    """What a worker answers that can run the source."""
+
+
 def registered(context: Context) -> Context:
     session: Any = Session()
     session.sparkContext = context
@@ -370,11 +429,41 @@ def test_what_an_operator_has_set_stays__TB_14(
 ) -> None:
     """TB-14: PYSPARK_PYTHON is the cluster's, and so is Spark's own setting."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/cluster/python")
-    assert registered(Context("local[2]", tmp_path)).pythonExec == "/cluster/python"
+    assert registered(Context("local[2]", tmp_path, able)).pythonExec == "/cluster/python"
     assert os.environ["PYSPARK_PYTHON"] == "/cluster/python"
     monkeypatch.delenv("PYSPARK_PYTHON")
-    context = Context("local[2]", tmp_path, spark_pyspark_python="/conf/python")
+    context = Context("local[2]", tmp_path, able, spark_pyspark_python="/conf/python")
     assert registered(context).pythonExec == "/conf/python"
+
+
+def test_a_python_without_pyarrow_is_said_on_one_machine_too__RD_12(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    lacks = Context("local[2]", tmp_path, lambda one: "pyarrow")
+    with pytest.raises(ConfigurationError, match=r"python3: it has no module pyarrow.*or unset it"):
+        registered(lacks)
+
+
+OLD = "__version__ = '3.5.1'"
+
+
+def test_an_older_pyspark_on_the_path_is_named__RD_12(tmp_path: Path) -> None:
+    """RD-12: it said that Spark is not installed."""
+    (tmp_path / "pyspark" / "sql").mkdir(parents=True)
+    (tmp_path / "pyspark" / "__init__.py").write_text(OLD)
+    (tmp_path / "pyspark" / "sql" / "__init__.py").touch()
+    code = "from twisted_msgproto.spark import need_spark; need_spark()"
+    path = os.pathsep.join([str(tmp_path), str(PROJECT)])
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**bare_environment(), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    last = ended.stderr.splitlines()[-1]
+    assert f"the pyspark in {tmp_path}/pyspark is 3.5.1, which is too old" in last
+    assert "take it out of PYTHONPATH" in last
 
 
 def test_the_path_of_a_source_tree_is_added_once(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def rows_of(reader: Any, parts: Any) -> list[int]:
 # -- a stream's places -----------------------------------------------------------------------------
 
 
+def test_a_directory_with_a_comma_or_blanks_is_one_queue__RD_11(
+    queue: Path, tmp_path: Path
+) -> None:
+    place = queue.rename(tmp_path / " a, b ")
+    assert offsets_of(batch(place)) == list(range(1500))
+    assert offsets_of(batch(f"file://{place}")) == list(range(1500))
+
+
 def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     reader = stream(queue, numPartitions=2, minPartitionRows=1)
     name = identity(queue)

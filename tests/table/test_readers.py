@@ -370,15 +370,18 @@ class TestSpark:
         assert frame.where("offset < 1").count() < len(rows)
         assert frame.count() == len(rows)
 
-    def test_sparks_own_parquet_reader_reads_it(
+    def test_sparks_own_parquet_reader_reads_it_whatever_its_name__RD_11(
         self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Two scans make a frame: the tables have 6 and 18 files."""
+        """Two scans make a frame: the tables have 6 and 18 files.
+
+        RD-11: Spark took a name for a pattern, and a blank for "%20".
+        """
         from twisted_msgproto.spark import read_table, tablesource
 
         for partition_by, files in zip(PARTITIONINGS, (4, 12), strict=True):
             monkeypatch.setattr(tablesource, "FILES_MAX", files)
-            place = Place(str(tmp_path / "-".join(partition_by)), {})
+            place = Place(str(tmp_path / f"é #%?&='\";,[x]*{{2}} {'-'.join(partition_by)}"), {})
             rows = make_table(place, partition_by)
             assert files < len(open_delta(place).file_uris()) < 2 * files
             self.check(read_table(spark, place.location), rows)

@@ -83,7 +83,7 @@ def run(arguments: SimpleNamespace) -> int:
         raise ConfigurationError("--max-rows is a whole number from 1")
     return run_bridge(
         BridgeOptions(
-            queues=[part for text in arguments.queue for part in text.split(",") if part],
+            queues=arguments.queue,
             table=arguments.table,
             partition_by=None
             if arguments.partition_by is None

@@ -14,6 +14,7 @@ Importing this package does not import pyspark; :func:`register` and the others 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,15 @@ def need_spark() -> None:
         import pyarrow
         import pyspark.sql.streaming.datasource  # noqa: F401  since pyspark 4.2
     except ImportError as error:
+        found = getattr(sys.modules.get("pyspark"), "__file__", None)
+        if found is None or getattr(error, "name", None) == "pyarrow":
+            raise ConfigurationError(
+                f"Spark is not installed ({error}): pip install 'twisted-msgproto[spark]'"
+            ) from None
+        version = getattr(sys.modules["pyspark"], "__version__", "of no version")
         raise ConfigurationError(
-            f"Spark is not installed ({error}): pip install 'twisted-msgproto[spark]'"
+            f"the pyspark in {os.path.dirname(found)} is {version}, which is too old ({error}): "
+            "take it out of PYTHONPATH, or pip install 'twisted-msgproto[spark]'"
         ) from None
     del pyarrow
 
@@ -43,9 +51,9 @@ def register(spark: SparkSession, *, probe: bool = True) -> None:
     """Make ``format("msgproto")`` and ``format("msgproto-table")`` known to ``spark``.
 
     It also lets the workers find this package.  On one machine (``local[…]``) they run this very
-    Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.  On
-    a cluster one worker is asked by a small job whether it can run the source (``probe=False``
-    leaves that out); a package that it lacks is sent to it.
+    Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.
+    There and on a cluster one worker is asked by a small job whether it can run the source
+    (``probe=False`` leaves that out); a package that it lacks is sent to it.
 
     Raises ConfigurationError, one line that says what to set, when pyarrow or a recent pyspark is
     absent here, or when the cluster's workers cannot run the source.

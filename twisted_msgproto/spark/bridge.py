@@ -57,7 +57,7 @@ from .report import (
     lock_path,
     progress_line,
 )
-from .session import SCHEDULING_JAVA, first_line, spark_context, within
+from .session import SCHEDULING_JAVA, check_master, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
 
@@ -123,10 +123,11 @@ class BridgeOptions:
             )
         if self.partition_by is not None:
             preflight.check_partitioning(self.partition_by)
-        if self.master.startswith("sc://"):
-            raise ConfigurationError(
-                "--master takes a Spark master (local[2], spark://…), not sc://"
-            )
+        for option, texts in (("--table", [self.table]), ("--queue", self.queues)):
+            for text in texts:
+                if any("\ud800" <= letter <= "\udfff" for letter in text):
+                    raise ConfigurationError(f"{option} {text!r} is not UTF-8")
+        check_master(self.master)
 
         places: dict[str, str] = {}
         for location in self.locations:
@@ -410,7 +411,13 @@ class Bridge:
 
     @contextlib.contextmanager
     def _spark(self, scratch: Path, java: str = "") -> Iterator[Any]:
-        opened = spark_context(self.options.master, scratch, self.options.settings, java)
+        opened = spark_context(
+            self.options.master,
+            scratch,
+            self.options.settings,
+            java,
+            lambda line: self.say(f"bridge: {line}"),
+        )
         with contextlib.ExitStack() as stack:
             with self.ending.interrupting():  # Java takes its time to start
                 context = stack.enter_context(opened)

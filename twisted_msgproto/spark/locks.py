@@ -77,9 +77,16 @@ def own_folder(above: Path, name: str) -> Iterator[Path]:
 def private_directory() -> Path:
     """Return this user's own directory in the system's temporary one; it is made if need be.
 
-    Raises ConfigurationError when another user could have put something there.
+    Raises ConfigurationError when another user could have put something there, and when no
+    temporary directory can be written.
     """
-    path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
+    try:
+        path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
+    except OSError as error:
+        raise ConfigurationError(
+            f"there is no directory for temporary files ({error.strerror}): set TMPDIR to one that "
+            "can be written"
+        ) from None
     about = path.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise ConfigurationError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +113,7 @@ class Settings:
         # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
         refuse_misspelt(options, (*OPTIONS, "path"))
-        self.locations = split_list(given.get("queue") or given.get("path", ""))
+        self.locations = queue_locations(given.get("queue") or given.get("path", ""))
         if not self.locations:
             raise ConfigurationError(
                 'the source msgproto needs .option("queue", DIRECTORY): one queue, or several with '
@@ -221,6 +222,11 @@ def microseconds(value: object, name: str) -> int:
 
 def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def queue_locations(text: str) -> list[str]:
+    """Return the locations in an option; a directory's name may have commas in it."""
+    return [text] if os.path.isdir(text.removeprefix("file://")) else split_list(text)
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:

@@ -54,8 +54,8 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
     """Lets workers run a Python that has this package.
 
     ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
-    as they are.  Raises ConfigurationError, one line, when the workers of a cluster cannot do it;
-    ``probe`` asks one of them.
+    as they are.  Raises ConfigurationError, one line, when the workers of a cluster, or those
+    that run the operator's Python, cannot do it; ``probe`` asks one of them.
     """
     configured = context.getConf().get("spark.pyspark.python")
     chosen = "PYSPARK_PYTHON" in os.environ or bool(configured)
@@ -65,7 +65,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
     if (context.master or "").startswith("local"):
         if not chosen:
             context.pythonExec = sys.executable
-        return
+        probe = probe and context.pythonExec != sys.executable
     if not probe:
         return
     problem = ask_worker(context)
@@ -84,7 +84,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
         raise ConfigurationError(
             f"the workers of {context.master} cannot run the source ({context.pythonExec}: "
             f"{problem}); set PYSPARK_PYTHON, before the session starts, to a Python "
-            f"{major}.{minor} which has twisted-msgproto[spark] on every node"
+            f"{major}.{minor} which has twisted-msgproto[spark] on every node, or unset it"
         )
 
 

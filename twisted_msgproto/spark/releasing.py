@@ -22,7 +22,7 @@ from typing import Any
 from ..core.errors import ConfigurationError, QueueError
 from ..table.disk import stands
 from .offsets import Place, Source, proof
-from .options import Access, open_queues, split_list
+from .options import Access, open_queues, queue_locations
 
 OFFSET_LOG_VERSION = "v1"
 """The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
@@ -76,7 +76,7 @@ def release(
     if sync is not None:
         sync()
     sync_tree(checkpoint)
-    locations = split_list(queue) if isinstance(queue, str) else list(queue)
+    locations = queue_locations(queue) if isinstance(queue, str) else list(queue)
     queues = open_queues(locations, Access(token_file, authority))
     strangers = sorted(set(queues) - set(places))
     if strangers and not set(queues) & set(places):

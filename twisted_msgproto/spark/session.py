@@ -9,7 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
+import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +25,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..core.errors import ConfigurationError
-from .java import find_java, spark_environment
+from .java import (
+    DESCRIPTORS_MIN,
+    NO_SHARED_FIGURES,
+    Java,
+    find_java,
+    is_local,
+    leftovers,
+    spark_environment,
+    why_not,
+)
 from .registration import prepare_workers
 
 OWN_LINE = "msgproto:"
@@ -48,6 +61,13 @@ It has little to compile and little to collect: its best compiler and its parall
 use half of a start's CPU time, and as much as the work itself in the first minutes.
 """
 
+MASTER_SECONDS_MAX = 5.0
+"""A Spark master that needs longer than this to take a connection does not answer."""
+
+PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+
+JAVA_SETTING = "spark.driver.extraJavaOptions"
+
 LOG_CONFIGURATION = """\
 status = error
 rootLogger.level = warn
@@ -69,6 +89,10 @@ appender.file.strategy.max = 1
 def session_settings(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> dict[str, str]:
+    """Return Spark's settings; ``scratch`` is a path without characters that scripts heed."""
+    if nameless():  # Java knows no home then
+        java = f"-Duser.home={scratch / 'tmp'} {java}"
+    java = f"{java} {changes.get(JAVA_SETTING, '')}"
     settings = {
         "spark.master": master,
         "spark.app.name": "msgproto-bridge",
@@ -77,12 +101,6 @@ def session_settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        "spark.driver.extraJavaOptions": (
-            # Spark's launcher divides at spaces what is not quoted.
-            f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").absolute().as_uri()}" '
-            # Java unpacks libraries there, and a killed one leaves them.
-            f'"-Djava.io.tmpdir={scratch / "tmp"}" {java}'.rstrip()
-        ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # Parquet's default for timestamps is a 12-byte type that others read as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -92,50 +110,95 @@ def session_settings(
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.sql.shuffle.partitions": "2",
     }
-    if master.startswith("local"):
+    if is_local(master):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         # Or else every user of this machine could send the driver objects, and read its blocks.
         settings["spark.authenticate"] = "true"
-    return {**settings, **changes}
+    return {
+        **settings,
+        **changes,
+        JAVA_SETTING: (
+            f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').absolute().as_uri()} "
+            # Java unpacks libraries there, and a killed one leaves them.
+            f"-Djava.io.tmpdir={scratch / 'tmp'} {NO_SHARED_FIGURES} {java}"
+        ).rstrip(),
+    }
+
+
+Say = Callable[[str], None]
 
 
 @contextlib.contextmanager
 def spark_session(
-    master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
+    master: str,
+    scratch: Path,
+    changes: Mapping[str, str],
+    java: str = "",
+    say: Say = lambda line: None,
 ) -> Iterator[Any]:
     """Make a new session; afterwards neither it nor its Java machine runs any more.
 
     ``scratch`` is a private directory that exists.  Raises ConfigurationError when there is no
     Java, when Spark does not start, or when the workers of a cluster cannot run this package.
-    ``java`` are options of the Java machine.
+    ``java`` are options of the Java machine; ``say`` receives a line for each variable of the
+    environment that is not heeded.
     """
     from pyspark.sql import SparkSession
 
-    with spark_context(master, scratch, changes, java) as context:
+    with spark_context(master, scratch, changes, java, say) as context:
         yield SparkSession(context)
 
 
 @contextlib.contextmanager
 def spark_context(
-    master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
+    master: str,
+    scratch: Path,
+    changes: Mapping[str, str],
+    java: str = "",
+    say: Say = lambda line: None,
 ) -> Iterator[Any]:
     """Make a new SparkContext alone, as :func:`spark_session` does a session; it is enough for
     jobs.
 
     A session makes Java load all of Spark's SQL, and needs twice as long.
     """
-    if master.startswith("sc://"):
-        raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
-    environment = spark_environment(find_java())
-    # pyspark asks the environment alone; its own scripts would have copied the setting there.
-    if python := changes.get("spark.pyspark.python"):
-        environment["PYSPARK_PYTHON"] = python
-    os.environ.update(environment)
+    check_master(master)
+    check_descriptors()
+    if master.startswith("spark://"):
+        check_answering(master)
+    found = find_java()
+    if found.passed_over and os.environ.get("JAVA_HOME"):
+        say(f"not heeded: {found.passed_over[0]}; Java is {found.home}")
+    local = is_local(master)
+    unset = leftovers(os.environ) if local else []
+    if unset:
+        say(
+            f"not heeded with the master {master}: {', '.join(unset)} (Spark's settings are given "
+            "with --conf)"
+        )
+    with _environment(dict.fromkeys(unset)), plain_path(scratch) as plain:
+        if not local:
+            check_home(os.environ)
+        started = _started(master, scratch, plain, changes, java, dict(os.environ))
+        with contextlib.ExitStack() as stack:
+            with _environment(needed_by(found, changes, local, stack)):
+                context = stack.enter_context(started)
+            yield context
+
+
+@contextlib.contextmanager
+def _started(
+    master: str,
+    scratch: Path,
+    plain: Path,
+    changes: Mapping[str, str],
+    java: str,
+    given: Mapping[str, str],
+) -> Iterator[Any]:
     log = scratch / "spark.log"
     (scratch / "log4j2.properties").write_text(
-        LOG_CONFIGURATION.format(log=log, size=LOG_BYTES_MAX)
+        LOG_CONFIGURATION.format(log=plain / log.name, size=LOG_BYTES_MAX)
     )
-    settings = session_settings(master, scratch, changes, java)
     # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     from pyspark import SparkConf, SparkContext
@@ -148,34 +211,42 @@ def spark_context(
     # So does this, for a call under way, and it asks the root logger as well as its own.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_from_py4j)
+    settings = session_settings(master, plain, changes, java)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
     popen: dict[str, Any] = {
-        "stdout": subprocess.DEVNULL,
+        # Java says on stdout why it does not start, if that is its memory.
+        "stdout": writer,
         "stderr": writer,
         # A terminal's Ctrl-C is for the bridge alone, which lets the running batch end.
         "start_new_session": os.getsid(0) != os.getpid(),
     }
     try:
-        with _temporaries_in(scratch / "tmp"):
+        with _temporaries_in(plain / "tmp"):
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
-    except PySparkException:
+    except (PySparkException, OSError) as error:
         os.close(writer)
         java_says.thread.join()
+        told = java_says.path.read_text(errors="replace") or str(error)
         raise ConfigurationError(
-            f"Java did not start ({java_says.last or 'it said nothing'}); its output: "
-            f"{java_says.path}"
+            f"Java did not start: {why_not(told, given, changes)}; its output: {java_says.path}"
         ) from None
     os.close(writer)
     process: subprocess.Popen[bytes] = gateway.proc
     context = None
     try:
         try:
+            if name := nameless():  # Hadoop would ask the machine, and end with an error
+                users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+                users.setLoginUser(users.createRemoteUser(name))
             context = SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
+            told = str(error)
+            if not type(error).__name__.startswith("Py4JJava"):  # Java has ended
+                told = logged_errors(log) or java_says.path.read_text(errors="replace") or told
             raise ConfigurationError(
-                f"Spark did not start ({first_line(error)}); its log: {log}"
+                f"Spark did not start: {why_not(told, given, changes)}; its log: {log}"
             ) from None
         prepare_workers(context)
         yield context
@@ -186,6 +257,118 @@ def spark_context(
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def needed_by(
+    found: Java, changes: Mapping[str, str], local: bool, stack: contextlib.ExitStack
+) -> dict[str, str]:
+    """Return the variables of a start; what they need lasts as long as ``stack``."""
+    needed = spark_environment(found, local=local)
+    # pyspark asks the environment alone; its own scripts would have copied the setting there.
+    if python := changes.get("spark.pyspark.python"):
+        needed["PYSPARK_PYTHON"] = python
+    if local:
+        needed["SPARK_HOME"] = str(stack.enter_context(plain_path(Path(needed["SPARK_HOME"]))))
+    return needed
+
+
+MASTER = re.compile(
+    r"local(\[(\d+|\*)(, *\d+)?\]|-cluster\[.*\])?|spark://\S+:\d+|yarn|k8s://\S+", re.ASCII
+)
+
+
+def check_master(master: str) -> None:
+    """Raise ConfigurationError, one line, for what is no master of Spark."""
+    if not MASTER.fullmatch(master):
+        raise ConfigurationError(
+            f"--master takes a Spark master (local[2], spark://HOST:PORT, yarn, k8s://…), not "
+            f"{master!r}"
+        )
+
+
+def check_descriptors() -> None:
+    """Raise ConfigurationError, one line, when Java could not open all of Spark's files."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if allowed != resource.RLIM_INFINITY and allowed < DESCRIPTORS_MIN:
+        raise ConfigurationError(
+            f"this process may have {allowed} files open, and Spark needs {DESCRIPTORS_MIN} and "
+            "more: ulimit -n 4096, or LimitNOFILE=4096 in the unit"
+        )
+
+
+def check_answering(master: str) -> None:
+    problem = ""
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS_MAX):
+                return
+        except (OSError, ValueError) as error:
+            problem = problem or f"{place}: {getattr(error, 'strerror', None) or error}"
+    raise ConfigurationError(
+        f"no Spark master answers ({problem}): start it, or correct --master {master}"
+    )
+
+
+def check_home(environment: Mapping[str, str]) -> None:
+    home = environment.get("SPARK_HOME")
+    if home and not os.path.isfile(os.path.join(home, "bin", "spark-submit")):
+        raise ConfigurationError(
+            f"SPARK_HOME is {home}, where there is no bin/spark-submit: unset SPARK_HOME, and the "
+            "Spark of pyspark is used"
+        )
+
+
+def nameless() -> str:
+    """Return a name for this user where the machine knows none, as in a container; else ""."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return os.environ.get("HADOOP_USER_NAME") or str(os.geteuid())
+    return ""
+
+
+def logged_errors(log: Path) -> str:
+    """Return the errors in Spark's log, a line each."""
+    with contextlib.suppress(OSError):
+        text = log.read_text(errors="replace")
+        return "\n".join(re.findall(r"^\S+ \S+ ERROR [\w$.]+: (.+)", text, re.MULTILINE))
+    return ""
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Change variables of this process, None meaning that there is none, and change them back."""
+    before = {name: os.environ.get(name) for name in changes}
+    _set_variables(changes)
+    try:
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextlib.contextmanager
+def plain_path(directory: Path) -> Iterator[Path]:
+    """Hold a path of ``directory`` that no script or properties file reads anything into.
+
+    Spark and its scripts divide paths at blanks and commas, and drop or replace other characters.
+    """
+    if PLAIN.fullmatch(str(directory)) or not os.path.isdir("/proc/self/fd"):
+        yield directory
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -237,13 +237,16 @@ def read_table(
     storage: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    table = open_table(os.fspath(location), storage or {}, version)
-    table_dataset(table, os.fspath(location))  # refuses features that hide rows of a file
+    place = os.fspath(location)
+    table = open_table(place, storage or {}, version)
+    dataset = table_dataset(table, place)
     schema = table_schema(table)
-    files = [spark_path(uri) for uri in table.file_uris()]
+    root = spark_path(table.table_uri).rstrip("/") if "://" in place else os.path.abspath(place)
+    files = [f"{root}/{one.path}" for one in dataset.get_fragments()]
     if not files:
         return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema).option("basePath", spark_path(table.table_uri))
+    reader = spark.read.schema(schema).option("basePath", root)
+    reader = reader.option("__globPaths__", "false")  # or else * and [ in a name are a pattern
     parts = [
         reader.parquet(*files[first : first + FILES_MAX])
         for first in range(0, len(files), FILES_MAX)
