@@ -29,8 +29,9 @@ from twisted_msgproto.micromsg2.wire import encode_address
 from twisted_msgproto.mtl import Client as MtlClient
 from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile
 from twisted_msgproto.mtl import Server as MtlServer
+from twisted_msgproto.mtl import wire as control
 from twisted_msgproto.mtl.machine import Arrival, Channel
-from twisted_msgproto.mtl.wire import control, data
+from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.sabc import Client as SabcClient
 from twisted_msgproto.sabc import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode

@@ -21,9 +21,8 @@ from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.micromsg2 import machine as micromsg2_machine
 from twisted_msgproto.micromsg2 import wire as micromsg2
-from twisted_msgproto.mtl.wire import control as mtl_control
+from twisted_msgproto.mtl import wire as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
-from twisted_msgproto.mtl.wire import fields as mtl_fields
 from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
@@ -508,7 +507,7 @@ def mtl_data_stream(source: Random) -> bytes:
         case 5:
             command = source.choice((mtl_data.Ping(), mtl_data.Pong()))
         case _:
-            table = mtl_fields.encode_table(source.choice(MTL_TABLES))
+            table = mtl_data.encode_table(source.choice(MTL_TABLES))
             command = mtl_data.Content(sequence, name, table, word(source, 30).encode())
     header, body = mtl_data.encode(command)
     return len(header).to_bytes(2, "big") + header + body
@@ -523,7 +522,7 @@ def mtl_data_read(pieces: list[bytes], source: Random) -> Reading:
     except mtl_data.IllFormed as error:
         return Reading([("fault", error.reason)], 0)
     if isinstance(command, mtl_data.Content):
-        texts = mtl_fields.as_texts(command.properties)
+        texts = mtl_data.as_texts(command.properties)
         assert all(isinstance(text, str) for text in texts.values())
         again = mtl_data.decode(*mtl_data.encode(command))
         assert again == command, "what was read cannot be written"

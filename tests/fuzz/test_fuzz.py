@@ -27,7 +27,7 @@ from tests.tools.processes import PROJECT, environment
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
-from twisted_msgproto.mtl.wire import control
+from twisted_msgproto.mtl import wire as control
 from twisted_msgproto.sabc.wire import lines
 
 SHARES = 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles import unanswered
 from twisted_msgproto.mtl import Client, terms
-from twisted_msgproto.mtl.wire import control
+from twisted_msgproto.mtl import wire as control
 
 READY = {"profiles": ["test", "queue"]}
 TOKEN = "0" * 40

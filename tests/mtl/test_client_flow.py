@@ -22,9 +22,9 @@ from tests.mtl.broker import (
 )
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.mtl import ClientFlow, terms
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 
-EMPTY = fields.EMPTY
+EMPTY = data.EMPTY
 
 
 class Flowing:
@@ -251,7 +251,7 @@ def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
     """HO-23: neither a body nor the properties; what else is sent with it is not, either."""
     flowing = writer(confirm, content_bytes=100)
     good = ("a", EMPTY, bytes(100))
-    for bad in (("a", EMPTY, bytes(101)), ("a", fields.encode_table({"k": "v" * 100}), b"")):
+    for bad in (("a", EMPTY, bytes(101)), ("a", data.encode_table({"k": "v" * 100}), b"")):
         with pytest.raises(LimitExceeded):
             flowing.flow.send([good, bad], flowing.now)
     assert flowing.sent == []
@@ -264,7 +264,7 @@ def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
 
 def test_contents_of_one_read_are_one_event__MT_18() -> None:
     flowing = reader()
-    table = fields.encode_table({"k": 1})
+    table = data.encode_table({"k": 1})
     told = flowing.get(
         Content(1, "a", body=b"x"), Content(5, "b", table, b"y"), Ping(), Content(5, "a"),
         Content(4, "a"),

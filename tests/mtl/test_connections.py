@@ -39,7 +39,7 @@ from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl import machine, zeromq
 from twisted_msgproto.mtl.protocol import server
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.zeromq import connections
+from twisted_msgproto.mtl.zeromq import sockets
 from twisted_msgproto.net import peers
 
 LEASE = {"resources": ["a"], "confirm": "full"}
@@ -329,7 +329,7 @@ class Real(MtlCase):
                     await until(partial(told, counters, expected))
                     self.assertEqual(counters["fault:hand-shake"], expected, name)
             texts = [formatEvent(line) for line in lines if line.get("reason") == "hand-shake"]
-            for text in (connections.OTHER_PROTOCOL, connections.TOO_SLOW):
+            for text in (sockets.OTHER_PROTOCOL, sockets.TOO_SLOW):
                 self.assertTrue(any(text in line for line in texts), texts)
 
     @run
@@ -505,18 +505,18 @@ def test_the_system_says_how_long_a_connection_is_silent() -> None:
         with near, far:
             near.sendall(b"x")
             assert far.recv(1) == b"x"
-            before = connections.silent_seconds(far.fileno())
+            before = zeromq.silent_seconds(far.fileno())
             assert before is not None
             deadline = time.monotonic() + 60
-            while (longest := connections.silent_seconds(far.fileno()) or 0.0) < before + 0.05:
+            while (longest := zeromq.silent_seconds(far.fileno()) or 0.0) < before + 0.05:
                 assert time.monotonic() < deadline
             # Again, as long as this process itself comes too late to see that it is short.
-            while (connections.silent_seconds(far.fileno()) or 0.0) >= longest:
+            while (zeromq.silent_seconds(far.fileno()) or 0.0) >= longest:
                 near.sendall(b"x")
                 assert far.recv(1) == b"x"
                 assert time.monotonic() < deadline
         with socket.socket(socket.AF_UNIX) as other:
-            assert connections.silent_seconds(other.fileno()) is None
+            assert zeromq.silent_seconds(other.fileno()) is None
 
 
 def accepted(descriptor: int, endpoint: str) -> list[bytes]:
@@ -529,7 +529,7 @@ def disconnected(descriptor: int) -> list[bytes]:
 
 def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
     """Listeners are asked one after the other, and descriptors are used again at once."""
-    admission = connections.ConnectionAdmission(9, 1, pytest.fail)
+    admission = sockets.ConnectionAdmission(9, 1, pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:
@@ -552,7 +552,7 @@ def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> N
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
     """MT-29: a descriptor may be another one's by the time the server hears of it."""
     turned_away: list[str] = []
-    admission = connections.ConnectionAdmission(0, 0, turned_away.append)
+    admission = sockets.ConnectionAdmission(0, 0, turned_away.append)
     path = "\0" + tmp_path.name if abstract else str(tmp_path / "socket")
     endpoint = f"ipc://{path}".replace("\0", "@")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as near:

@@ -28,7 +28,7 @@ from tests.mtl.broker import (
     write,
 )
 from twisted_msgproto.mtl import machine
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 
 UNLEASED, READING, WRITING, BROKEN = STATES = ["unleased", "reading", "writing", "broken"]
 
@@ -142,7 +142,7 @@ def test_a_silent_flow_is_pinged_and_a_dead_one_ends() -> None:
         broker.wait(4)
     got = [command for command in broker.got(alive) if isinstance(command, Content)]
     assert bodies(got) == [b"1", b"2"]
-    assert [fields.decode_table(content.properties) for content in got] == [
+    assert [data.decode_table(content.properties) for content in got] == [
         {"mtl-redeliveries": 1},
         {"mtl-redeliveries": 0},  # it was sent ahead: nobody says that it was looked at
     ]

@@ -39,7 +39,7 @@ from twisted_msgproto.mtl import (
     TestProfile,
     machine,
 )
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.testing import SafeSink
 
 
@@ -72,12 +72,12 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter__MT_26() -> None:
     got = broker.command(reader, Summon(2, "a"))
     assert bodies(got) == [b"1", b"2"]
     got = broker.command(reader, Reject(1, False, True))
-    assert fields.decode_table(got[0].properties) == {"mtl-redeliveries": 1}  # type: ignore[union-attr]
+    assert data.decode_table(got[0].properties) == {"mtl-redeliveries": 1}  # type: ignore[union-attr]
     assert broker.command(reader, Reject(3, False, True)) == []
     dead = broker.flow("Reader", ["a.dead"])
     got = broker.command(dead, Summon(2, "a.dead"))
     assert bodies(got) == [b"1"]
-    assert fields.decode_table(got[1].properties) == {"mtl-redeliveries": 2}  # type: ignore[union-attr]
+    assert data.decode_table(got[1].properties) == {"mtl-redeliveries": 2}  # type: ignore[union-attr]
     assert broker.server.profiles["queue"].snapshot()["broker_dead_letters"] == 1
 
 

@@ -28,7 +28,7 @@ from tests.mtl.broker import (
     contents,
 )
 from twisted_msgproto.mtl import ClientFlow, IngestProfile, machine
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 
 
 def ingest(broker: Broker, confirm: str = FULL, resources: tuple[str, ...] = ("a",)) -> bytes:
@@ -38,7 +38,7 @@ def ingest(broker: Broker, confirm: str = FULL, resources: tuple[str, ...] = ("a
 def test_contents_of_one_read_are_one_event_with_columns__MT_18__MT_23() -> None:
     broker = Broker()
     one, two = ingest(broker), ingest(broker, resources=("a", "b"))
-    table = fields.encode_table({"k": "v", "n": 1})
+    table = data.encode_table({"k": "v", "n": 1})
     told = broker.receive(
         Channel.DATA,
         [one, *data.encode(Content(5, "", body=b"x"))],

@@ -24,7 +24,7 @@ from twisted_msgproto.mtl import (
     Profile,
     QueueProfile,
 )
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 
 
 class Verbs(MtlCase):
@@ -618,7 +618,7 @@ class Slices(MtlCase):
         )
         client = await self.ready(factory, "ingest", limits={"heartbeat": 100, "liveness": 1000})
         flow = await client.writer(["a"])
-        table = fields.encode_table({str(number): None for number in range(127)})
+        table = data.encode_table({str(number): None for number in range(127)})
         name = data.encode_name("a")
         flow.link.wire.write(
             [data.encode_content(number, name, table, b"") for number in range(10, 2010)]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire import data
 
 # ── field tables ────────────────────────────────────────────────────────────────────────────────
 
@@ -69,8 +69,8 @@ def deep(kind: str, levels: int) -> Any:
 
 @given(tables)
 def test_tables_come_back__MT_23(table: dict[str, Any]) -> None:
-    if _depth(table) <= fields.DEPTH_MAX:
-        assert fields.decode_table(fields.encode_table(table)) == table
+    if _depth(table) <= data.DEPTH_MAX:
+        assert data.decode_table(data.encode_table(table)) == table
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_tables_come_back__MT_23(table: dict[str, Any]) -> None:
     ],
 )
 def test_numbers_at_their_ends_come_back__MT_23(value: Any, octets: int) -> None:
-    table = fields.encode_table({"x": value})
-    assert (fields.decode_table(table), len(table)) == ({"x": value}, 4 + 2 + octets)
+    table = data.encode_table({"x": value})
+    assert (data.decode_table(table), len(table)) == ({"x": value}, 4 + 2 + octets)
 
 
 def _depth(value: Any) -> int:
@@ -94,9 +94,9 @@ def _depth(value: Any) -> int:
 
 
 def test_an_independent_library_reads_our_tables__MT_23() -> None:
-    assert fields.encode_table({}) == bytes(4)
-    used, table = pamqp.decode.field_table(fields.encode_table(EVERYTHING))
-    assert used == len(fields.encode_table(EVERYTHING))
+    assert data.encode_table({}) == bytes(4)
+    used, table = pamqp.decode.field_table(data.encode_table(EVERYTHING))
+    assert used == len(data.encode_table(EVERYTHING))
     table = {key: bytes(v) if isinstance(v, bytearray) else v for key, v in table.items()}
     assert table == EVERYTHING
 
@@ -104,7 +104,7 @@ def test_an_independent_library_reads_our_tables__MT_23() -> None:
 def test_we_read_the_tables_of_an_independent_library__MT_23() -> None:
     numbers = {str(n): n for n in (0, 200, -200, 40_000, -40_000, 3_000_000_000, 2**40, -(2**40))}
     theirs = {**EVERYTHING, **numbers, "bytes": bytearray(b"\x00\xff")}
-    assert fields.decode_table(pamqp.encode.field_table(theirs)) == {**EVERYTHING, **numbers}
+    assert data.decode_table(pamqp.encode.field_table(theirs)) == {**EVERYTHING, **numbers}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_we_read_the_tables_of_an_independent_library__MT_23() -> None:
 )  # fmt: skip
 def test_every_letter_of_the_deployed_set_is_read__MT_23(octets: bytes, value: object) -> None:
     table = struct.pack(">I", 2 + len(octets)) + b"\x01k" + octets
-    assert fields.decode_table(table) == {"k": value}
+    assert data.decode_table(table) == {"k": value}
 
 
 @pytest.mark.parametrize(
@@ -137,31 +137,31 @@ def test_every_letter_of_the_deployed_set_is_read__MT_23(octets: bytes, value: o
     ],
 )  # fmt: skip
 def test_what_is_no_table_is_refused__MT_23__MT_13(octets: bytes) -> None:
-    with pytest.raises(fields.IllFormedTable):
-        fields.decode_table(octets)
+    with pytest.raises(data.IllFormedTable):
+        data.decode_table(octets)
 
 
 @pytest.mark.parametrize("kind", ["A", "F"])
 def test_tables_have_at_most_8_levels__MT_23(kind: str) -> None:
-    assert fields.decode_table(fields.encode_table({"x": deep(kind, 7)})) == {"x": deep(kind, 7)}
+    assert data.decode_table(data.encode_table({"x": deep(kind, 7)})) == {"x": deep(kind, 7)}
     with pytest.raises(ValueError, match="deeper than 8"):
-        fields.encode_table({"x": deep(kind, 8)})
+        data.encode_table({"x": deep(kind, 8)})
     inner = pamqp.encode.field_table({"x": deep(kind, 8)})
-    with pytest.raises(fields.IllFormedTable, match="deeper than 8"):
-        fields.decode_table(inner)
-    with pytest.raises(fields.IllFormedTable, match="deeper than 8"):
-        fields.with_field(inner, "y", 1)
+    with pytest.raises(data.IllFormedTable, match="deeper than 8"):
+        data.decode_table(inner)
+    with pytest.raises(data.IllFormedTable, match="deeper than 8"):
+        data.with_field(inner, "y", 1)
 
 
 def test_tables_have_at_most_128_fields() -> None:
     """MT-23: those of inner tables and arrays count too."""
     most = {str(number): number for number in range(128)}
-    assert fields.decode_table(fields.encode_table(most)) == most
+    assert data.decode_table(data.encode_table(most)) == most
     for more in ({**most, "x": 1}, {"x": list(range(128))}, {"x": most}):
         with pytest.raises(ValueError, match="more than 128"):
-            fields.encode_table(more)
-        with pytest.raises(fields.IllFormedTable, match="more than 128"):
-            fields.decode_table(pamqp.encode.field_table(more))
+            data.encode_table(more)
+        with pytest.raises(data.IllFormedTable, match="more than 128"):
+            data.decode_table(pamqp.encode.field_table(more))
 
 
 @pytest.mark.parametrize(
@@ -171,37 +171,37 @@ def test_tables_have_at_most_128_fields() -> None:
 )  # fmt: skip
 def test_what_no_field_can_hold_is_the_callers_fault__MT_23(value: Any) -> None:
     with pytest.raises(ValueError, match=r"no field holds|without its zone"):
-        fields.encode_table({"x": value})
+        data.encode_table({"x": value})
 
 
 def test_a_field_that_is_added_may_be_as_deep_as_others__MT_23() -> None:
     value = deep("A", 7)
-    assert fields.decode_table(fields.with_field(fields.EMPTY, "y", value)) == {"y": value}
+    assert data.decode_table(data.with_field(data.EMPTY, "y", value)) == {"y": value}
     with pytest.raises(ValueError, match="deeper than 8"):
-        fields.with_field(fields.EMPTY, "y", deep("A", 8))
-    deepest = fields.encode_table({"x": value})
-    assert fields.decode_table(fields.with_field(deepest, "y", 1)) == {"x": value, "y": 1}
+        data.with_field(data.EMPTY, "y", deep("A", 8))
+    deepest = data.encode_table({"x": value})
+    assert data.decode_table(data.with_field(deepest, "y", 1)) == {"x": value, "y": 1}
 
 
 def test_types_without_a_letter_and_long_names_are_the_callers_fault__MT_23() -> None:
     with pytest.raises(TypeError, match="no field holds a object"):
-        fields.encode_table({"x": object()})  # type: ignore[dict-item]
+        data.encode_table({"x": object()})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="255 bytes"):
-        fields.encode_table({"ä" * 128: 1})
+        data.encode_table({"ä" * 128: 1})
 
 
 def test_of_a_name_which_stands_twice_the_last_value_counts__MT_23() -> None:
-    assert fields.decode_table(b"\0\0\0\x08\1kt\1\1kt\0") == {"k": False}
-    once = fields.encode_table({"a": 1})
-    assert fields.decode_table(fields.with_field(once, "a", "2")) == {"a": "2"}
-    full = fields.encode_table({str(number): None for number in range(128)})
+    assert data.decode_table(b"\0\0\0\x08\1kt\1\1kt\0") == {"k": False}
+    once = data.encode_table({"a": 1})
+    assert data.decode_table(data.with_field(once, "a", "2")) == {"a": "2"}
+    full = data.encode_table({str(number): None for number in range(128)})
     with pytest.raises(ValueError, match="already"):
-        fields.with_field(full, "x", 1)
+        data.with_field(full, "x", 1)
 
 
 def test_values_which_are_no_text_become_json_text() -> None:
     """MT-23: the ``fields`` column holds texts."""
-    texts = fields.as_texts(fields.encode_table(EVERYTHING))
+    texts = data.as_texts(data.encode_table(EVERYTHING))
     assert texts["text"] == "grüße"
     assert texts["yes"] == "true"
     assert texts["nothing"] == "null"

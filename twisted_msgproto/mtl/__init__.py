@@ -6,15 +6,9 @@ Read in this order: wire, terms, machine, protocol, application, service.
 
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine import Client, ClientFlow, Profile, Server
-from .protocol import (
-    MtlClient,
-    MtlClientFactory,
-    MtlReader,
-    MtlServer,
-    MtlServerFactory,
-    MtlWriter,
-)
-from .protocol.client import MtlClientService
+from .protocol.client import MtlClient, MtlClientFactory, MtlClientService
+from .protocol.flows import MtlReader, MtlWriter
+from .protocol.server import MtlServer, MtlServerFactory
 
 __all__ = [
     "Client",

@@ -29,10 +29,10 @@ from ..net.clients.shapes import (
     typed,
 )
 from ..registry import PROTOCOLS
+from .protocol import PROTOCOL
 from .protocol.client import MtlClient
 from .protocol.flows import Received
-from .protocol.link import PROTOCOL
-from .wire.fields import FieldValue, as_texts, encode_table
+from .wire.data import FieldValue, as_texts, encode_table
 from .zeromq import CurveClient, is_local, public_key, read_key, read_secret_key
 
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..core.broker import Letter, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, as_text
-from .wire.fields import EMPTY, FIELDS_MAX, decode_table, encode_name, encode_table, with_field
+from .wire.data import EMPTY, FIELDS_MAX, decode_table, encode_table, with_field
 
 FORM: Final = "mtl"
 """Envelopes that have a field table behind their head are of this form."""
@@ -74,7 +74,6 @@ def own_of(fields: Fields) -> bytes:
     for name, value in list(fields.items())[:FIELDS_MAX]:
         for form in (value, as_text(value)):
             try:
-                encode_name(name)
                 encode_table({name: form})
             except (ValueError, TypeError):
                 continue

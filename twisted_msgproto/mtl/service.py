@@ -23,7 +23,7 @@ from ..net.options import TLS_WORDS, ServerOptions
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
 from .application import ALIASES
-from .protocol.link import PROTOCOL
+from .protocol import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import (
     CurveServer,

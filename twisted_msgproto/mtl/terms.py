@@ -13,8 +13,7 @@ from typing import Final
 from ..core.broker import LIMITS as BROKER_LIMITS
 from ..core.limits import Limit
 from ..core.machine import State, Table
-from .wire import control
-from .wire.control import Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
+from .wire import LIMITS, Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
 from .wire.data import (
     Confirm,
     Content,
@@ -46,7 +45,7 @@ BURST: Final = 256
 """Contents that an unconfirmed reader is sent between two looks at its socket."""
 
 SHARED_LIMITS: Final = (
-    *control.LIMITS,
+    *LIMITS,
     Limit("content-bytes", 8 << 20, "bytes", "of one frame; libzmq cuts off who sends more", 1),
     Limit("heartbeat", 5.0, "s", "a silent data flow is pinged at this interval (MT-21)", 0.001),
     Limit("liveness", 15.0, "s", "a peer that is silent for this long is gone (MT-21)", 0.002),

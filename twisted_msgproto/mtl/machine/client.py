@@ -33,8 +33,7 @@ from ..terms import (
     SocketDropped,
     Unauthorized,
 )
-from ..wire import control
-from ..wire.control import (
+from ..wire import (
     Authorize,
     Open,
     Reply,
@@ -42,6 +41,7 @@ from ..wire.control import (
     RequestReader,
     RequestWriter,
     SelectProfile,
+    decode_challenge,
     encode_request,
     parse_reply,
 )
@@ -329,7 +329,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def _challenged(self, task: _Task, reply: Reply, now: float) -> None:
         assert task.cycle is not None
         try:
-            challenge = control.decode_challenge(reply.body.get("challenge"))
+            challenge = decode_challenge(reply.body.get("challenge"))
             response = task.cycle.respond(challenge)
         except Exception as error:  # the cycle may be an application's
             self._fail(402, f"the challenge is wrong: {error}")

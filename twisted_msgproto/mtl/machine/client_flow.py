@@ -41,6 +41,7 @@ from ..terms import (
 )
 from ..wire import data
 from ..wire.data import (
+    EMPTY,
     PING,
     PONG,
     SEQUENCE_BYTES,
@@ -55,7 +56,6 @@ from ..wire.data import (
     Response,
     Summon,
 )
-from ..wire.fields import EMPTY
 
 
 class Incoming:

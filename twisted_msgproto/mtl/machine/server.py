@@ -13,73 +13,43 @@ later.  ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ...core.connection import WorkLost
-from ...core.kept import Kept
-from ...core.limits import Limits
-from ..terms import SERVER_LIMITS
-from ..wire.data import IllFormed
-from .content import DataFlows
-from .flows import Flow, Profile, ReadingFlow, ServerEvent, Session, WritingFlow
-from .sessions import (
-    Arrival,
-    Channel,
-    May,
-    Outputs,
-    everything,
+from ..terms import FLOW, REFUSALS, ContentLost, FlowState
+from ..wire import LEASE_RESOURCES, data
+from ..wire.data import CONTENT_HEADER_BYTES_MIN, EMPTY, PING, PONG, SEQUENCE_BYTES, IllFormed
+from .flows import (
+    NAMES_REMEMBERED,
+    ContentReceived,
+    Flow,
+    Position,
+    ReadingFlow,
+    ServerEvent,
+    Session,
+    Slice,
+    Stored,
+    WritingFlow,
+    name_weight,
 )
+from .sessions import Arrival, Channel, Outputs, Sessions
+
+SETTLING: Final = (data.Confirm, data.Reject)
+"""Only these are obeyed of a connection that has ended: it had those contents."""
 
 
-class Server(DataFlows):
+class Server(Sessions):
     """The broker's machine: sessions, leases, flows, profiles.
 
-    Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
+    Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.  A method of a profile
+    that raises for a reader ends that flow: nobody knows what the profile still has of it.  What it
+    had goes back, and its client begins anew with another lease.
 
     Attributes:
         counters: plain integers by name, for metrics.
         data_port: what a 202 reply says.
         profiles: by name.
     """
-
-    def __init__(
-        self,
-        profiles: Iterable[Profile],
-        limits: Limits | None = None,
-        *,
-        random: Callable[[int], bytes],
-        session_names: Callable[[], str],
-        mechanisms: Sequence[str] = (),
-        virtual_hosts: Container[str] | None = None,
-        data_port: int = 0,
-        counters: dict[str, int] | None = None,
-        may: May = everything,
-        every: Kept | None = None,
-    ) -> None:
-        """Make a broker.
-
-        ``random(n)`` returns n bytes that nobody can foresee.  ``mechanisms`` empty: clients need
-        not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
-        what clients may do: it is asked for each lease's resources, and where a lease is for all,
-        for each that is summoned or written to.  ``every`` bounds what the sessions of the process
-        keep for their peers.
-        """
-        limits = Limits.of(SERVER_LIMITS) if limits is None else limits
-        super().__init__(
-            profiles,
-            limits,
-            random=random,
-            session_names=session_names,
-            mechanisms=mechanisms,
-            virtual_hosts=virtual_hosts,
-            data_port=data_port,
-            counters=counters,
-            may=may,
-            every=every,
-        )
-        self._draining = False
-        self._closed = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -169,32 +139,6 @@ class Server(DataFlows):
             self._end_session(session, "lost")
         return self._take_events()
 
-    def leaving(self, peer: bytes) -> None:
-        """Note that this connection has ended; what it sent before may still come.
-
-        Its contents are accepted, and what it confirms or rejects is settled; nothing else of it is
-        obeyed, and it is sent nothing (``MT-30``).
-        """
-        self._leaving.add(peer)
-        self.blocked(peer)
-
-    def left(self, peers: Iterable[bytes], now: float) -> list[ServerEvent]:
-        """End what these connections own, because all that they sent was read (``MT-30``).
-
-        A session continues as long as it has a flow on another connection.
-        """
-        self._now = now
-        for peer in peers:
-            self._leaving.discard(peer)
-            flow = self._flows.get(peer)
-            if flow is not None:
-                self._end_flow(flow)
-            session = self._sessions.get(peer)
-            if session is not None:
-                session.left = True
-                self._end_if_left(session)
-        return self._take_events()
-
     def close(self, now: float) -> list[ServerEvent]:
         """End every session."""
         self._now = now
@@ -259,3 +203,449 @@ class Server(DataFlows):
         self._now = self._resumed_at = now
         self._paused = False
         return []
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────────────
+
+    def _data(self, peer: bytes, flow: Flow | None, header: bytes, body: bytes) -> None:
+        try:
+            command = data.decode(header, body)
+        except IllFormed as error:
+            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
+                self._ill_formed_content(flow, header, error.reason)
+            else:
+                self._dropped(error.reason)
+            return
+        kind = type(command)
+        if peer in self._leaving and kind not in SETTLING:
+            self._dropped("left")
+            return
+        if flow is not None:
+            flow.heard_at = self._now
+        state = FlowState.UNLEASED if flow is None else flow.state
+        if kind is data.Lease and flow is None:
+            self._lease(peer, command)
+        elif kind in FLOW[state]:
+            if kind is data.Ping:
+                self._send(peer, flow, PONG)
+            elif isinstance(flow, ReadingFlow):
+                self._read(flow, command)
+        else:
+            self._refuse_command(peer, flow, state, command)
+
+    def _refuse_command(
+        self, peer: bytes, flow: Flow | None, state: FlowState, command: Any
+    ) -> None:
+        kind = type(command)
+        code = REFUSALS[state].get(kind)
+        if code is None:
+            self._dropped(f"{kind.__name__.lower()}-not-allowed")
+        elif flow is not None and kind is data.Content:
+            self._refuse_content(flow, command.sequence, code)
+        else:
+            if flow is not None:
+                flow.commands.append(command.sequence)
+            self._respond(peer, flow, command.sequence, code)
+
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over: its unconfirmed content is recycled (``MT-21``, ``MT-30``)."""
+        del self._flows[flow.peer]
+        self.deadlines.clear(flow)
+        del flow.session.flows[flow.peer]
+        profile = flow.grant.profile
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+            self._exhausted.pop(flow, None)
+            self._stirred.pop(flow, None)
+            self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
+            flow.summoned.clear()
+        else:
+            assert isinstance(flow, WritingFlow)
+            # What came before the end is still content.
+            self._flush_writer(flow)
+            self._withheld.pop(flow, None)
+            flow.names.clear()
+        flow.session.kept.remove(flow.nbytes + flow.grant.nbytes)
+        self._end_if_left(flow.session)
+
+    def _end_failed(self, flow: Flow, error: Exception) -> None:
+        self._profile_failed(error)
+        if self._stands(flow):
+            self.counters["flows_failed"] += 1
+            self._end_flow(flow)
+
+    # ── writers ───────────────────────────────────────────────────────────────────────────────────
+
+    def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
+        """Follow one Content of a writer: this is the hot path (``MT-18``)."""
+        size = len(header)
+        end = 10 + header[9] if size >= CONTENT_HEADER_BYTES_MIN else size
+        if size < end + 4:
+            raise IllFormed("header-length", "the header ends within its fields")
+        (sequence,) = data.read_sequence(header)
+        encoded = header[10:end]
+        resource = flow.names.get(encoded)
+        properties, texts = header[end:], None
+        if properties != EMPTY:
+            properties, texts = data.decode_properties(properties)
+        if resource is None:
+            resource = self._resource(flow, encoded)
+        flow.heard_at = self._now
+        if sequence <= flow.last_received:
+            self._refuse_content(flow, sequence, 400)
+            return
+        flow.last_received = sequence
+        if type(resource) is int:
+            self._refuse_content(flow, sequence, resource)
+            return
+        profile = flow.grant.profile
+        if profile.bounded:
+            try:
+                room = profile.has_room(flow, resource, size + len(body))
+            except Exception as error:
+                self._profile_failed(error)
+                room = False
+            if not room:
+                self.counters["contents_without_room"] += 1
+                self._refuse_content(flow, sequence, 403)
+                return
+        if not flow.sequences:
+            self._written[flow] = None
+        flow.sequences.append(sequence)
+        flow.resources.append(resource)
+        flow.properties.append(properties)
+        flow.texts.append(texts)
+        flow.bodies.append(body)
+
+    @staticmethod
+    def _is_content(flow: Flow | None, header: bytes) -> bool:
+        """This is meant to be a Content of a writer, whatever is wrong with it (``MT-13``)."""
+        return isinstance(flow, WritingFlow) and header[:1] == b"\5"
+
+    def _ill_formed_content(self, flow: WritingFlow, header: bytes, reason: str) -> None:
+        """No later Confirm may cover what could not be read: it is rejected at once (``MT-13``).
+
+        Where not even its sequence can be read, the flow ends.
+        """
+        self._dropped(reason)
+        flow.heard_at = self._now
+        if not flow.grant.confirm:
+            return
+        if len(header) < SEQUENCE_BYTES:
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
+            return
+        (sequence,) = data.read_sequence(header)
+        flow.last_received = max(flow.last_received, sequence)
+        self._refuse_content(flow, sequence, 400)
+
+    def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
+        """Return the resource of this name, or the code for one that is not allowed (``MT-18``)."""
+        name = data.decode_name(encoded)
+        grant = flow.grant
+        resource = name or grant.only_resource
+        if resource is None:
+            return 400
+        try:
+            if not grant.covers(resource):
+                return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        except Exception as error:
+            self._profile_failed(error)
+            return 403
+        if not (grant.resources or self._may(grant.session, False, resource)):
+            return 403
+        kept, nbytes = flow.session.kept, name_weight(resource)
+        if len(flow.names) >= NAMES_REMEMBERED:
+            flow.names.clear()
+            kept.remove(flow.nbytes)
+            flow.nbytes = 0
+        # Where too much is kept it is looked at again for each content.
+        if kept.take(nbytes):
+            flow.names[encoded] = resource
+            flow.nbytes += nbytes
+        return resource
+
+    def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
+        """Answer an invalid Content: with Reject, or with a Response where it cannot be mistaken
+        for another's.
+        """
+        self.counters["contents_refused"] += 1
+        if flow.grant.confirm:
+            self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
+        elif sequence in flow.commands:
+            self._dropped("ambiguous-content")
+        else:
+            self._respond(flow.peer, flow, sequence, code)
+
+    def _flush(self) -> None:
+        for flow in list(self._written):
+            self._flush_writer(flow)
+
+    def _flush_writer(self, flow: WritingFlow) -> None:
+        self._written.pop(flow, None)
+        sequences, resources, texts, bodies = (
+            flow.sequences, flow.resources, flow.texts, flow.bodies,
+        )  # fmt: skip
+        if not sequences:
+            return
+        count = len(sequences)
+        nbytes = sum(map(len, bodies)) + sum(map(len, flow.properties))
+        nbytes += count * CONTENT_HEADER_BYTES_MIN
+        self.counters["contents"] += count
+        self.counters["bytes"] += nbytes
+        flow.session.heard_at = self._now
+        profile = flow.grant.profile
+        envelopes = None
+        if profile.enveloped:
+            try:
+                envelopes = profile.envelopes(flow, resources, flow.properties)
+                if envelopes is not None and len(envelopes) != count:
+                    raise ValueError(f"{len(envelopes)} envelopes for {count} contents")
+            except Exception as error:
+                self._profile_failed(error)
+                self.counters["contents_lost_by_profile"] += count
+                flow.discard()
+                if self._stands(flow):
+                    for sequence in sequences:
+                        self._refuse_content(flow, sequence, 403)
+                return
+        position = flow.take()
+        if profile.stored:
+            self._events.append(
+                ContentReceived(
+                    *(
+                        flow,
+                        (flow, position),
+                        sequences,
+                        resources,
+                        texts,
+                        bodies,
+                        nbytes,
+                        envelopes,
+                    )
+                )
+            )
+        else:
+            self._settle(flow, position)
+
+    def made_safe(self, position: Position, now: float) -> list[ServerEvent]:
+        """The contents of the event with this position are safe (``MT-19``)."""
+        self._now = now
+        self._settle(*position)
+        return self._take_events()
+
+    def not_safe(self, position: Position, now: float) -> list[ServerEvent]:
+        """Break the flow, because the contents of the event with this position never will be safe.
+
+        It accepts no more content.  What came before these contents is confirmed when it is safe;
+        then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
+        what follows would leave a gap.
+        """
+        self._now = now
+        self.counters["slices_not_safe"] += 1
+        flow, end = position
+        flow.state = FLOW[flow.state][ContentLost]
+        flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
+        self._settle(flow, end)
+        return self._take_events()
+
+    def _settle(self, flow: WritingFlow, position: int) -> None:
+        """Slices become safe in any order; they are confirmed in the order of their arrival."""
+        if flow.over:
+            return
+        confirm: int | None = None
+        for settled in flow.window.made_safe(position):
+            if settled.position == flow.lost_at:
+                self._confirm(flow, confirm)
+                self._break(flow)
+                return
+            taken = self._accept(flow, settled)
+            confirm = confirm if taken is None else taken
+        if confirm is None:
+            return
+        if self._stands(flow) and self._congested(flow):
+            flow.withheld = confirm
+            self._withheld[flow] = None
+        else:
+            self._confirm(flow, confirm)
+
+    def _break(self, flow: WritingFlow) -> None:
+        """Reject the rest and end, since everything before what was lost is settled."""
+        flow.over = True
+        self._confirm_or_reject(flow, data.Reject(flow.last_received, True))
+        if self._stands(flow):
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
+
+    def _accept(self, flow: WritingFlow, contents: Slice) -> int | None:
+        """Pass safe contents to the profile, run by run of one resource.
+
+        What it refuses, or loses with an exception, is rejected here, before any Confirm
+        (``MT-20``).  Returns the sequence of the last content that it accepted; None: it accepted
+        none.
+        """
+        profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
+        start, taken = 0, None
+        for end in range(1, len(resources) + 1):
+            if end == len(resources) or resources[end] != resources[start]:
+                run = slice(start, end)
+                stored = list(map(Stored, contents.properties[run], contents.bodies[run]))
+                try:
+                    lost = profile.accept(flow, resources[start], stored) is False
+                except Exception as error:
+                    self._profile_failed(error)
+                    lost = True
+                if not lost:
+                    taken = sequences[end - 1]
+                else:
+                    self.counters["contents_lost_by_profile"] += end - start
+                    for sequence in sequences[run]:
+                        self._confirm_or_reject(flow, data.Reject(sequence))
+                start = end
+        return taken
+
+    def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
+        if sequence is None:
+            sequence = flow.withheld
+        self._withheld.pop(flow, None)
+        flow.withheld = None
+        if sequence is not None:
+            self._confirm_or_reject(flow, data.Confirm(sequence, True))
+
+    def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
+        if flow.grant.confirm and self._stands(flow):
+            self.counters["confirms"] += 1
+            self._send(flow.peer, flow, data.encode(command))
+
+    def _stands(self, flow: Flow) -> bool:
+        return self._flows.get(flow.peer) is flow
+
+    def _release(self) -> None:
+        for flow in list(self._withheld):
+            if not self._congested(flow):
+                self._confirm(flow, None)
+
+    def _congested(self, flow: WritingFlow) -> bool:
+        return self._ask(True, flow.grant.profile.congested, flow)
+
+    # ── readers ───────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def more_to_send(self) -> bool:
+        """Tell whether readers have space for more: then call ``refill(now)`` soon, when the
+        sockets have sent what waits.
+        """
+        return bool(self._exhausted)
+
+    def _read(self, flow: ReadingFlow, command: Any) -> None:
+        profile = flow.grant.profile
+        match command:
+            case data.Summon():
+                self._summon(flow, command)
+            case data.Dismiss():
+                flow.commands.append(command.sequence)
+                summoned = command.resource in flow.summoned
+                if summoned:
+                    try:
+                        profile.dismiss(flow, command.resource)
+                    except Exception as error:
+                        self._respond(flow.peer, flow, command.sequence, 400)
+                        del flow.summoned[command.resource]
+                        self._end_failed(flow, error)
+                        return
+                    del flow.summoned[command.resource]
+                    flow.nbytes -= name_weight(command.resource)
+                    flow.session.kept.remove(name_weight(command.resource))
+                self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
+            case data.Confirm() | data.Reject():
+                settled = None
+                if flow.grant.confirm:
+                    settled = flow.settle(command.sequence, command.multiple)
+                if settled is None:
+                    self._dropped("nothing-to-settle")
+                    return
+                try:
+                    if isinstance(command, data.Reject):
+                        profile.rejected(flow, settled, command.recycle)
+                    else:
+                        profile.confirmed(flow, settled)
+                except Exception as error:
+                    flow.restore(settled)
+                    self._end_failed(flow, error)
+                self._offer(flow)
+
+    def _summon(self, flow: ReadingFlow, command: Any) -> None:
+        """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
+        flow.commands.append(command.sequence)
+        resource, profile = command.resource, flow.grant.profile
+        nbytes = name_weight(resource)
+        covered = bool(resource) and self._ask(False, flow.grant.covers, resource)
+        try:
+            refused = (
+                resource in flow.summoned
+                or not covered
+                or not (flow.grant.resources or self._may(flow.session, True, resource))
+                or len(flow.summoned) >= LEASE_RESOURCES
+                or not self._may_keep(flow.session, nbytes, "resource")
+                or not profile.summon(flow, resource)
+            )
+        except Exception as error:
+            self._respond(flow.peer, flow, command.sequence, 400)
+            # Perhaps it has begun to serve it: it is told that this is over.
+            flow.summoned[resource] = data.encode_name(resource)
+            self._end_failed(flow, error)
+            return
+        if refused:
+            self._respond(flow.peer, flow, command.sequence, 400)
+            return
+        flow.summoned[resource] = data.encode_name(resource)
+        flow.nbytes += nbytes
+        flow.session.kept.add(nbytes)
+        self._respond(flow.peer, flow, command.sequence, 200)
+        self._offer(flow)
+
+    def _offer(self, flow: ReadingFlow) -> None:
+        if self._stands(flow):
+            try:
+                flow.grant.profile.ready(flow)
+            except Exception as error:
+                self._end_failed(flow, error)
+
+    def _refill(self, flow: ReadingFlow) -> None:
+        """The socket took what was sent: the next burst may come."""
+        flow.burst = flow.burst_limit
+        self._offer(flow)
+
+    def refill(self, now: float) -> None:
+        self._now = now
+        exhausted = list(self._exhausted)
+        self._exhausted.clear()
+        for flow in exhausted:
+            self._refill(flow)
+
+    def blocked(self, peer: bytes) -> None:
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+
+    def unblocked(self, peer: bytes, now: float) -> None:
+        self._now = now
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow) and flow.blocked:
+            flow.blocked = False
+            self._refill(flow)
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_after_flow(self, flow: Flow, now: float) -> None:
+        """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
+        if not self._paused and self._heard(flow) + self._liveness <= now:
+            self.counters["flows_silent"] += 1
+            self._end_flow(flow)
+            return
+        if flow in self._withheld and not self._congested(flow):
+            self._confirm(flow, None)  # the profile could not say when it was asked
+        if flow.sent_at + self._heartbeat <= now:
+            self._send(flow.peer, flow, PING)
+        self._watch_flow(flow)

@@ -1,7 +1,7 @@
 """The broker's control flow has sessions, authentication, profiles and leases.
 
-:class:`Sessions` is the half of :class:`.Server` that answers requests; the other half, the data
-flows, is in :mod:`.content`.
+:class:`Sessions` is the half of :class:`.Server` that answers requests, and with which data flows
+begin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ...core.deadlines import ManyDeadlines
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
 from ..terms import (
+    BURST,
     LEASE_SECONDS,
+    SERVER_LIMITS,
     SESSION,
     SESSION_LEASES,
     Challenged,
@@ -27,8 +29,8 @@ from ..terms import (
     Granted,
     SessionState,
 )
-from ..wire import control
-from ..wire.control import (
+from ..wire import (
+    COMMANDS,
     Authorize,
     Invalid,
     Open,
@@ -36,7 +38,13 @@ from ..wire.control import (
     RequestReader,
     RequestWriter,
     SelectProfile,
+    data,
+    encode_base64,
     encode_reply,
+    parse_body,
+    parse_command,
+    parse_request,
+    split_envelope,
 )
 from ..wire.data import IllFormed
 from .flows import (
@@ -47,12 +55,14 @@ from .flows import (
     LeaseGrant,
     Peer,
     Profile,
+    ReadingFlow,
     ServerEvent,
     Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
     SessionRefused,
+    WritingFlow,
     by_name,
     is_automatic,
     lease_weight,
@@ -106,7 +116,7 @@ _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionS
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):
-    """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
+    """The control flow of a broker, with the state of all of it.
 
     Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
     so that what one message costs does not grow with those who are silent.
@@ -118,17 +128,26 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def __init__(
         self,
         profiles: Iterable[Profile],
-        limits: Limits,
+        limits: Limits | None = None,
         *,
         random: Callable[[int], bytes],
         session_names: Callable[[], str],
-        mechanisms: Sequence[str],
-        virtual_hosts: Container[str] | None,
-        data_port: int,
-        counters: dict[str, int] | None,
+        mechanisms: Sequence[str] = (),
+        virtual_hosts: Container[str] | None = None,
+        data_port: int = 0,
+        counters: dict[str, int] | None = None,
         may: May = everything,
         every: Kept | None = None,
     ) -> None:
+        """Make a broker.
+
+        ``random(n)`` returns n bytes that nobody can foresee.  ``mechanisms`` empty: clients need
+        not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
+        what clients may do: it is asked for each lease's resources, and where a lease is for all,
+        for each that is summoned or written to.  ``every`` bounds what the sessions of the process
+        keep for their peers.
+        """
+        limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         self.limits = limits
         self._every = Kept() if every is None else every
         self.profiles = by_name(profiles)
@@ -155,6 +174,18 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
         self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
+        self._draining = self._closing = self._closed = False
+        for profile in self.profiles.values():
+            profile.release = self._release
+            profile.end_flow = self._end_failed
+        self._heartbeat = self.limits["heartbeat"]
+        self._liveness = self.limits["liveness"]
+        self._flows: dict[bytes, Flow] = {}
+        self._withheld: dict[WritingFlow, None] = {}
+        self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
+        self._out_data: list[list[bytes]] = []
+        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
 
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
@@ -192,8 +223,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._dropped("left")
             return
         try:
-            count = control.split_envelope(parts[1:])
-            command = control.parse_command(parts[-2])
+            count = split_envelope(parts[1:])
+            command = parse_command(parts[-2])
         except IllFormed as error:
             self._dropped(error.reason)
             return
@@ -204,7 +235,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             # JSON that is none is dropped; what else is wrong waits for the questions before it.
             body: Mapping[str, Any] | Invalid
             try:
-                body = control.parse_body(parts[-1], self.limits)
+                body = parse_body(parts[-1], self.limits)
             except Invalid as error:
                 body = error
             self._request(peer, session, envelope, command, body)
@@ -233,7 +264,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         state = SessionState.NEW if session is None else session.state
         if session is not None:
             session.heard_at = self._now
-        kind = control.COMMANDS.get(command)
+        kind = COMMANDS.get(command)
         if state is SessionState.AUTHORIZING:
             raise Invalid(409, "an answer to Connection.Authorize is still owed")
         unauthenticated = state in _UNAUTHENTICATED
@@ -247,7 +278,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             raise body
         if kind not in SESSION[state]:
             raise Invalid(409, "a profile is to be selected first")
-        request = control.parse_request(kind, body, self.limits)
+        request = parse_request(kind, body, self.limits)
         if type(request) is Open:
             self._open(peer, session, envelope, request)
         else:
@@ -379,6 +410,56 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.counters[f"replies:{code}"] += 1
         self._out_control.append([peer, *envelope, *encode_reply(code, **body)])
 
+    # ── data flows begin ────────────────────────────────────────────────────────────────────────
+
+    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
+        if flow is not None:
+            flow.sent_at = self._now
+        self._out_data.append([peer, *frames])
+
+    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
+        self.counters[f"responses:{code}"] += 1
+        self._send(peer, flow, data.encode(data.Response(sequence, code)))
+
+    def _lease(self, peer: bytes, command: Any) -> None:
+        """Follow the first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
+        grant = self._leases.get(command.lease)
+        if (
+            grant is None
+            or grant.expires_at <= self._now
+            or not self._may_own(peer)
+            # Where connections have keys, a lease is only for the key it was given to.
+            or self._peers.get(peer, UNKNOWN).key != grant.session.key
+        ):
+            self._respond(peer, None, command.sequence, 403)
+            return
+        session = grant.session
+        del self._leases[grant.token], session.grants[grant.token]
+        self.deadlines.clear(grant)
+        flow: Flow
+        if grant.reads:
+            flow = ReadingFlow(
+                peer,
+                grant,
+                self._now,
+                self._now,
+                outbox=self._out_data,
+                prefetch=self.limits.integer("prefetch"),
+                burst=BURST,
+                burst_limit=BURST,
+                exhausted=self._exhausted,
+                stirred=self._stirred,
+            )
+        else:
+            flow = WritingFlow(peer, grant, self._now, self._now)
+        flow.address = self._peers.get(peer, UNKNOWN).address
+        flow.commands.append(command.sequence)
+        self._flows[peer] = session.flows[peer] = flow
+        self._watch_flow(flow)
+        session.heard_at = self._now
+        self.counters["flows_total"] += 1
+        self._respond(peer, flow, command.sequence, 200)
+
     # ── the caller's answers to AuthenticationRequested ─────────────────────────────────────────
 
     def challenge(self, session: Session, challenge: bytes, now: float) -> None:
@@ -386,7 +467,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if self._awaits_answer(session, now):
             session.machine.step(Challenged)
             self._watch(session)
-            text = control.encode_base64(challenge)
+            text = encode_base64(challenge)
             self._answer(session, 402, mechanism=session.mechanism, challenge=text)
 
     def authorize(self, session: Session, user: str | None, now: float) -> list[ServerEvent]:
@@ -443,9 +524,51 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         for flow in list(session.flows.values()):
             self._end_flow(flow)
 
+    def leaving(self, peer: bytes) -> None:
+        """Note that this connection has ended; what it sent before may still come.
+
+        Its contents are accepted, and what it confirms or rejects is settled; nothing else of it is
+        obeyed, and it is sent nothing (``MT-30``).
+        """
+        self._leaving.add(peer)
+        self.blocked(peer)
+
+    def left(self, peers: Iterable[bytes], now: float) -> list[ServerEvent]:
+        """End what these connections own, because all that they sent was read (``MT-30``).
+
+        A session continues as long as it has a flow on another connection.
+        """
+        self._now = now
+        for peer in peers:
+            self._leaving.discard(peer)
+            flow = self._flows.get(peer)
+            if flow is not None:
+                self._end_flow(flow)
+            session = self._sessions.get(peer)
+            if session is not None:
+                session.left = True
+                self._end_if_left(session)
+        return self._take_events()
+
+    def _end_if_left(self, session: Session) -> None:
+        if session.left and not session.flows and not session.ended:
+            self._end_session(session, "left")
+
     @abstractmethod
     def _end_flow(self, flow: Flow) -> None:
         """The flow is over."""
+
+    @abstractmethod
+    def _end_failed(self, flow: Flow, error: Exception) -> None:
+        """The profile cannot go on with this flow."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Confirm what was withheld, where the profile has room again."""
+
+    @abstractmethod
+    def blocked(self, peer: bytes) -> None:
+        """The socket takes no more for this peer now."""
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -487,3 +610,12 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         del self._leases[grant.token], grant.session.grants[grant.token]
         grant.session.kept.remove(grant.nbytes)
         self.counters["leases_unused"] += 1
+
+    def _heard(self, flow: Flow) -> float:
+        return max(flow.heard_at, self._resumed_at)
+
+    def _watch_flow(self, flow: Flow) -> None:
+        due = flow.sent_at + self._heartbeat
+        if not self._paused:
+            due = min(due, self._heard(flow) + self._liveness)
+        self.deadlines.set(flow, self._coarse(max(due, self._now)))

@@ -31,12 +31,12 @@ from ..terms import (
     RequestTimedOut,
     SocketDropped,
 )
-from ..wire.control import Reply
-from ..wire.fields import FieldValue
+from ..wire import Reply
+from ..wire.data import FieldValue
 from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_port
 from ..zeromq.sockets import Sockets
+from . import PROTOCOL, DealerWire
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
-from .link import PROTOCOL, DealerWire
 
 PEER_MESSAGES_MAX = 1000
 """libzmq holds no more messages of a server than these, however small they are."""

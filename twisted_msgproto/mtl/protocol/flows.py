@@ -34,9 +34,9 @@ from ..terms import (
     LeaseGranted,
     Responded,
 )
-from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
+from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.bounded import guarded
-from .link import DealerWire
+from . import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -39,13 +39,13 @@ from ..zeromq import (
     is_local,
     messages_within,
     port_of,
+    silent_seconds,
     with_port,
 )
 from ..zeromq.bounded import guarded
-from ..zeromq.connections import ConnectionAdmission, silent_seconds
-from ..zeromq.sockets import Sockets
+from ..zeromq.sockets import ConnectionAdmission, Sockets
 from ..zeromq.unfinished import EveryUnfinished
-from .link import PROTOCOL, BrokerLink, SocketPair
+from . import PROTOCOL, BrokerLink, SocketPair
 
 CONTROL_BYTES_OVER_JSON: Final = 1024
 """What a control frame may have above the JSON limit, so that too large a body gets its 400."""

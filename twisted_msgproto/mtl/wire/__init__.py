@@ -1,5 +1,294 @@
-"""MTL's frames are in :mod:`.control` (JSON requests), :mod:`.data` (headers), :mod:`.fields`
-(tables).
+"""MTL's frames: the control flow's here, the data flow's in :mod:`.data`.  No state, role or clock.
 
-No state, no role, no clock.
+The control flow has requests and replies in JSON, and an envelope around them (``MT-01`` … 11).
+
+A request's frames are its envelope (everything up to and including the first empty frame), the
+command's name and a JSON object; a reply's are the same envelope, a status of three digits and a
+JSON object.  A plain REQ socket's envelope is one empty frame, others put a request id before it;
+the server sends back whatever it got.
 """
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...core.limits import Limit, Limits
+from ...core.strict_json import JsonRefused, NotJson, parse_json
+from .data import SHORT_STRING_BYTES_MAX, IllFormed, decode_name
+
+LIMITS: Final = (
+    Limit("json-bytes", 64 << 10, "bytes", "of a control request's or reply's JSON body", 64),
+)
+"""Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
+
+JSON_DEPTH: Final = 16
+
+LEASE_RESOURCES: Final = 256
+
+PROTOCOL_NAME: Final = "MTL"
+PROTOCOL_VERSION: Final = 1
+
+ENVELOPE_FRAMES_MAX: Final = 5
+"""Identity, envelope, command and body are 8 frames at most (``MT-01``, ``MT-12``)."""
+
+ENVELOPE_BYTES_MAX: Final = 255
+"""Bytes of one frame of an envelope: ZeroMQ's identities have no more, and REQ's request ids have
+four.  A session keeps its last envelope."""
+
+STATUS: Final[Mapping[int, str]] = {
+    200: "OK",
+    201: "Ready",
+    202: "Data Lease",
+    400: "Bad Request",
+    401: "Unauthorized",
+    402: "Challenged",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    501: "Not implemented",
+}
+"""The ``status`` of a reply is one of these (``MT-03``)."""
+
+
+class Invalid(ValueError):
+    """A well-formed request that cannot be answered with yes: the reply says why (``MT-03``)."""
+
+    def __init__(self, code: int, reason: str, **more: Any) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.more = more
+
+
+@dataclass(slots=True)
+class Open:
+    """Connection.Open (``MT-05``)."""
+
+    virtual_host: str
+
+
+@dataclass(slots=True)
+class Authorize:
+    """Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
+
+    mechanism: str
+    response: bytes
+
+
+@dataclass(slots=True)
+class SelectProfile:
+    """Connection.Profile; the name is in lower case (``MT-09``)."""
+
+    profile: str
+
+
+@dataclass(slots=True)
+class RequestReader:
+    """Connection.Reader; no resources mean all (``MT-10``)."""
+
+    resources: tuple[str, ...]
+    confirm: str
+
+
+@dataclass(slots=True)
+class RequestWriter:
+    """Connection.Writer; no resources mean all (``MT-10``)."""
+
+    resources: tuple[str, ...]
+    confirm: str
+
+
+Request = Open | Authorize | SelectProfile | RequestReader | RequestWriter
+
+COMMANDS: Final[Mapping[str, type]] = {
+    "connection.open": Open,
+    "connection.authorize": Authorize,
+    "connection.profile": SelectProfile,
+    "connection.reader": RequestReader,
+    "connection.writer": RequestWriter,
+}
+"""Class and method are in lower case (``MT-04``)."""
+
+NAMES: Final[Mapping[type, bytes]] = {
+    Open: b"Connection.Open",
+    Authorize: b"Connection.Authorize",
+    SelectProfile: b"Connection.Profile",
+    RequestReader: b"Connection.Reader",
+    RequestWriter: b"Connection.Writer",
+}
+
+
+def split_envelope(frames: Sequence[bytes]) -> int:
+    """Return how many of a request's frames (without the identity) are its envelope (``MT-01``).
+
+    Raises IllFormed unless exactly two frames follow the first empty one.
+    """
+    count = len(frames) - 2
+    if not 1 <= count <= ENVELOPE_FRAMES_MAX:
+        raise IllFormed("frames", f"{len(frames)} frames are no request")
+    if frames[count - 1] or b"" in frames[: count - 1]:
+        raise IllFormed("frames", "not exactly two frames after the first empty one")
+    if any(len(frame) > ENVELOPE_BYTES_MAX for frame in frames[:count]):
+        raise IllFormed("envelope", f"a frame of more than {ENVELOPE_BYTES_MAX} bytes")
+    return count
+
+
+def parse_command(frame: bytes) -> str:
+    """A command's name in lower case; raises IllFormed for what is no text (``MT-04``)."""
+    if len(frame) > 255:
+        raise IllFormed("command", "a command's name of more than 255 bytes")
+    return decode_name(frame).lower()
+
+
+def parse_body(data: bytes, limits: Limits) -> dict[str, Any]:
+    """Return a body's object; raises IllFormed for no JSON and Invalid for JSON we refuse
+    (``MT-02``).
+    """
+    try:
+        body = parse_json(data, limits.integer("json-bytes"), JSON_DEPTH)
+    except NotJson as error:
+        raise IllFormed("json", str(error)) from None
+    except JsonRefused as error:
+        raise Invalid(400, str(error)) from None
+    if type(body) is not dict:
+        raise Invalid(400, "the body is no object")
+    return body
+
+
+def parse_request(kind: type, body: Mapping[str, Any], limits: Limits) -> Request:
+    """The request of this class with its fields read from ``body``; raises Invalid.
+
+    Keys that nobody asked for are ignored: later versions may have more.
+    """
+    if kind is Open:
+        return _open(body)
+    if kind is Authorize:
+        return Authorize(_text(body, "mechanism").upper(), _base64(_text(body, "response", True)))
+    if kind is SelectProfile:
+        return SelectProfile(_text(body, "profile").lower())
+    resources, confirm = _resources(body, limits), _text(body, "confirm")
+    if confirm not in ("none", "full"):
+        raise Invalid(501, "confirm is none or full")
+    return (
+        RequestReader(resources, confirm)
+        if kind is RequestReader
+        else RequestWriter(resources, confirm)
+    )
+
+
+def _open(body: Mapping[str, Any]) -> Open:
+    protocol = body.get("protocol")
+    if type(protocol) is not dict:
+        raise Invalid(400, "protocol is an object")
+    version = protocol.get("version")
+    ours = {"name": PROTOCOL_NAME, "version": PROTOCOL_VERSION}
+    if (
+        protocol.get("name") != PROTOCOL_NAME
+        or type(version) is not int
+        or version != PROTOCOL_VERSION
+    ):
+        raise Invalid(400, "this protocol is not spoken here", protocol=ours)
+    host = _text(body, "virtual-host", True)
+    _check_name(host, "a virtual host's name")
+    return Open(host)
+
+
+def _text(body: Mapping[str, Any], key: str, empty: bool = False) -> str:
+    text = body.get(key)
+    if type(text) is not str:
+        raise Invalid(400, f"{key} is a string")
+    if not text and not empty:
+        raise Invalid(400, f"{key} is empty")
+    return text
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise Invalid(400, "response is no base64") from None
+
+
+def encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode_challenge(text: object) -> bytes:
+    """Return the bytes of a challenge; raises IllFormed for what is no base64."""
+    try:
+        return _base64(text) if type(text) is str else _base64("*")
+    except Invalid:
+        raise IllFormed("challenge", "a challenge is no base64") from None
+
+
+def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
+    names = body.get("resources")
+    if type(names) is not list or any(type(name) is not str for name in names):
+        raise Invalid(400, "resources is a list of strings")
+    if len(names) > LEASE_RESOURCES:
+        raise Invalid(400, f"more than {LEASE_RESOURCES} resources")
+    for name in names:
+        _check_name(name, "a resource's name")
+        if not name:
+            raise Invalid(400, "a resource's name is empty")
+    return tuple(dict.fromkeys(names))
+
+
+def _check_name(name: str, what: str) -> None:
+    """It is a short string: it stands in every row that comes of it (``MT-22``, ``MT-29``)."""
+    data = name.encode("utf-8")
+    try:
+        decode_name(data)
+    except IllFormed as error:
+        raise Invalid(400, str(error)) from None
+    if len(data) > SHORT_STRING_BYTES_MAX:
+        raise Invalid(400, f"{what} has at most {SHORT_STRING_BYTES_MAX} bytes")
+
+
+def encode_request(request: Request) -> list[bytes]:
+    """The two frames of ``request``, without the envelope."""
+    body: dict[str, Any]
+    match request:
+        case Open():
+            body = {
+                "protocol": {"name": PROTOCOL_NAME, "version": PROTOCOL_VERSION},
+                "virtual-host": request.virtual_host,
+            }
+        case Authorize():
+            body = {
+                "mechanism": request.mechanism,
+                "response": encode_base64(request.response),
+            }
+        case SelectProfile():
+            body = {"profile": request.profile}
+        case _:
+            body = {"resources": list(request.resources), "confirm": request.confirm}
+    return [NAMES[type(request)], json.dumps(body).encode("utf-8")]
+
+
+def encode_reply(code: int, **body: Any) -> list[bytes]:
+    """The two frames of a reply; the body begins with the status's text (``MT-03``)."""
+    return [b"%d" % code, json.dumps({"status": STATUS[code], **body}).encode("utf-8")]
+
+
+@dataclass(slots=True)
+class Reply:
+    code: int
+    body: Mapping[str, Any]
+
+
+def parse_reply(frames: Sequence[bytes], limits: Limits) -> Reply:
+    """The reply in these frames (empty frame, status, body); raises IllFormed (``MT-02``)."""
+    if len(frames) != 3 or frames[0]:
+        raise IllFormed("frames", "not an empty frame, a status and a body")
+    status = frames[1]
+    if len(status) != 3 or not status.isdigit() or status[:1] not in b"2345":
+        raise IllFormed("status", "a status is three digits from 2xx to 5xx")
+    try:
+        return Reply(int(status), parse_body(frames[2], limits))
+    except Invalid as error:
+        raise IllFormed("json", str(error)) from None

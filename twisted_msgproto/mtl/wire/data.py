@@ -14,12 +14,262 @@ without control characters), a boolean is a byte of 0 or 1.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
 
-from . import fields
+# ── Field tables (``MT-23``) ──────────────────────────────────────────────────────────────────────
+
+# A table is a 32-bit length and then fields: a short string for the name, one octet for the type,
+# the value.  The letters are those that the widely deployed brokers use (``s`` is a 16-bit integer
+# and ``l`` a signed 64-bit one there)::
+#
+#     t boolean   b B 8 bits   s U u 16 bits   I i 32 bits   l L 64 bits signed   f d floats
+#     D decimal   S text   x bytes   T time   A array   F table   V nothing
+
+
+DEPTH_MAX: Final = 8
+"""Tables and arrays may be nested this deep, the outermost table included."""
+
+FIELDS_MAX: Final = 128
+"""A table may have this many values, those of inner tables and arrays included."""
+
+EMPTY: Final = b"\0\0\0\0"
+
+FieldValue = (
+    bool | int | float | Decimal | str | bytes | datetime | Sequence[Any] | Mapping[str, Any] | None
+)
+
+
+class IllFormedTable(ValueError):
+    """The bytes are no field table, or one above a limit."""
+
+
+_FIXED: Final[dict[int, struct.Struct]] = {
+    ord(letter): struct.Struct(">" + code)
+    for letter, code in {
+        "b": "b", "B": "B", "s": "h", "U": "h", "u": "H", "I": "i", "i": "I",
+        "l": "q", "L": "q", "f": "f", "d": "d",
+    }.items()
+}  # fmt: skip
+
+
+def decode_table(data: bytes) -> dict[str, Any]:
+    """Return the fields of a table that fills ``nbytes``; of a name that stands twice the last
+    value.
+
+    Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
+    Raises IllFormedTable.
+    """
+    if len(data) - 4 != int.from_bytes(data[:4], "big"):
+        raise IllFormedTable("the table's length is not that of its bytes")
+    reader = _Reading(data)
+    try:
+        return reader.table(4, len(data), 1)
+    except (struct.error, IndexError):
+        raise IllFormedTable("the table ends within a field") from None
+
+
+class _Reading:
+    def __init__(self, data: bytes) -> None:
+        self.nbytes = data
+        self.count = 0
+
+    def table(self, at: int, end: int, depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        while at < end:
+            name_end = at + 1 + self.nbytes[at]
+            if name_end >= end:
+                raise IllFormedTable("the table ends within a name")
+            try:
+                name = self.nbytes[at + 1 : name_end].decode("utf-8")
+            except UnicodeDecodeError:
+                raise IllFormedTable("a name is not UTF-8") from None
+            fields[name], at = self.value(name_end, end, depth)
+        return fields
+
+    def array(self, at: int, end: int, depth: int) -> list[Any]:
+        values = []
+        while at < end:
+            value, at = self.value(at, end, depth)
+            values.append(value)
+        return values
+
+    def value(self, at: int, end: int, depth: int) -> tuple[Any, int]:
+        """The value whose type stands at ``at``, and where it ends: at most at ``end``."""
+        self.count += 1
+        if self.count > FIELDS_MAX:
+            raise IllFormedTable(f"more than {FIELDS_MAX} fields")
+        data, letter = self.nbytes, self.nbytes[at]
+        at += 1
+        value: Any
+        fixed = _FIXED.get(letter)
+        if fixed is not None:
+            (value,), stop = fixed.unpack_from(data, at), at + fixed.size
+        elif letter in b"SxAF":
+            start = at + 4
+            stop = start + int.from_bytes(data[at:start], "big")
+            if letter == 0x53:
+                value = data[start:stop].decode("utf-8", "replace")
+            elif letter == 0x78:
+                value = data[start:stop]
+            elif depth >= DEPTH_MAX:
+                raise IllFormedTable(f"deeper than {DEPTH_MAX}")
+            elif letter == 0x41:
+                value = self.array(start, stop, depth + 1)
+            else:
+                value = self.table(start, stop, depth + 1)
+        elif letter == 0x74:
+            if data[at] > 1:
+                raise IllFormedTable(f"a boolean of {data[at]}")
+            value, stop = data[at] == 1, at + 1
+        elif letter == 0x44:
+            digits = int.from_bytes(data[at + 1 : at + 5], "big", signed=True)
+            value, stop = Decimal(digits).scaleb(-data[at]), at + 5
+        elif letter == 0x54:
+            value, stop = _time(int.from_bytes(data[at : at + 8], "big")), at + 8
+        elif letter == 0x56:
+            value, stop = None, at
+        else:
+            raise IllFormedTable(f"no such type of value: {bytes([letter])!r}")
+        if stop > end:
+            raise IllFormedTable("the table ends within a value")
+        return value, stop
+
+
+def _time(seconds: int) -> datetime | int:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return seconds
+
+
+def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
+    """Return ``fields`` as bytes, length included.
+
+    Integers have 32 bits where they fit and else 64 (signed); other types are as the table above
+    says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
+    a type that has no letter.
+    """
+    writing = _Writing()
+    return writing.table(fields, 1)
+
+
+class _Writing:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def table(self, fields: Mapping[str, FieldValue], depth: int) -> bytes:
+        return _with_length(
+            b"".join(_field_name(name) + self.value(value, depth) for name, value in fields.items())
+        )
+
+    def value(self, value: FieldValue, depth: int) -> bytes:
+        self.count += 1
+        if self.count > FIELDS_MAX:
+            raise ValueError(f"more than {FIELDS_MAX} fields")
+        for kind, encode in _ENCODERS:
+            if isinstance(value, kind):
+                return encode(value)
+        if value is None:
+            return b"V"
+        if depth >= DEPTH_MAX:
+            raise ValueError(f"deeper than {DEPTH_MAX}")
+        if isinstance(value, Mapping):
+            return b"F" + self.table(value, depth + 1)
+        if isinstance(value, Sequence):
+            return b"A" + _with_length(b"".join(self.value(item, depth + 1) for item in value))
+        raise TypeError(f"no field holds a {type(value).__name__}")
+
+
+def _field_name(name: str) -> bytes:
+    """A field's name as a short string; ValueError above 255 bytes."""
+    nbytes = name.encode("utf-8")
+    if len(nbytes) > 255:
+        raise ValueError(f"a field's name has at most 255 bytes, not {len(nbytes)}")
+    return bytes([len(nbytes)]) + nbytes
+
+
+def _with_length(nbytes: bytes) -> bytes:
+    return len(nbytes).to_bytes(4, "big") + nbytes
+
+
+def _integer(value: int) -> bytes:
+    for letter, bits in ((b"I", 32), (b"l", 64)):
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return letter + value.to_bytes(bits // 8, "big", signed=True)
+    raise ValueError(f"no field holds the integer {value}")
+
+
+def _decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"no field holds the decimal {value}")
+    unscaled = int("".join(map(str, digits))) * 10 ** max(0, exponent if exponent < 16 else 16)
+    if exponent < -255 or unscaled >= 1 << 31:
+        raise ValueError(f"no field holds the decimal {value}")
+    return struct.pack(">cBi", b"D", max(0, -exponent), -unscaled if sign else unscaled)
+
+
+def _seconds(value: datetime) -> bytes:
+    if value.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return struct.pack(">cQ", b"T", int(value.timestamp()))
+
+
+_ENCODERS: Final[tuple[tuple[type, Callable[[Any], bytes]], ...]] = (
+    (bool, lambda value: b"t\1" if value else b"t\0"),
+    (int, _integer),
+    (float, lambda value: struct.pack(">cd", b"d", value)),
+    (Decimal, _decimal),
+    (str, lambda value: b"S" + _with_length(value.encode("utf-8"))),
+    (bytes, lambda value: b"x" + _with_length(value)),
+    (datetime, _seconds),
+)
+
+
+def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
+    """An encoded table with one more field at its end; the bytes before it stay as they are.
+
+    ValueError if it has as many fields as it may have.
+    """
+    reading = _Reading(table)
+    reading.table(4, len(table), 1)
+    if reading.count >= FIELDS_MAX:
+        raise ValueError(f"it has {FIELDS_MAX} fields already")
+    added = _field_name(name) + _Writing().value(value, 1)
+    return _with_length(table[4:] + added)
+
+
+def as_text(value: FieldValue) -> str:
+    """Return a field's value for the table's ``fields`` column: text as it is, else JSON text.
+
+    Bytes become base64 and times ISO 8601, both as JSON strings.
+    """
+    return value if isinstance(value, str) else json.dumps(value, default=_json_value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return float(value)
+
+
+def as_texts(table: bytes) -> dict[str, str]:
+    """The fields of an encoded table as the ``fields`` column wants them; raises IllFormedTable."""
+    return {name: as_text(value) for name, value in decode_table(table).items()}
+
+
+# ── Commands ──────────────────────────────────────────────────────────────────────────────────────
+
 
 SEQUENCE_MAX: Final = (1 << 64) - 1
 SHORT_STRING_BYTES_MAX: Final = 255
@@ -84,7 +334,7 @@ class Content:
 
     sequence: int
     resource: str
-    properties: bytes = fields.EMPTY
+    properties: bytes = EMPTY
     body: bytes = b""
 
 
@@ -174,11 +424,11 @@ def decode_name(data: bytes) -> str:
 
 def decode_properties(data: bytes) -> tuple[bytes, dict[str, str] | None]:
     """The table as it came and its texts (None: it is empty); raises IllFormed (``MT-23``)."""
-    if data == fields.EMPTY:
-        return fields.EMPTY, None
+    if data == EMPTY:
+        return EMPTY, None
     try:
-        return data, fields.as_texts(data)
-    except fields.IllFormedTable as error:
+        return data, as_texts(data)
+    except IllFormedTable as error:
         raise IllFormed("properties", str(error)) from None
 
 

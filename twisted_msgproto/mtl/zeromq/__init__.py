@@ -1,11 +1,19 @@
-"""MTL uses ZeroMQ through these modules; here are its addresses and CURVE's keys (``MT-31``).
+"""MTL uses ZeroMQ through these modules; here are its addresses, CURVE's keys (``MT-31``), and what
+the system and libzmq say of connections.
 
 Importing txzmq installs the default reactor; it is imported when the first socket is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
@@ -199,6 +207,151 @@ def _key(text: str, path: str) -> bytes:
     except (zmq.ZMQError, ValueError, AssertionError):
         raise ConfigurationError(f"{path}: no key of 40 characters in Z85") from None
     return data
+
+
+# ── What the system says ──────────────────────────────────────────────────────────────────────────
+
+
+TCP_INFO: Final = struct.Struct("=24xI24xI")
+"""The beginning of Linux's ``tcp_info``: segments that are not acknowledged, and milliseconds since
+data came last."""
+
+
+def silent_seconds(descriptor: int) -> float | None:
+    """Return how long nothing has come from the other end of a TCP connection, in seconds.
+
+    None if something of ours is not acknowledged by it, or where the system does not tell.
+    """
+    with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        unacknowledged, milliseconds = TCP_INFO.unpack(data)
+        return None if unacknowledged else float(milliseconds / 1e3)
+    return None
+
+
+@contextmanager
+def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
+    """Yield the connection that was accepted at this endpoint, or connected to it.
+
+    It is None if the descriptor is another one's by now; OSError is raised if it is nobody's.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        yield connection if _belongs(connection, endpoint) else None
+
+
+def shut_down(
+    descriptor: int, peer: tuple[str] | tuple[str, int], *, at_once: bool = False
+) -> bool:
+    """Shut down the TCP connection with this host, and port; return whether it still existed.
+
+    libzmq still reads the bytes that came before, up to 2 MiB; ``at_once`` discards them.
+    """
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        # The descriptor may be somebody else's by now.
+        if address_of(connection) and connection.getpeername()[: len(peer)] == peer:
+            connection.shutdown(socket.SHUT_RDWR)
+            if at_once:
+                throw_away(connection)
+            return True
+    return False
+
+
+def waiting_in(descriptor: int) -> int | None:
+    """Return how many bytes wait in the kernel to be read; None if there is no such connection."""
+    with suppress(OSError):
+        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+        return found
+    return None
+
+
+def throw_away(connection: socket.socket) -> None:
+    """Throw away what waits to be read from a TCP connection after its end.
+
+    Linux accepts nothing more for it.  One call reads everything: between two of them libzmq's
+    thread could read the bytes behind a gap.  With MSG_TRUNC Linux copies nothing.
+    """
+    if sys.platform == "linux":
+        nbytes = waiting_in(connection.fileno())
+        with suppress(OSError):
+            connection.recv(nbytes or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
+
+
+def address_of(connection: socket.socket) -> str:
+    """Return the host at the other end; "" on ipc."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    host: str = connection.getpeername()[0]
+    return host
+
+
+def _belongs(connection: socket.socket, endpoint: str) -> bool:
+    """The descriptor is still what was accepted or connected there, and not somebody else's."""
+    here = connection.getsockname()
+    if isinstance(here, tuple):
+        ports = (here[1], connection.getpeername()[1])
+        return endpoint.rpartition(":")[2] in map(str, ports)
+    path = here if isinstance(here, str) else "@" + here[1:].decode()
+    return endpoint == f"ipc://{path}"
+
+
+# ── Serials ───────────────────────────────────────────────────────────────────────────────────────
+
+# libzmq names a connection by its descriptor.  Another connection may have that descriptor as soon
+# as libzmq has closed it, so whatever changes a connection compares addresses before.
+#
+# So each connection gets a serial in our answer to its ZAP request, which libzmq puts into the
+# metadata of all its messages (``MT-30``).  Before each answer the monitors are read until they are
+# empty: when a descriptor is told to be disconnected, every serial under it that was given until
+# then belongs to a connection that has ended, also one whose messages were not read yet.
+
+
+EVENT: Final = struct.Struct("=Hi")
+"""What a monitor tells: the kind of event, and its value."""
+
+PROPERTY: Final = "X-Connection"
+"""A message's metadata has its connection's serial under this name; peers cannot set it."""
+
+DESCRIPTOR: Final = "__fd"
+"""libzmq's metadata names the descriptor like this (its option ``ZMQ_SRCFD`` reads it)."""
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+def metadata(serial: int) -> bytes:
+    """Return the metadata of a ZAP reply that assigns this serial."""
+    name, value = PROPERTY.encode(), b"%d" % serial
+    return bytes([len(name)]) + name + _LENGTH.pack(len(value)) + value
+
+
+class Connections:
+    def __init__(self) -> None:
+        # Called with its descriptor when a first message of a connection that stands was read.
+        self.heard: Callable[[int], None] = lambda descriptor: None
+        self._given = 0
+        self._closed: dict[int, int] = {}  # descriptor → the last serial given when it was closed
+        self._standing: dict[int, dict[int, Callable[[int], None]]] = {}
+
+    def admit(self) -> int:
+        """The serial of a connection that is let in now; the monitors were read before."""
+        self._given += 1
+        return self._given
+
+    def stands(self, serial: int, descriptor: int, ended: Callable[[int], None]) -> bool:
+        """A first message of this connection was read; whether it stands still.
+
+        If it does, ``ended(serial)`` is called when it ends.
+        """
+        if serial <= self._closed.get(descriptor, 0):
+            return False
+        self._standing.setdefault(descriptor, {})[serial] = ended
+        self.heard(descriptor)
+        return True
+
+    def disconnected(self, descriptor: int) -> None:
+        """Libzmq has told that the connection at this descriptor has ended."""
+        self._closed[descriptor] = self._given
+        for serial, ended in self._standing.pop(descriptor, {}).items():
+            ended(serial)
 
 
 # ── Bounds ──────────────────────────────────────────────────────────────────────────────────────

@@ -24,8 +24,7 @@ from ...core.reasons import cannot_listen
 from ...net.hooks import run_on
 from ...net.memory import ByteBudget
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
-from . import Bounds
-from .connections import DESCRIPTOR, PROPERTY, Connections
+from . import DESCRIPTOR, PROPERTY, Bounds, Connections
 from .unfinished import (
     CURVE_BYTES,
     FRAME_BYTES,

@@ -9,6 +9,9 @@ made, not when this module is imported.
 
 from __future__ import annotations
 
+import errno
+import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import count
@@ -16,9 +19,23 @@ from typing import Any, Final
 
 import zmq
 
-from . import ZAP_DOMAIN, Bounds, CurveClient, CurveServer, who_asks, who_is_refused, zap_reply
+from ...net.peers import CROWDED
+from . import (
+    EVENT,
+    ZAP_DOMAIN,
+    Bounds,
+    Connections,
+    CurveClient,
+    CurveServer,
+    address_of,
+    metadata,
+    shut_down,
+    standing,
+    who_asks,
+    who_is_refused,
+    zap_reply,
+)
 from .bounded import Bounded, Routed, Routing
-from .connections import EVENT, EVENTS, ConnectionAdmission, Connections, metadata
 from .unfinished import EveryUnfinished, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
@@ -143,6 +160,204 @@ class Watched:
                 kind != zmq.EVENT_CONNECT_RETRIED or self._trouble in ("", TROUBLES[kind])
             ):
                 self._trouble = TROUBLES[kind]
+
+
+# ── Admission ─────────────────────────────────────────────────────────────────────────────────────
+
+
+EVENTS: Final = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+LEFT: Final = ""
+TOO_SLOW: Final = "its hand-shake took longer than the limit handshake allows"
+OTHER_PROTOCOL: Final = (
+    "it does not speak ZMTP 3: it is a ZeroMQ before version 4, or no ZeroMQ at all"
+)
+
+
+class Strangers:
+    """Connections of which no message was read yet: how many of them ended without a hand-shake.
+
+    libzmq ends a connection of ZMTP 1 or 2, or of another protocol, without an event of its own, as
+    it tells every end.  Nor does it say which connection its ZAP request is about: only the address
+    is known.  So the ends of an address without a reason are told as soon as they are more than
+    were asked about.
+    """
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        self._tell = tell
+        self._standing: dict[int, str] = {}  # descriptor → address
+        self._open: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()  # without a reason
+        self._asked: Counter[str] = Counter()
+
+    def accepted(self, descriptor: int, address: str) -> None:
+        self._standing[descriptor] = address
+        self._open[address] += 1
+
+    def asked(self, address: str) -> None:
+        """Note that libzmq asks by ZAP about one of this address."""
+        if self._open[address]:
+            self._asked[address] += 1
+
+    def heard(self, descriptor: int) -> None:
+        self._gone(descriptor, self._asked, -1)
+
+    def ended(self, descriptor: int, reason: str | None) -> None:
+        """It has ended, for a reason that was told or need not be; None: libzmq says none."""
+        self._gone(descriptor, self._ended, 1 if reason is None else 0)
+
+    def _gone(self, descriptor: int, counter: Counter[str], change: int) -> None:
+        address = self._standing.pop(descriptor, None)
+        if address is None:
+            return
+        self._open[address] -= 1
+        counter[address] += change
+        while self._ended[address] > self._asked[address]:
+            self._ended[address] -= 1
+            self._tell(address, OTHER_PROTOCOL)
+        if not self._open[address]:
+            del self._open[address], self._ended[address], self._asked[address]
+
+
+class ConnectionAdmission:
+    """The connections of one server, through all its sockets.
+
+    Attributes:
+        connections: the address behind each descriptor that is connected; "" on ipc.
+        refused: called with the address and the reason when a hand-shake fails; the address is ""
+            where it is not known.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        per_address: int,
+        turned_away: Callable[[str], None],
+        refused: Callable[[str, str], None] = lambda address, text: None,
+        room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
+    ) -> None:
+        """``limit`` connections in all, ``per_address`` of one address (0: any number).
+
+        ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
+        who may not connect for another reason.  ``room(address, connections)`` returns the
+        descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
+        connect have.
+        """
+        self._room = room
+        self.refused = refused
+        self.connections: dict[int, str] = {}
+        self._limit = limit
+        self._per_address = per_address
+        self._turned_away = turned_away
+        self._addresses: Counter[str] = Counter()
+        self._listeners: dict[int, object] = {}  # by descriptor
+        self._failing: dict[object, str] = {}  # by listener: why its next connection ends
+        self.strangers = Strangers(self._tell)
+
+    def happened(
+        self, messages: list[list[bytes]], listener: object = None, *, curve: bool = False
+    ) -> list[list[bytes]]:
+        """Follow everything that libzmq has to say now of the connections of one ``listener``.
+
+        Listeners are asked one after the other.  So the end of a connection may be told after
+        another listener has accepted one at the same descriptor; that one stays.  Tell of
+        hand-shakes that have failed, and return the events that are about descriptors: libzmq tells
+        of the descriptor right after the failure.
+        """
+        rest: list[list[bytes]] = []
+        new: dict[int, str] = {}
+        for message in messages:
+            kind, descriptor = EVENT.unpack(message[0])
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self._failing[listener] = failed_hand_shake(descriptor, curve)
+                continue
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                # Who only looks whether somebody listens is no fault.
+                self._failing[listener] = TOO_SLOW if descriptor == errno.EAGAIN else LEFT
+                continue
+            rest.append(message)
+            reason = self._failing.pop(listener, None)
+            if new.pop(descriptor, None) is not None:
+                # Nobody can say any more whose it was, and libzmq has not asked about it.
+                self._tell("", OTHER_PROTOCOL if reason is None else reason)
+            if self._listeners.get(descriptor) is listener:
+                self._tell(self.connections.get(descriptor, ""), reason or LEFT)
+                self._forget(descriptor, reason)
+            if kind == zmq.EVENT_ACCEPTED:
+                new[descriptor] = message[1].decode()
+        for descriptor, endpoint in new.items():
+            self._accepted(descriptor, endpoint, listener)
+        return rest
+
+    def _tell(self, address: str, text: str) -> None:
+        if text != LEFT:
+            self.refused(address, text)
+
+    def _forget(self, descriptor: int, reason: str | None = LEFT) -> None:
+        self._listeners.pop(descriptor, None)
+        self.strangers.ended(descriptor, reason)
+        address = self.connections.pop(descriptor, "")
+        if address:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def _accepted(self, descriptor: int, endpoint: str, listener: object) -> None:
+        address = ""
+        try:
+            with standing(descriptor, endpoint) as connection:
+                if connection is not None:
+                    self._forget(descriptor)  # the end of its former owner is told later
+                    address = address_of(connection)
+                    if len(self.connections) >= self._limit * CROWDED:
+                        self._make_room(address)
+                    limit = self._exceeded(address)
+                    if limit:
+                        connection.shutdown(socket.SHUT_RDWR)
+                        self._turned_away(limit)
+                        return
+                    self.connections[descriptor] = address
+                    if address:
+                        self._addresses[address] += 1
+        except OSError:
+            pass  # it has gone already, and its end is told later
+        if self._listeners.setdefault(descriptor, listener) is listener:
+            self.strangers.accepted(descriptor, address)
+
+    def _make_room(self, address: str) -> None:
+        silent = self._room(address, self.connections)
+        if silent is not None:
+            where = self.connections[silent]
+            self._forget(silent)
+            shut_down(silent, (where,))
+
+    def _exceeded(self, address: str) -> str:
+        if len(self.connections) >= self._limit:
+            return "connections"
+        if address and self._per_address and self._addresses[address] >= self._per_address:
+            return "connections-per-address"
+        return ""
+
+
+def failed_hand_shake(error: int, curve: bool) -> str:
+    """Return what is wrong with a peer whose hand-shake ended with this error of libzmq's."""
+    if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return (
+            "it has no CURVE keys, and --curve-key wants them"
+            if curve
+            else ("it wants CURVE, and there is no --curve-key")
+        )
+    if error == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+        return "it has another public key for this server than that of --curve-key"
+    return "its hand-shake is none of ZeroMQ's"
+
+
+# ── Sockets ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache

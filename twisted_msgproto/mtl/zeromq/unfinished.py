@@ -27,8 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import zmq
 
 from ...net.memory import ByteBudget
-from . import Bounds
-from .connections import EVENT, shut_down, standing, waiting_in
+from . import EVENT, Bounds, shut_down, standing, waiting_in
 
 LOOK_SECONDS: Final = 0.05
 
