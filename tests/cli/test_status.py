@@ -68,6 +68,29 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     assert "does not answer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_status_endpoint_may_be_a_unix_socket(launch: Launcher) -> None:
+    page, queue = launch.directory / "page", launch.directory / "queue"
+    (launch.directory / "token").write_text(TOKEN)
+    for where in ("unix:page", f"unix:{page}"):
+        told = launch.run("status", where)
+        assert told.returncode == 2
+        assert "there is no socket" in told.stderr and "[status] endpoint" in told.stderr
+    gateway = launch(
+        *("micromsg2", f"--endpoint={LOOPBACK}", f"--queue={queue}"),
+        *("--status=unix:page", "--status-token=token"),
+        module="twisted",
+    )
+    gateway.line("status listening")
+    for words in (["status"], ["reload"], ["broker", "ls"]):
+        for where in ("unix:page", "unix:page:mode=600", str(page)):
+            assert "give it with --token-file" in launch.run(*words, where).stderr
+            told = launch.run(*words, where, "--token-file", "token")
+            assert told.returncode == 0, told.stderr
+    gateway.kill()
+    assert "nobody listens on page" in launch.run("status", "unix:page").stderr
+
+
 def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

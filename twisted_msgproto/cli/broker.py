@@ -81,9 +81,9 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
     Either is a BrokerView whose methods return the values themselves.  Raises QueueError for what
     is no queue, and QueueAway for a gateway that does not answer.
     """
-    from ..net.site.client import SOCKET_NAME, GatewayBroker, is_url
+    from ..net.site.client import SOCKET_NAME, GatewayBroker, is_endpoint
 
-    if is_url(where):
+    if is_endpoint(where):
         return GatewayBroker(where, token_file, authority=authority)
     if token_file is not None:
         raise ConfigurationError("--token-file goes with http://HOST:PORT")

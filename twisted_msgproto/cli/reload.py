@@ -20,9 +20,9 @@ from .options import as_json, command, where
 @as_json
 def run(arguments: SimpleNamespace) -> int:
     from ..net.reloading import told
-    from ..net.site.client import GatewayBroker, is_url
+    from ..net.site.client import GatewayBroker, is_endpoint
 
-    if arguments.token_file is not None and not is_url(arguments.where):
+    if arguments.token_file is not None and not is_endpoint(arguments.where):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
     done = gateway.reload()

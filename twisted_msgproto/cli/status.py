@@ -1,8 +1,8 @@
 """Show the figures of a running gateway: whether all is safe and landing, flow, queue, sessions.
 
-WHERE is a queue's directory (the gateway is asked through its socket there) or the URL of a status
-endpoint, http://127.0.0.1:8480 if nothing is given.  The exit status is 0 if messages can be
-acknowledged, and 1 if not.
+WHERE is a queue's directory (the gateway is asked through its socket there) or a status endpoint:
+its URL, http://127.0.0.1:8480 if nothing is given, or unix:PATH.  The exit status is 0 if messages
+can be acknowledged, and 1 if not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS_MAX: Final = 20
 
 @command(__doc__)
 @where(
-    f"a queue's directory, or http://HOST:PORT (default {DEFAULT_URL})",
+    f"a queue's directory, http://HOST:PORT or unix:PATH (default {DEFAULT_URL})",
     required=False,
 )
 @flag("--json", "one JSON object, as /status.json")
@@ -45,7 +45,7 @@ def run(arguments: SimpleNamespace) -> int:
 
     Raises QueueAway, one line, when the gateway does not answer.
     """
-    from ..net.site.client import GatewayBroker, is_url
+    from ..net.site.client import GatewayBroker, is_endpoint
 
     if arguments.json + arguments.watch + arguments.grafana > 1:
         raise click.UsageError("--json, --watch and --grafana exclude each other")
@@ -53,9 +53,9 @@ def run(arguments: SimpleNamespace) -> int:
         file = files("twisted_msgproto.net.site") / "grafana.json"
         print(file.read_text(encoding="utf-8"), end="")
         return 0
-    if arguments.token_file is not None and not is_url(arguments.where or DEFAULT_URL):
-        raise ConfigurationError("--token-file goes with http://HOST:PORT")
     place = arguments.where or DEFAULT_URL
+    if arguments.token_file is not None and not is_endpoint(place):
+        raise ConfigurationError("--token-file goes with http://HOST:PORT or unix:PATH")
     gateway = GatewayBroker(place, arguments.token_file, authority=arguments.tls_ca)
     figures = asked(gateway.figures) if place != DEFAULT_URL else at_default(gateway)
     if arguments.json:

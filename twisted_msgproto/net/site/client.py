@@ -70,18 +70,20 @@ class SocketPath:
 
 
 class _OverUnix(http.client.HTTPConnection):
-    def __init__(self, directory: str, timeout: float) -> None:
+    def __init__(self, where: str, timeout: float) -> None:
         super().__init__("gateway", timeout=timeout)
-        self._directory = directory
+        self._where = where
 
     def connect(self) -> None:
-        path = SocketPath(self._directory)
+        own = socket_of(self._where)
+        path = None if own is not None else SocketPath(self._where)
         try:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.sock.settimeout(self.timeout)
-            self.sock.connect(path.path)
+            self.sock.connect(str(own) if path is None else path.path)
         finally:
-            path.close()
+            if path is not None:
+                path.close()
 
 
 class GatewayBroker:
@@ -99,7 +101,7 @@ class GatewayBroker:
         seconds: float = ANSWER_SECONDS,
         authority: str | None = None,
     ) -> None:
-        """``where`` is a queue's directory, or the http:// or https:// URL of a status endpoint.
+        """``where`` is a queue's directory, or a status endpoint: its URL, or ``unix:PATH``.
 
         ``token_file`` has the token of that endpoint in its first line, ``authority`` is a PEM file
         of who signed its certificate (None: whom the system trusts).  Raises ConfigurationError for
@@ -182,6 +184,13 @@ class GatewayBroker:
 
     def _why_not_here(self) -> str:
         where = self._where
+        own = socket_of(where)
+        if own is not None:
+            return (
+                f"nobody listens on {own}; is that the [status] endpoint of its file?"
+                if os.path.exists(own)
+                else f"there is no socket {own}; [status] endpoint of its file names the one"
+            )
         if os.path.exists(os.path.join(where, QUEUE_FOLDER, SOCKET_NAME)):
             return f"its queue is in {os.path.join(where, QUEUE_FOLDER)}"
         if os.path.isdir(where):
@@ -222,6 +231,18 @@ class GatewayBroker:
             return answer
         text = shown(str(answer.get("error", "")), ERROR_TEXT_MAX)[1:-1]
         raise (NoSuchQueue if response.status == 404 else QueueError)(text)
+
+
+def socket_of(where: str) -> str | None:
+    """Return the path of a status endpoint on a UNIX socket; None if ``where`` is none."""
+    if where.startswith("unix:"):
+        return where.removeprefix("unix:").partition(":")[0]
+    return where if os.path.exists(where) and not os.path.isdir(where) else None
+
+
+def is_endpoint(where: str) -> bool:
+    """Return whether this is a status endpoint, and no queue's directory."""
+    return is_url(where) or socket_of(where) is not None
 
 
 def is_url(where: str | os.PathLike[str]) -> bool:
