@@ -143,6 +143,36 @@ class Bounds:
         told = [text for text in world.lines(LogLevel.warn) if "process-held-bytes" in text]
         self.assertEqual(len(told), world.factory.counters["fault:process-held-bytes"])
 
+    @only(*CONNECTED)
+    def test_a_small_message_waits_for_nobody_who_stands_still__RD_42(self: Any) -> None:
+        world = self.world(SafeSink(), process_held_bytes=1_200_000)
+        still = self.stand_still(world, 10)
+        for nbytes in (60, 6_000, 25_000):
+            sent = world.join().send(b"x" * nbytes)
+            world.pump()
+            self.successResultOf(sent)
+        self.assertEqual(sum(peer.gone for peer in still), 0)
+
+    @only(*CONNECTED)
+    def test_a_large_message_waits_5_s_at_most_for_those_who_stand_still__RD_42(self: Any) -> None:
+        """They have logged in, and so long ago that they are nobody's newcomers."""
+        world = self.world(SafeSink(), process_held_bytes=1_200_000)
+        self.stand_still(world, 10)
+        moving = world.join()
+        sent = moving.send(b"x" * (LARGE_BYTES // 3))
+        world.wait(5, step=0.25)
+        self.successResultOf(sent)
+
+    def stand_still(self: Any, world: Any, count: int) -> list[Any]:
+        """Join as many peers that leave two thirds of a message behind; their share is full."""
+        still = [world.join() for _ in range(count)]
+        for peer in still:
+            self.ignore(peer.send(b"x" * (LARGE_BYTES // 3)))
+            self.read_a_third(peer, LARGE_BYTES // 3)
+            peer.line.server.deaf = True
+        self.assertGreater(world.factory.budget.held.held, 900_000)
+        return still
+
     def why_unread(self: Any, peer: Any) -> Any:
         return peer.server.snapshot()["not_read_because"]
 

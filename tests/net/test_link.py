@@ -510,7 +510,7 @@ class Edges(LinkCase):
         server.outputChanged(True)
         self.clock.advance(50)
         server.outputChanged(False)
-        for seconds, octets, late in ((5.0 - 1, 1000, False), (2, 1001, True)):
+        for seconds, octets, late in ((3.0 - 1, 1000, False), (2, 1001, True)):
             self.clock.advance(seconds)
             held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
             self.assertEqual(transport.aborted, late)

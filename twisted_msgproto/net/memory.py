@@ -25,21 +25,26 @@ MIN_RATE: Final = 16 << 10
 sooner it is cut off.
 """
 
-LATE_SECONDS: Final = 5.0
-"""A peer may be this late before it can lose its place to others: a network may stall so long."""
+LATE_SECONDS: Final = 3.0
+"""A peer may be this late before it can lose its place to others: a network may stall so long, and
+with the turns of those held back nobody waits more than 5 s for one that stands still.
+"""
+
+UNREAD_SECONDS: Final = 2.0
+"""Readers have so much longer: at 16 KiB a second a step of what they read is seen every 4 s."""
 
 SOFT_SHARE: Final = 0.75
 """Above this share of the limit connections are held back, one after another."""
 
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.5
 
 UNCOUNTED_BYTES: Final = 4 << 10
 """A connection may hold this many bytes of an unfinished frame without being counted."""
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
 
-READ_BYTES: Final = 256 << 10
-"""A connection that may be read again is expected to bring at least this much with one read."""
+TURN_BYTES: Final = 256 << 10
+"""A connection that may be read again is not held back before it has brought so much more."""
 
 
 class Clock(Protocol):
@@ -71,15 +76,16 @@ class Holder(Protocol):
 
 
 class _Account:
-    __slots__ = ("began", "moved", "nbytes", "number", "objects", "outward", "stopped")
+    __slots__ = ("began", "may", "nbytes", "number", "objects", "outward", "paid", "stopped")
 
     def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
         self.number = number
         self.outward = outward
         self.nbytes = 0
+        self.may = 0  # with no more bytes than these it is not held back
         self.objects = 0
         self.began = now
-        self.moved = 0
+        self.paid = now + outward * UNREAD_SECONDS  # what came so far was enough until then
         self.stopped = None if reading else now
 
     @property
@@ -93,7 +99,8 @@ class _Account:
 
     def begin(self, now: float) -> None:
         self.began = now
-        self.moved = 0
+        self.paid = now + self.outward * UNREAD_SECONDS
+        self.may = 0
         if self.stopped is not None:
             self.stopped = now
 
@@ -105,7 +112,14 @@ class _Account:
         """It is read again; the time between is not the peer's."""
         if self.stopped is not None:
             self.began += now - self.stopped
+            self.paid += now - self.stopped
             self.stopped = None
+
+    def move(self, seconds: float, now: float) -> None:
+        """So many seconds' bytes came.  They excuse what was late, and nothing to come: a peer that
+        brings much at once and then stands still is late as soon as any other.
+        """
+        self.paid = min(self.paid + seconds, now if self.stopped is None else self.stopped)
 
 
 class Ledger:
@@ -113,9 +127,10 @@ class Ledger:
     they are too many.
 
     Above three quarters of ``limit`` a connection whose message grows is held back, unless its
-    message is the eldest of those being read: the eldest can always finish.  A peer that is more
-    than :data:`LATE_SECONDS` late then loses its place; at the limit itself the latest does,
-    however late it is.
+    message is the eldest of those being read (the eldest can always finish), or it holds no more
+    than its share of the last quarter.  Those who are held back take turns in half of what is free,
+    since only who is read shows whether it moves: peers that are more than :data:`LATE_SECONDS`
+    late lose their places; at the limit itself the latest does, however late it is.
 
     Attributes:
         limit: bytes; at most this many are held.
@@ -169,7 +184,7 @@ class Ledger:
         elif grown < 0:
             account.begin(now)
         elif not outward:
-            account.moved += grown - objects + account.objects
+            account.move((grown - objects + account.objects) / self.min_rate, now)
         account.objects = objects
         if self.held > self.limit * SOFT_SHARE:
             if grown > 0:
@@ -177,7 +192,7 @@ class Ledger:
                 if not outward:
                     self._hold_back(holder, account, now)
         elif self._held_back:
-            self._let_go_on(now)
+            self._let_go_on(now, self.limit * SOFT_SHARE - self.held)
         self._look_or_rest()
 
     def paused(self, holder: Holder, now: float) -> None:
@@ -197,10 +212,10 @@ class Ledger:
 
     def _lateness(self, account: _Account, now: float) -> float:
         until = now if account.stopped is None else account.stopped
-        return until - account.began - account.moved / self.min_rate
+        return until - account.paid
 
     def _cut_late(self, now: float) -> None:
-        """Cut off the latest while there is too much: above the limit whoever it is.
+        """Cut off all who are late, and above the limit the latest, whoever it is.
 
         Nobody becomes late faster than time goes by, so while nobody can be late nobody is looked
         for: that reads every account.
@@ -213,7 +228,7 @@ class Ledger:
             for holder, account in accounts.items()
         ]
         heapify(late)
-        while late and self.held > self.limit * SOFT_SHARE:
+        while late:
             lateness, number, latest = late[0]
             if self.held <= self.limit and -lateness <= LATE_SECONDS:
                 self._late_at = now + LATE_SECONDS + lateness
@@ -230,6 +245,8 @@ class Ledger:
     def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
         if (
             self.held > self.limit * SOFT_SHARE
+            and account.nbytes > account.may
+            and account.nbytes > self.limit * (1 - SOFT_SHARE) / len(self._accounts)
             and grower in self._accounts
             and any(other.arrives and other.age < account.age for other in self._accounts.values())
         ):
@@ -249,18 +266,23 @@ class Ledger:
         assert self.clock is not None
         now = self.clock.seconds()
         self._cut_late(now)
-        self._let_go_on(now)
+        promised = sum(
+            max(0, account.may - account.nbytes)
+            for account in self._accounts.values()
+            if account.arrives
+        )
+        half = (self.limit - self.held - promised) / 2
+        self._let_go_on(now, max(half, self.limit * SOFT_SHARE - self.held))
         self._look_or_rest()
 
-    def _let_go_on(self, now: float) -> None:
-        """Resume reading those for which there is space: the eldest, in turns between addresses.
+    def _let_go_on(self, now: float, room: float) -> None:
+        """Resume reading those for which there is ``room``: the eldest, in turns between addresses.
 
         If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
         """
         running = Counter(
             holder.address for holder, account in self._accounts.items() if account.arrives
         )
-        room = self.limit * SOFT_SHARE - self.held
         back = self._held_back
         if not back or (room <= 0 and running):
             return
@@ -276,8 +298,9 @@ class Ledger:
             account = back.pop(following, None)
             if account is not None:  # else what was done for the others has ended it
                 account.go_on(now)
+                account.may = account.nbytes + TURN_BYTES
                 running[address] += 1
-                room -= READ_BYTES
+                room -= TURN_BYTES
                 following.holdBack(False)
                 if not following.reading:  # the disk, or something else, stands in its way as well
                     account.stop(now)
