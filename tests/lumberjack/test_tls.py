@@ -1,9 +1,12 @@
 """Lumberjack over TLS: endpoint strings, client certificates, hand-shakes which fail."""
 
 import json
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 from twisted.application.service import IServiceMaker
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
@@ -28,6 +31,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackServer,
     LumberjackServerFactory,
 )
+from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import SafeSink
 
@@ -79,8 +83,10 @@ class Case(TestCase):
             parts += [f"caCerts={ca or self.authority.cert}", f"verify={verify}"]
         return ":".join([*parts, "interface=127.0.0.1"])
 
-    async def listen(self, description, **limits):
-        self.factory = LumberjackServerFactory(self.sink, limits=limits, clock=reactor)
+    async def listen(self, description, authoriser=None, **limits):
+        self.factory = LumberjackServerFactory(
+            self.sink, limits=limits, clock=reactor, authoriser=authoriser
+        )
         self.factory.protocol = WatchedServer
         self.factory.established = []
         self.factory.ended = Deferred()
@@ -206,6 +212,101 @@ class ClientCertificates(Case):
         await self.listen(f"mtls:0:{self.files('force_peer')}")
         await self.exchange(self.authority.client("x,O=Root+CN=admin"))
         self.assertEqual(self.client_ids, [r"O=Example,CN=x\,O=Root\+CN=admin"])
+
+
+def whose(*parts):
+    """A subject of these types and values, in the order of the certificate."""
+    types = {"O": NameOID.ORGANIZATION_NAME, "CN": NameOID.COMMON_NAME, "UID": NameOID.USER_ID}
+    return x509.Name(
+        [
+            x509.NameAttribute(types[kind], value, _validate=False)
+            for kind, value in (part.split("=", 1) for part in parts)
+        ]
+    )
+
+
+URI, DNS, EMAIL = x509.UniformResourceIdentifier, x509.DNSName, x509.RFC822Name
+HERE = x509.IPAddress(ip_address("192.0.2.7"))
+SERIAL = "serial:O=Example,CN=authority/1f03"
+
+NAMES = {
+    "a common name, whatever else there is": (
+        whose("O=Example", "CN=web-1"),
+        [URI("spiffe://example/web-1")],
+        "O=Example,CN=web-1",
+    ),
+    "two common names": (whose("CN=a", "O=Example", "CN=b"), [], "CN=a,O=Example,CN=b"),
+    "a common name that is not ASCII": (
+        whose("CN=Z\u00fcrich \U0001f389"),
+        [],
+        "CN=Z\u00fcrich \U0001f389",
+    ),
+    "an empty common name": (whose("CN="), [DNS("web-1.example")], "DNS:web-1.example"),
+    "a blank common name": (whose("CN= "), [], SERIAL),
+    "nothing": (whose(), [], SERIAL),
+    "an organization alone": (whose("O=Example"), [], SERIAL),
+    "another part alone": (whose("UID=7", "O=Example"), [], SERIAL),
+    "only addresses": (whose("O=Example"), [HERE], SERIAL),
+    "a URI": (whose("O=Example"), [URI("spiffe://example/web-1")], "URI:spiffe://example/web-1"),
+    "names of each kind": (
+        whose(),
+        [HERE, EMAIL("a@b.example"), DNS("c.example"), URI("urn:d"), URI("urn:e")],
+        "URI:urn:d",
+    ),
+    "several hosts": (
+        whose(),
+        [EMAIL("x@y.example"), DNS("b.example"), DNS("a.example")],
+        "DNS:b.example",
+    ),
+    "an address for letters": (whose(), [EMAIL("web-1@example")], "email:web-1@example"),
+    "empty names": (whose(), [URI(""), DNS(""), EMAIL("a@b.example")], "email:a@b.example"),
+    "a host that looks like another kind": (
+        whose(),
+        [DNS("URI:spiffe://example/root")],
+        "DNS:URI:spiffe://example/root",
+    ),
+    "an organization that looks like another kind": (
+        whose("O=URI:spiffe://example/root"),
+        [],
+        SERIAL,
+    ),
+    "a common name that looks like another kind": (
+        whose("CN=URI:spiffe://example/root"),
+        [],
+        "CN=URI:spiffe://example/root",
+    ),
+    "a common name with parts": (whose("CN=a,CN=serial:b"), [], r"CN=a\,CN=serial:b"),
+}
+
+
+class NamesInCertificates(Case):
+    async def test_each_certificate_has_a_name_of_its_own__RD_23(self):
+        """LJ-01: some had none, or that of everybody in the same organization."""
+        for number, (what, (subject, also, name)) in enumerate(NAMES.items()):
+            await self.listen(f"mtls:0:{self.files('force_peer')}")
+            client = self.authority.client(f"c{number}", whose=subject, also=also, serial=0x1F03)
+            await self.exchange(client)
+            self.assertEqual(self.client_ids[-1], name, what)
+
+    async def test_rules_are_over_these_names__RD_23(self):
+        rules = Rules.of([{"allow": ["publish"], "user": ["URI:spiffe://example/*"]}])
+        for also, allowed in (
+            ([URI("spiffe://example/web-1")], True),
+            ([URI("spiffe://other/web-1")], False),
+            ([DNS("URI:spiffe://example/web-1")], False),
+            ([], False),
+        ):
+            await self.listen(f"mtls:0:{self.files('force_peer')}", authoriser=rules)
+            client = self.authority.client(whose=whose("O=URI:spiffe://example/x"), also=also)
+            stored = len(self.sink.messages)
+            if allowed:
+                await self.exchange(client)
+            else:
+                connected = await self.connect(client)
+                with pytest.raises(ConnectionClosed):
+                    await connected.send(b"{}")
+                await self.factory.ended
+            self.assertEqual(len(self.sink.messages) - stored, int(allowed), also)
 
 
 class Ciphers(Case):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +41,16 @@ class Authority:
         self.cert = directory / f"{name}.pem"
         self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, serial: int | None = None
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(self._name)
             .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
+            .serial_number(serial or x509.random_serial_number())
             .not_valid_before(now + self._days[0] * DAY)
             .not_valid_after(now + self._days[1] * DAY)
         )
@@ -87,15 +90,22 @@ class Authority:
         finally:
             self._days = (-1, 1)
 
-    def client(self, name: str = "web-1") -> Pair:
-        """A client's certificate, whose subject is ``O=Example,CN=NAME``."""
+    def client(
+        self,
+        name: str = "web-1",
+        *,
+        whose: x509.Name | None = None,
+        also: Sequence[x509.GeneralName] = (),
+        serial: int | None = None,
+    ) -> Pair:
+        """A client's certificate; its subject is ``whose``, or ``O=Example,CN=NAME``."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            self._builder(subject(O="Example", CN=name), key)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        return self._write(name, certificate, key)
+        builder = self._builder(
+            subject(O="Example", CN=name) if whose is None else whose, key, serial
+        ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        if also:
+            builder = builder.add_extension(x509.SubjectAlternativeName(also), critical=False)
+        return self._write(name, builder.sign(self._key, hashes.SHA256()), key)
 
 
 def _general_name(host: str) -> x509.GeneralName:

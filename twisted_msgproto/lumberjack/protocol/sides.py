@@ -31,6 +31,7 @@ from ...core.errors import (
 from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
 from ...core.message import Fields, MessageBatch
+from ...net.authentication import certificate_name
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.clients.client import ClientLink
 from ...net.counters import Places
@@ -93,7 +94,7 @@ class ReaderLink(SessionLink):
     def transportSecured(self) -> None:
         certificate = getattr(self.transport, "getPeerCertificate", lambda: None)()
         if certificate is not None:
-            self.clientId = _subject(certificate)
+            self.clientId = certificate_name(certificate)
         self.establish()
 
     def _deliver(self, event: JsonReceived | DataReceived) -> None:
@@ -146,7 +147,8 @@ class LumberjackServer(Session, link=ReaderLink):
     Attributes:
         session: the public name of this session.
         peer: the writer's transport address as text.
-        clientId: the subject of the writer's certificate, or None.
+        clientId: the name in the writer's certificate (its subject, if that has a common name), or
+            None.
         messageCount: how many events the writer has sent.
         established: whether the connection can be used.
     """
@@ -179,14 +181,6 @@ class LumberjackServerFactory(MsgprotoServerFactory):
         if len(self._refused) > REFUSED_MAX:
             self._refused.popitem(last=False)
         return times
-
-
-def _subject(certificate: Any) -> str:
-    """Return a certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
-
-    Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
-    """
-    return ",".join(part.rfc4514_string() for part in certificate.to_cryptography().subject.rdns)
 
 
 CLIENT_LIMITS: Final = (

@@ -16,6 +16,7 @@ from .identities import (
     IIdentity,
     LoggedIn,
     Passcode,
+    certificate_name,
     portal_over,
 )
 from .login import Authentication
@@ -33,5 +34,6 @@ __all__ = [
     "LoggedIn",
     "Passcode",
     "PasswordFile",
+    "certificate_name",
     "portal_over",
 ]
