@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -418,6 +420,34 @@ def test_a_unix_socket_in_use_is_refused_and_a_stale_one_is_not__FC_02(
     assert path.exists()
     assert cli.main(["check", str(tmp_path / "gateway.toml")]) == 0
     assert not path.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who waits")
+def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bound and not listening yet, it looks like one that a killed gateway has left."""
+    from fcntl import LOCK_EX, LOCK_UN, flock
+
+    path = tmp_path / "s"
+    text = f'[lumberjack]\nendpoint = "unix:{path}"'
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        flock(folder, LOCK_EX)
+        with socket.socket(socket.AF_UNIX) as other, ThreadPoolExecutor(1) as threads:
+            other.bind(str(path))
+            told = threads.submit(complaint, tmp_path, capsys, text)
+            inode = f":{os.fstat(folder).st_ino} "
+            waits = re.compile(rf"-> FLOCK .*{inode}")
+            end = time.monotonic() + PATIENCE_SECONDS
+            while not told.done() and not waits.search(Path("/proc/locks").read_text()):
+                assert time.monotonic() < end
+            other.listen()
+            flock(folder, LOCK_UN)
+            assert str(path) in told.result()
+            assert path.exists()
+    finally:
+        os.close(folder)
 
 
 def test_a_queue_that_is_in_use_or_cannot_be_is_refused__FC_02(

@@ -15,7 +15,7 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
@@ -40,6 +40,7 @@ from ..core.errors import ConfigurationError
 from ..core.reasons import cannot_listen
 from .endpoint_strings import PORT_MOST, SERVERS, check_parts, file_trouble
 from .factory import SessionFactory, host_of, peer_name
+from .process import alone_in
 from .reloading import Change
 from .tls import tls_from_directory, tls_with
 
@@ -82,10 +83,10 @@ class Wanted(NamedTuple):
             return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
         if self.kind == "unix":
             try:
-                _remove_stale(self.where)
+                with _place_for(self.where):
+                    return reactor.listenUNIX(self.where, self.factory, *self.rest)
             except OSError as error:
                 raise CannotListenError(None, self.where, error) from None
-            return reactor.listenUNIX(self.where, self.factory, *self.rest)
         return reactor.adoptStreamPort(self.where, *self.rest, self.factory)
 
 
@@ -280,9 +281,10 @@ class Held:
         self.hold(bound)
         try:
             if unix:
-                _remove_stale(wanted.where)
-                bound.bind(wanted.where)
-                self._files.append(wanted.where)
+                with _place_for(wanted.where):
+                    bound.bind(wanted.where)
+                    self._files.append(wanted.where)
+                    bound.listen(1)
             else:
                 if not 0 <= wanted.where <= PORT_MOST:
                     raise OSError(f"a port is at most {PORT_MOST}")
@@ -290,8 +292,8 @@ class Held:
                 if reused:
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 bound.bind((wanted.interface, wanted.where))
-            if unix or not reused:
-                bound.listen(1)
+                if not reused:
+                    bound.listen(1)
         except OSError as error:
             raise CannotListenError(wanted.interface, wanted.where, error) from None
 
@@ -301,6 +303,17 @@ class Held:
         for path in self._files:
             os.unlink(path)
         self._held, self._files = [], []
+
+
+@contextmanager
+def _place_for(address: str) -> Iterator[None]:
+    """Remove a stale socket, and let nobody else do so before there is a new one that listens: a
+    socket that is only bound looks the same.
+    """
+    folder = os.path.dirname(address) or "."
+    with alone_in(folder) if os.access(folder, os.R_OK) else nullcontext():
+        _remove_stale(address)
+        yield
 
 
 def _remove_stale(address: str) -> None:

@@ -16,8 +16,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,23 @@ value.
 
 SWITCH_SECONDS: Final = 0.001
 """A thread that waits for the interpreter asks for it after this time; Python's default is 5 ms."""
+
+
+@contextmanager
+def alone_in(folder: str | os.PathLike[str]) -> Iterator[int]:
+    """Let other processes of ours that change something in a directory wait meanwhile; gives the
+    directory's descriptor.  Raises OSError if it cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(ImportError, OSError):  # Windows locks none, nor does NFS a directory
+            from fcntl import LOCK_EX, flock
+
+            flock(descriptor, LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
 
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
