@@ -494,6 +494,17 @@ def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Pat
     assert sorted(os.listdir(users.parent)) == ["users"]
 
 
+def test_a_change_leaves_lines_of_others_as_they_are(launch: Launcher, tmp_path: Path) -> None:
+    """Some passwords have a carriage return in them, and some files end each line with one."""
+    file = tmp_path / "users"
+    others = b"# who\r\n\ncr:pa\rss\nx\xff:y\x0bz\x1c\x85\n\r\nlast:\r\r"
+    file.write_bytes(others)
+    assert launch.run("passwd", file, "new", stdin="secret\n").stdout == "new: added\n"
+    assert file.read_bytes().startswith(others + b"\nnew:")
+    assert launch.run("passwd", file, "new", "--delete").stdout == "new: removed\n"
+    assert file.read_bytes() == others + b"\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

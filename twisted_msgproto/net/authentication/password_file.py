@@ -28,6 +28,7 @@ from twisted.internet.threads import deferToThread
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
+from ..process import alone_in
 
 NAME_BYTES_MAX: Final = 255  # failed log-ins are remembered with the name
 ROUNDS: Final = 100_000  # 25 ms for whoever guesses, and for a client of SCRAM
@@ -90,7 +91,7 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, Keys | str]:
         raise ConfigurationError(f"password file {path}: {error.strerror}") from None
     users: dict[str, Keys | str] = {}
     for line in text.split("\n"):
-        name, colon, secret = line.rstrip("\r").partition(":")
+        name, colon, secret = line.removesuffix("\r").partition(":")
         if colon and name and not name.startswith("#"):
             users.setdefault(name, _parsed(secret))
     return users
@@ -117,22 +118,15 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
             raise ConfigurationError("the password is not UTF-8; nothing is changed") from None
         new = [start + keys.line().encode() + b"\n"]
     file = Path(os.path.realpath(path))
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        with suppress(ImportError, OSError):  # Windows locks none, nor does NFS a folder
-            from fcntl import LOCK_EX, flock
-
-            flock(folder, LOCK_EX)  # others that change a file here wait
+    with alone_in(file.parent) as folder:
         return _replaced(file, folder, start, new)
-    finally:
-        os.close(folder)
 
 
 def _replaced(file: Path, folder: int, start: bytes, new: list[bytes]) -> bool:
-    lines: list[bytes] = []
+    content = b""
     with suppress(FileNotFoundError):
-        lines = file.read_bytes().splitlines(keepends=True)
-    kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
+        content = file.read_bytes().removesuffix(b"\n")
+    kept = [line + b"\n" for line in content.split(b"\n")] if content else []
     places = [number for number, line in enumerate(kept) if line.startswith(start)]
     for place in reversed(places):
         del kept[place]
