@@ -618,6 +618,7 @@ class Server(Sessions):
         self._offer(flow)
 
     def refill(self, now: float) -> None:
+        """Send more to readers that have used up what they were sent at once."""
         self._now = now
         exhausted = list(self._exhausted)
         self._exhausted.clear()
@@ -625,11 +626,13 @@ class Server(Sessions):
             self._refill(flow)
 
     def blocked(self, peer: bytes) -> None:
+        """The socket takes no more for this peer now."""
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
 
     def unblocked(self, peer: bytes, now: float) -> None:
+        """The socket has sent what waited for this peer."""
         self._now = now
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow) and flow.blocked:

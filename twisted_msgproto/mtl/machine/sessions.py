@@ -567,8 +567,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         """Confirm what was withheld, where the profile has room again."""
 
     @abstractmethod
-    def blocked(self, peer: bytes) -> None:
-        """The socket takes no more for this peer now."""
+    def blocked(self, peer: bytes) -> None: ...
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
