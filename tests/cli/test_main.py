@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
 
 from tests.tools.processes import Launcher, environment
 from twisted_msgproto import __version__, cli
@@ -308,3 +312,98 @@ def test_an_output_that_cannot_be_written_is_one_line(words: str, output: str, s
         text=True,
     )
     assert (done.stderr, done.returncode) == (said, 2 if said else 0)
+
+
+# -- what messages advise --------------------------------------------------------------------------
+
+FOREIGN = {
+    **dict.fromkeys(("--force-reinstall", "--no-deps", "--no-binary"), "pip"),
+    **dict.fromkeys(("--nodaemon", "--pidfile"), "twistd"),
+    "--now": "systemctl",
+    "--system": "useradd",
+    "--add-modules": "java",
+}
+"""Options in our texts that are of other programs."""
+
+
+NAMED = re.compile(r"(?<![\w-])(?<!source )msgproto ([a-z]+)(?: ([a-z]+)\b)?([^;:()'`]*)")
+"""A command of ours in a text, an action of it, and what follows."""
+
+
+def said(module: Path) -> Iterator[str]:
+    """The texts of a module but its docstrings; what is filled in stands as ``X``."""
+    tree = ast.parse(module.read_text())
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Expr) and texts(node.value))
+        for part in ast.walk(node)
+        if part is not node
+    }
+    for node in ast.walk(tree):
+        if id(node) in inside:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
+        elif texts(node):
+            yield node.value  # type: ignore[attr-defined]
+
+
+def texts(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def options_of(command: click.Command) -> set[str]:
+    found = {"--help"}
+    for parameter in command.params:
+        found |= {word for word in (*parameter.opts, *parameter.secondary_opts) if word[0] == "-"}
+    return found
+
+
+def commands() -> dict[tuple[str, ...], set[str]]:
+    """The options of every sub-command and of every action of it."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    waiting: list[tuple[tuple[str, ...], click.Command]] = [((), cli.msgproto)]
+    context = click.Context(cli.msgproto)
+    while waiting:
+        words, command = waiting.pop()
+        found[words] = options_of(command)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                below = command.get_command(context, name)
+                assert below is not None
+                waiting.append(((*words, name), below))
+    return found
+
+
+def options_of_servers() -> set[str]:
+    makers = [maker for maker in getPlugins(IServiceMaker) if "msgproto" in maker.module]
+    assert len(makers) >= 5
+    return {f"--{name.rstrip('=')}" for maker in makers for name in maker.options().longOpt}
+
+
+def test_every_command_and_option_that_a_message_names_exists__RD_04() -> None:
+    """RD-04: refusals of a stream advised options that the bridge never had."""
+    known = commands()
+    anywhere = set().union(*known.values(), options_of_servers(), FOREIGN)
+    package = Path(cli.__file__).parents[1]
+    wrong, looked_at = [], 0
+    for module in sorted(package.rglob("*.py")):
+        for text in said(module):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
+                looked_at += 1
+                if option not in anywhere:
+                    wrong.append(f"{module.relative_to(package)}: {option}: {text!r}")
+            for named in re.finditer(
+                r"(?<![\w-])(?<!source )msgproto ([a-z]+)(?: ([a-z]+)\b)?([^;:()'`]*)", text
+            ):
+                looked_at += 1
+                words = tuple(filter(None, named.groups()[:2]))
+                command = next((known[words[:n]] for n in (2, 1) if words[:n] in known), None)
+                options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", named[3])
+                if command is None or not command.issuperset(options):
+                    wrong.append(f"{module.relative_to(package)}: {named[0]!r}: {text!r}")
+    assert not wrong, "\n".join(wrong)
+    assert looked_at > 100

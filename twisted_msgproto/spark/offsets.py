@@ -27,7 +27,7 @@ from ..queue.source import Queue
 from ..table.plan import Range, share
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
-GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"
+GO_ON = "or accept the loss with the option failOnDataLoss=false"
 
 
 Source = Queue
@@ -223,7 +223,7 @@ def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
     return (
         f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues)) or 'none'}; "
         "give that queue's directory too, or use another checkpoint and table (a gateway which "
-        f"is gone for good: option retired={name}, bridge: --retired {name})"
+        f"is gone for good: the option retired={name})"
     )
 
 
