@@ -133,7 +133,7 @@ def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
         words = [sys.executable, "-m", "twisted", "--log-file=twist.log"]
         serve(launch, here / "twist.log", words).end()
         flight = launch("flight", "--queue=queue", "--listen=grpc://127.0.0.1:0")
-        flight.line("flight listening")
+        flight.line(r"^\d{4}-\d\d-\d\dT\S+Z flight listening")
         flight.end()
     finally:
         os.umask(before)

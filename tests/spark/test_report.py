@@ -123,13 +123,13 @@ def test_a_status_before_the_first_batch_and_after_a_failure(tmp_path: Path) -> 
     assert (status["state"], status["error"]) == ("failed", "no Java")
 
 
-def test_the_line_for_people() -> None:
+def test_the_line_for_people_has_the_rate_of_the_batch_and_of_all__RD_29() -> None:
     lags = {"a": Lag(3, 0.5), "b": Lag(4, 2.0)}
     line = progress_line(Report("running", Progress(), lags), 0.0)
     assert line.startswith("no batch yet, 0 rows in all")
     assert progress_line(Report("running", progressed(), lags), 10.0) == (
-        "batch 7: 90 rows in 0.50 s, 90 rows in all, 180 rows/s, lag 7 rows, oldest 2.0 s, "
-        "10 damaged rows skipped"
+        "batch 7: 90 rows in 0.50 s (180 rows/s), 90 rows in all, 180 rows/s, lag 7 rows, "
+        "oldest 2.0 s, 10 damaged rows skipped"
     )
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.logs import LogOutput
+from twisted_msgproto.core.logs import LogOutput, timed_line
 
 from .options import LOCATION, command, option
 
@@ -59,11 +60,11 @@ def run(arguments: SimpleNamespace) -> int:
         token=None if token is None else token.decode(errors="replace").strip(),
         certificate=_read(arguments.tls_cert),
         key=_read(arguments.tls_key),
-        report=lambda line: log.write(f"{line}\n"),
+        report=lambda line: log.write(f"{timed_line(time.time(), line)}\n"),
     )
     serving = threading.Thread(target=server.serve, name="flight", daemon=True)
     serving.start()
-    print(f"flight listening on {server.address}", flush=True)
+    print(timed_line(time.time(), f"flight listening on {server.address}"), flush=True)
     # Arrow takes SIGTERM and SIGINT for itself while it serves, and then just ends.
     while serving.is_alive() and not ended.wait(LOOK_SECONDS):
         pass

@@ -43,6 +43,12 @@ def json_line(
     return json.dumps(line)  # in ASCII: Unicode has more ends of a line than one
 
 
+def timed_line(seconds: float, text: str) -> str:
+    """Return one line for people, without its line end, as ``2026-11-28T12:00:00Z TEXT``."""
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return f"{moment[:-6]}Z {text}"
+
+
 def private(path: str, flags: int) -> int:
     """Open a file that is its owner's alone if it is new: ``open(…, opener=private)``."""
     return os.open(path, flags, PRIVATE)

@@ -30,7 +30,7 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
-from ..core.logs import LogOutput, json_line, missing_line
+from ..core.logs import LogOutput, json_line, missing_line, timed_line
 from ..queue.lineage import Landed
 from ..queue.queue_directories import queues_at
 from ..table import preflight
@@ -199,7 +199,7 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     with contextlib.suppress(PermissionError):
         os.setsid()
     json = options.json_log
-    output = LogOutput(1, lambda n: _json_line(missing_line(n)[:-1]) if json else missing_line(n))
+    output = LogOutput(1, lambda n: _line(missing_line(n)[:-1], json))
     bridge = Bridge(options, ending, say or partial(_say, output, json))
     with contextlib.closing(output):
         try:
@@ -220,12 +220,13 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
 
 
 def _say(output: LogOutput, json: bool, line: str) -> None:
-    output.write(_json_line(line) if json else f"{line}\n")
+    output.write(_line(line, json))
     output.flush()
 
 
-def _json_line(line: str) -> str:
-    return json_line(time.time(), "info", LOG_SOURCE, line) + "\n"
+def _line(text: str, json: bool) -> str:
+    now = time.time()
+    return (json_line(now, "info", LOG_SOURCE, text) if json else timed_line(now, text)) + "\n"
 
 
 class Bridge:
@@ -515,6 +516,7 @@ class Bridge:
         """Write into the status file why the bridge ended."""
         line = first_line(error)
         if self.loop is not None:
+            self.say(f"bridge failed: {line}")
             self._write(self.loop.report("failed", line))
         else:
             self._write(Report("failed", Progress(), error=line))

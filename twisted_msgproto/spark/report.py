@@ -272,7 +272,9 @@ def progress_line(report: Report, now: float) -> str:
     rows = sum(behind.rows for behind in report.lags.values())
     oldest = max((behind.oldest_age for behind in report.lags.values()), default=0.0)
     batch = "no batch yet" if last is None else f"batch {last.number}: {last.rows} rows"
-    taken = "" if last is None else f" in {last.seconds:.2f} s"
+    taken = ""
+    if last is not None:
+        taken = f" in {last.seconds:.2f} s ({last.rows / max(last.seconds, 1e-3):.0f} rows/s)"
     skipped = f", {progress.skipped} damaged rows skipped" if progress.skipped else ""
     dropped = f", {progress.dropped} rows dropped" if progress.dropped else ""
     return (

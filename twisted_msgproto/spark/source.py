@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 )
 
 from ..core.errors import QueueAway, QueueMismatch
+from ..core.logs import timed_line
 from ..queue import SCHEMA
 from ..table.plan import Range
 from .filters import Bounds, bounds, expression
@@ -140,7 +141,8 @@ def read_range(
         if kept.num_rows:
             yield pa.RecordBatch.from_arrays(kept.columns, schema=SCHEMA)
     if batches.damaged:
-        print(damage_line(part, batches.damaged), file=sys.stderr, flush=True)
+        line = timed_line(time.time(), damage_line(part, batches.damaged))
+        print(f"msgproto: {line}", file=sys.stderr, flush=True)
 
 
 def damage_line(part: Range, damaged: Sequence[tuple[int, int]]) -> str:
@@ -148,7 +150,7 @@ def damage_line(part: Range, damaged: Sequence[tuple[int, int]]) -> str:
     within = [(max(part.lo, lo), min(part.hi, hi)) for lo, hi in damaged]
     missing = sum(hi - lo for lo, hi in within)
     return (
-        f"msgproto: queue {part.gateway}: {missing} of the rows {part.lo}..{part.hi - 1} are "
+        f"queue {part.gateway}: {missing} of the rows {part.lo}..{part.hi - 1} are "
         f"damaged and were skipped (offsets {', '.join(f'{lo}..{hi - 1}' for lo, hi in within)})"
     )
 
