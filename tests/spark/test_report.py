@@ -78,6 +78,8 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
         "rows_per_second": 180.0,
         "skipped_rows": 10,
         "dropped_rows": 0,
+        "left_out_rows": 0,
+        "errors": {},
         "batches": 1,
         "failed_batches": 0,
         "last_batch": {"batch": 7, "rows": 90, "seconds": 0.5, "at": 10.0},

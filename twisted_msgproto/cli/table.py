@@ -209,6 +209,7 @@ def _print_report(report: Report) -> None:
             )
             if ranges
         )
+        notes += f", {found.left_out} left out" if found.left_out else ""
         print(
             f"gateway {gateway}: {landed}, whole from {found.begin} to {found.whole_to}, "
             f"{found.rows} rows{notes}"

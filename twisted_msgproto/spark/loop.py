@@ -20,12 +20,15 @@ from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Run
 from ..table.gaps import batch_notes
-from ..table.landing import LandedRanges, Target
+from ..table.landing import LandedRanges, Target, merged
 from ..table.log import Table
-from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Waiting, plan_batch
+from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Waiting, joined, plan_batch
 from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
 from .report import Aside, Batch, Lag, Progress, Report, lag
+
+EMPTY_SECONDS = 10.0
+"""Places that moved without a row (a table that leaves rows out) are committed this often."""
 
 EARLY_ROWS = 20_000
 EARLY_BYTES = 8 << 20
@@ -122,6 +125,8 @@ class Loop:
         self._until: dict[str, int] = {}
         self._began = clock()
         self._attempts = 0
+        self._pending: tuple[Plan, LandedRanges] | None = None
+        self._committed = clock()
 
     def run(self) -> None:
         """Run until ``stop``, or until everything has landed (``once``).
@@ -139,24 +144,32 @@ class Loop:
                 continue
             if self.pace.once and self._drained():
                 break
+            if self._pending and self.clock() - self._committed >= EMPTY_SECONDS:
+                self._land(None, LandedRanges(), 0.0)
             self._check_someone_answers()
             if self.clock() - self._looked >= IDLE_SECONDS:
                 self._look_idly()
             pause = LOOK_SHARE * (self.clock() - asked)
             self.stop.wait(min(LOOK_SECONDS_MAX, max(LOOK_SECONDS_MIN, pause)))
+        if self._pending:
+            self._land(None, LandedRanges(), 0.0)
+
+    def _places(self) -> dict[str, Landed]:
+        """Return how far the table has landed, and beyond it what it leaves out."""
+        return self.table.landed() | (dict(self._pending[0].landed) if self._pending else {})
 
     # -- looking ----------------------------------------------------------------------------------
 
     def _note(self, answered: Iterable[Gateway]) -> None:
         """Note lags for people, marks that the table has proven, and where ``once`` ends."""
-        landed = self.table.landed()
+        landed, places = self.table.landed(), self._places()
         now = self.wall()
         proven: dict[str, Landed] = {}
         for one in answered:
             if one.description is None:
                 continue
             known = landed.get(one.gateway)
-            self.lags[one.gateway] = lag(known, one.description, now)
+            self.lags[one.gateway] = lag(places.get(one.gateway), one.description, now)
             self._until.setdefault(one.gateway, one.description.end)
             if known is not None:
                 proven[one.gateway] = known
@@ -186,7 +199,7 @@ class Loop:
     def _is_due(self, answered: Iterable[Gateway]) -> bool:
         behind = [one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0]
         if self.pace.once:
-            landed = self.table.landed()
+            landed = self._places()
             behind = [one for one in behind if self._begin(one, landed) < self._until[one.gateway]]
         if not behind:
             return False
@@ -210,7 +223,7 @@ class Loop:
         for one in self.gateways.in_state(NEW, AWAY):
             if now - max(self._began, one.since) > AWAY_SECONDS:
                 raise QueueError(one.line or f"{one.name} is away")
-        landed = self.table.landed()
+        landed = self._places()
         # A gateway that answered before may be slow to answer now: its rows are still missing.
         return all(
             one.state == ANSWERS
@@ -237,7 +250,7 @@ class Loop:
                 raise
             self._failed(error)  # a store that does not answer just now
             return
-        waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
+        waiting = list(self.gateways.waiting(answered, self._places(), self.access))
         plan = self._plan(waiting)
         if plan is None:
             return
@@ -254,11 +267,26 @@ class Loop:
         if self.clock() - began > FILE_SECONDS_MAX:
             self._failed(TableError(f"a batch took more than {FILE_SECONDS_MAX:.0f} s"))
             return
+        self._land(plan, landed, self.clock() - began)
+
+    def _land(self, plan: Plan | None, landed: LandedRanges, seconds: float) -> None:
+        """Commit a batch; one without a row waits for the next that has some, or a while."""
+        if self._pending:
+            before, rows = self._pending
+            plan = before if plan is None else joined(before, plan)
+            landed = merged([rows, landed])
+        assert plan is not None
+        recent = self.clock() - self._committed < EMPTY_SECONDS
+        ending = self.stop.is_set() or self.pace.once
+        if landed.left_out and not landed.files and recent and not ending:
+            self._pending = plan, landed
+            return
         version = self._commit(plan, landed)
         if version is None:
             return
+        self._pending, self._committed = None, self.clock()
         self._attempts = 0
-        self._after(version, plan, landed, self.clock() - began)
+        self._after(version, plan, landed, seconds)
 
     def _plan(self, waiting: list[Waiting]) -> Plan | None:
         return plan_batch(
@@ -274,7 +302,9 @@ class Loop:
         entries = {name: entry(plan, landed, name) for name in plan.landed}
         begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
         dropped_from = {name: each["lo"] for name, each in entries.items() if landed.dropped}
-        notes = batch_notes(begins, landed.damaged, self.table.transactions, dropped_from)
+        notes = batch_notes(
+            begins, landed.damaged, self.table.transactions, dropped_from, landed.left_out
+        )
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return self.table.commit(
@@ -316,7 +346,13 @@ class Loop:
         rows = sum(landed.rows.values())
         batch = Batch(version, rows - landed.dropped, seconds, self.wall())
         self.progress.landed = {**self.progress.landed, **plan.landed}
-        self.progress.add(batch, skipped=skipped, dropped=landed.dropped)
+        self.progress.add(
+            batch,
+            skipped=skipped,
+            dropped=landed.dropped,
+            left_out=sum(landed.left_out.values()),
+            errors=landed.errors,
+        )
         for gateway, parts in landed.damaged.items():
             if parts:
                 self.say(damage_line(gateway, parts, version))
@@ -351,12 +387,14 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
     ones.
     """
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
-    return {
+    found = {
         "lo": min(part.lo for part in parts),
         "hi": plan.landed[gateway].offset,
         "rows": landed.rows.get(gateway, 0),
         "damaged": [list(part) for part in landed.damaged.get(gateway, [])],
     }
+    left_out = landed.left_out.get(gateway, 0)
+    return found | ({"left_out": left_out} if left_out else {})
 
 
 def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:

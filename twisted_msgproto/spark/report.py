@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..core.errors import MsgprotoError
@@ -33,6 +34,8 @@ SEND_SECONDS = 5.0
 SENDERS_MAX = 4
 
 AWAY_SHOWN_MAX = 5
+
+ERRORS_SHOWN_MAX = 5
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
@@ -74,22 +77,36 @@ class Progress:
     """Figures of a running bridge; all of them count from its start, but for ``landed``.
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
-    the queue and so will never land; ``dropped`` those that a transform did not return.
+    the queue and so will never land; ``dropped`` those that a transform did not return;
+    ``left_out`` those that the table's ``where`` leaves out; ``errors`` those in which a column
+    could not be made, by its name ("" is the body).
     """
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
     rows: int = 0
     skipped: int = 0
     dropped: int = 0
+    left_out: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
     batches: int = 0
     failures: int = 0
     last: Batch | None = None
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(self, batch: Batch, *, skipped: int = 0, dropped: int = 0) -> None:
+    def add(
+        self,
+        batch: Batch,
+        *,
+        skipped: int = 0,
+        dropped: int = 0,
+        left_out: int = 0,
+        errors: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.rows += batch.rows
         self.skipped += skipped
         self.dropped += dropped
+        self.left_out += left_out
+        self.errors.update(errors)
         self.batches += 1
         self.last = batch
         self._recent.append((batch.at, self.rows))
@@ -178,6 +195,8 @@ class StatusFiles:
             "rows_per_second": round(progress.rate(now), 1),
             "skipped_rows": progress.skipped,
             "dropped_rows": progress.dropped,
+            "left_out_rows": progress.left_out,
+            "errors": {name or "body": rows for name, rows in sorted(progress.errors.items())},
             "batches": progress.batches,
             "failed_batches": progress.failures,
             "last_batch": None
@@ -277,9 +296,13 @@ def progress_line(report: Report, now: float) -> str:
         taken = f" in {last.seconds:.2f} s ({last.rows / max(last.seconds, 1e-3):.0f} rows/s)"
     skipped = f", {progress.skipped} damaged rows skipped" if progress.skipped else ""
     dropped = f", {progress.dropped} rows dropped" if progress.dropped else ""
+    wrong = ", ".join(
+        f"{name or 'body'} {rows}" for name, rows in progress.errors.most_common(ERRORS_SHOWN_MAX)
+    )
+    errors = f", rows in error: {wrong}" if wrong else ""
     return (
         f"{batch}{taken}, {progress.rows} rows in all, {progress.rate(now):.0f} rows/s, "
-        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{_away(report.aside)}"
+        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{errors}{_away(report.aside)}"
     )
 
 

@@ -9,6 +9,9 @@ checkpoints, log cleanup, vacuum, compaction and a copy of the table:
   offset LO on; rows that expire next to them move it up, so a table that expires a day every day
   keeps one note a gateway;
 * ``msgproto-damaged:GATEWAY:LO`` is the same for rows that were damaged in the queue;
+* ``msgproto-left-out:GATEWAY`` counts the rows that the table's shape leaves out, and
+  ``msgproto-expired-rows:GATEWAY``, ``msgproto-damaged-rows:GATEWAY`` those of the ranges above,
+  which are noted coarsely: where rows are left out, only these counts say what has to be there;
 * ``msgproto-dropping:GATEWAY`` is the first offset of the first batch from which a transform
   dropped rows: from there on, an offset that is absent may be one that was dropped.
 """
@@ -25,6 +28,9 @@ BEGIN_PREFIX = "msgproto-begin:"
 EXPIRED_PREFIX = "msgproto-expired:"
 DAMAGED_PREFIX = "msgproto-damaged:"
 DROPPING_PREFIX = "msgproto-dropping:"
+LEFT_OUT_PREFIX = "msgproto-left-out:"
+EXPIRED_ROWS_PREFIX = "msgproto-expired-rows:"
+DAMAGED_ROWS_PREFIX = "msgproto-damaged-rows:"
 
 NOTES_MAX = 16
 """One commit has at most this many new notes of one kind for one gateway.
@@ -48,6 +54,49 @@ def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
         name.removeprefix(prefix): offset
         for name, offset in transactions.items()
         if name.startswith(prefix)
+    }
+
+
+def left_out(transactions: Mapping[str, int]) -> dict[str, int]:
+    """Return how many rows were left out, for each gateway of which some were."""
+    return {
+        gateway: rows for gateway, rows in _offsets(transactions, LEFT_OUT_PREFIX).items() if rows
+    }
+
+
+def absent(transactions: Mapping[str, int], gateway: str) -> int:
+    """Return how many rows below a gateway's place are not in the table, for reasons that are
+    counted.
+    """
+    prefixes = (LEFT_OUT_PREFIX, EXPIRED_ROWS_PREFIX, DAMAGED_ROWS_PREFIX)
+    return sum(transactions.get(prefix + gateway, 0) for prefix in prefixes)
+
+
+def absent_notes(transactions: Mapping[str, int], gateway: str, rows: int) -> dict[str, int]:
+    """Return the notes with which ``rows`` are absent below a gateway's place, which was set back;
+    empty where none were left out.
+    """
+    if gateway not in left_out(transactions):
+        return {}
+    return {
+        LEFT_OUT_PREFIX + gateway: rows,
+        EXPIRED_ROWS_PREFIX + gateway: 0,
+        DAMAGED_ROWS_PREFIX + gateway: 0,
+    }
+
+
+def added(prefix: str, rows: Mapping[str, int], transactions: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of a kind with ``rows`` more of each gateway."""
+    return {
+        prefix + gateway: transactions.get(prefix + gateway, 0) + number
+        for gateway, number in rows.items()
+        if number
+    }
+
+
+def sizes(ranges: Mapping[str, Iterable[Range]]) -> dict[str, int]:
+    return {
+        gateway: sum(hi - lo for lo, hi in merged(list(parts))) for gateway, parts in ranges.items()
     }
 
 
@@ -80,18 +129,22 @@ def batch_notes(
     damaged: Mapping[str, Iterable[Range]],
     transactions: Mapping[str, int],
     dropped_from: Mapping[str, int] | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return what a batch notes beside its places.
 
     ``begins`` are the first offsets of gateways that the table did not know, ``damaged`` what the
     reads of the batch met as damaged, ``dropped_from`` the first offsets of a batch from which a
-    transform dropped rows, ``transactions`` those that the table has.
+    transform dropped rows, ``left_out`` how many rows its shape left out, ``transactions`` those
+    that the table has.
     """
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
     known = dropping(transactions)
     for gateway, offset in (dropped_from or {}).items():
         if gateway not in known:
             found[DROPPING_PREFIX + gateway] = offset
+    found |= added(LEFT_OUT_PREFIX, left_out or {}, transactions)
+    found |= added(DAMAGED_ROWS_PREFIX, sizes(damaged), transactions)
     return found | (notes(DAMAGED_PREFIX, damaged, transactions) if damaged else {})
 
 

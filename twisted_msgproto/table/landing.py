@@ -13,7 +13,7 @@ import queue as queues
 import threading
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from .log import Table
 from .object_storage import storage_at
 from .plan import Range
 from .row_offsets import read_footer, read_group
+from .shape import Shape, Shaper
 from .statistics import statistics_of
 from .storage import LocalStorage, Storage, one_line
 
@@ -88,6 +89,8 @@ class Target:
     schema: pa.Schema = TABLE_SCHEMA
     partition_by: tuple[str, ...] = ("day",)
     compression: str = "zstd"
+    shape: Shape | None = None
+    """Which rows it has and in which columns; None: all of the queue, as they are."""
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -107,8 +110,9 @@ class Failure:
 class LandedRanges:
     """What tasks have landed.
 
-    ``files`` are durable and wait for their commit.  ``rows`` and ``damaged`` come from the reads
-    themselves, per gateway.  With anything in ``failed`` there are no files: a batch lands whole or
+    ``files`` are durable and wait for their commit.  ``rows`` (what the files hold), ``damaged``
+    and ``left_out`` (rows that the table's shape leaves out) come from the reads themselves, per
+    gateway.  With anything in ``failed`` there are no files: a batch lands whole or
     is planned again without those gateways.
     """
 
@@ -118,6 +122,9 @@ class LandedRanges:
     failed: dict[str, Failure] = field(default_factory=dict)
     dropped: int = 0
     """A transform received these rows and did not return them."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    errors: Counter[str] = field(default_factory=Counter)
+    """In how many rows a column could not be made; "" is the body."""
 
 
 OpenQueue = Callable[[Range], Queue]
@@ -129,8 +136,10 @@ def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
         whole.files += part.files
         whole.dropped += part.dropped
         whole.failed.update(part.failed)
-        for gateway, rows in part.rows.items():
-            whole.rows[gateway] = whole.rows.get(gateway, 0) + rows
+        whole.errors += part.errors
+        for mine, theirs in ((whole.rows, part.rows), (whole.left_out, part.left_out)):
+            for gateway, rows in theirs.items():
+                mine[gateway] = mine.get(gateway, 0) + rows
         for gateway, damaged in part.damaged.items():
             whole.damaged[gateway] = sorted({*whole.damaged.get(gateway, []), *damaged})
     return whole
@@ -148,20 +157,27 @@ def land_ranges(
     storage = storage_at(target.location, target.storage) if storage is None else storage
     landed = LandedRanges()
     files = Files(target, storage)
+    shaper = None if target.shape is None else Shaper(target.shape)
     try:
         for part, item in read_all(ranges, open_queue):
             if isinstance(item, Failure):
                 landed.failed[part.gateway] = item
                 break
             if isinstance(item, pa.RecordBatch):
-                landed.rows[part.gateway] = landed.rows.get(part.gateway, 0) + item.num_rows
-                files.write(item)
+                rows = item if shaper is None else shaper(item)
+                landed.rows[part.gateway] = landed.rows.get(part.gateway, 0) + rows.num_rows
+                if rows.num_rows < item.num_rows:
+                    left_out = landed.left_out.get(part.gateway, 0)
+                    landed.left_out[part.gateway] = left_out + item.num_rows - rows.num_rows
+                if rows.num_rows:
+                    files.write(rows)
             elif item:
                 landed.damaged.setdefault(part.gateway, []).extend(item)
         if landed.failed:
             files.remove()
         else:
             landed.files = files.finish()
+            landed.errors = Counter() if shaper is None else shaper.errors
     except BaseException as error:
         files.remove()
         if isinstance(error, (OSError, pa.ArrowException)):

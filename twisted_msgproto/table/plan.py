@@ -83,6 +83,16 @@ class Plan:
     rows: int
 
 
+def joined(first: Plan, then: Plan) -> Plan:
+    """Return both as one: ``then`` goes on where ``first`` ends."""
+    return Plan(
+        [*first.tasks, *then.tasks],
+        {**then.before, **first.before},
+        {**first.landed, **then.landed},
+        first.rows + then.rows,
+    )
+
+
 Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]
 """This asks gateways, by id → offset, for what proves that offset; it leaves out those that do
 not answer.

@@ -225,7 +225,9 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
         )
         if not files or dry_run:
             return expired
-        notes = gaps.notes(gaps.EXPIRED_PREFIX, expired.gateways, table.transactions)
+        known, gone = table.transactions, expired.gateways
+        notes = gaps.notes(gaps.EXPIRED_PREFIX, gone, known)
+        notes |= gaps.added(gaps.EXPIRED_ROWS_PREFIX, gaps.sizes(gone), known)
         try:
             expired.version = table.replace(
                 files,

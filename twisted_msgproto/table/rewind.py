@@ -20,11 +20,12 @@ from ..core.errors import Overtaken, QueueMismatch, TableError
 from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
+from . import gaps
 from .actions import DataFile, Run
 from .landing import discard, read_rows, target_of, write_file
 from .log import Table
 from .preflight import REWIND, consumer_name
-from .row_offsets import KEY, FileLost, read_footer, read_group
+from .row_offsets import KEY, FileLost, read_footer, read_group, size, without
 from .verify import GatewayReport, Report, verify
 
 
@@ -225,10 +226,21 @@ def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[s
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},
             info={"rewound": {found.gateway: found.place.offset for found in plan.gateways}},
+            notes=_absent(table, report, places),
         )
     except Overtaken as error:
         discard(table.storage, [file.path for file in added])
         raise TableError(f"{error}; stop the bridge of this table, then rewind again") from error
+
+
+def _absent(table: Table, report: Report, places: Mapping[str, int]) -> dict[str, int]:
+    """Return what is left out below the new places: all that is absent there and was proven."""
+    notes: dict[str, int] = {}
+    for gateway, offset in places.items():
+        found = report.gateways[gateway]
+        rows = size(without([(found.begin, offset)], found.seen)) if offset > found.begin else 0
+        notes |= gaps.absent_notes(table.transactions, gateway, rows)
+    return notes
 
 
 # -- where a table and a queue diverge -------------------------------------------------------------

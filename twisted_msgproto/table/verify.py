@@ -61,6 +61,10 @@ class GatewayReport:
     """These are absent where a transform drops rows: nobody can tell the dropped ones from the
     lost ones.
     """
+    left_out: int = 0
+    """The table's shape left out so many rows."""
+    uncounted: int = 0
+    """Where rows were left out: so many more offsets are absent than are known to be, or fewer."""
     mismatch: str = ""
     """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
@@ -70,8 +74,11 @@ class GatewayReport:
     def whole_to(self) -> int:
         """Return the offset up to which the table is proven to hold every row once.
 
-        Where a transform drops rows, nothing behind the last row that is there is proven.
+        Where a transform drops rows, nothing behind the last row that is there is proven.  Where
+        rows are left out, only their number is known: it proves all or nothing.
         """
+        if self.uncounted:
+            return self.begin
         bounds = [lo for ranges in (self.missing, self.twice) for lo, _ in ranges[:1]]
         end = self.landed.offset if self.landed else self.begin
         bounds += [lo for lo, hi in self.dropped[-1:] if hi == end]
@@ -79,7 +86,7 @@ class GatewayReport:
 
     @property
     def whole(self) -> bool:
-        wrong = self.missing or self.twice or self.above or self.mismatch
+        wrong = self.missing or self.twice or self.above or self.uncounted or self.mismatch
         return self.landed is not None and not wrong
 
 
@@ -125,6 +132,15 @@ def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
     if found.missing and found.in_queue is not None:
         total = size(found.missing)
         yield f"missing: gateway {gateway} its queue still has {found.in_queue} of {total} rows"
+    if found.uncounted > 0:
+        yield (
+            f"missing: gateway {gateway} {found.uncounted} rows, among the offsets that are absent "
+            f"because the table leaves rows out"
+        )
+    if found.uncounted < 0:
+        yield (
+            f"not left out: gateway {gateway} has {-found.uncounted} rows more than the log says"
+        )
     if found.landed is None:
         yield f"no place: gateway {gateway} has {found.rows} rows, and the log has no place of it"
     if found.mismatch:
@@ -167,7 +183,10 @@ def _judged(
     damaged = reasons.damaged.get(gateway, [])
     known = [lo for ranges in (seen, expired, damaged) for lo, _ in ranges[:1]]
     begin = reasons.begins.get(gateway, min(known, default=0))
-    missing = without([(begin, end)], [*seen, *expired, *damaged])
+    absent = without([(begin, end)], seen)
+    left_out = reasons.left_out.get(gateway, 0)
+    uncounted = size(absent) - gaps.absent(reasons.transactions, gateway) if left_out else 0
+    missing = [] if left_out else without(absent, [*expired, *damaged])
     dropped_from = reasons.dropping.get(gateway, end)
     missing, dropped = (
         without(missing, [(dropped_from, end)]),
@@ -189,6 +208,8 @@ def _judged(
         expired=expired,
         damaged=damaged,
         dropped=dropped,
+        left_out=left_out,
+        uncounted=uncounted,
     )
 
 
@@ -206,6 +227,8 @@ def _ask(found: GatewayReport, queue: Queue) -> None:
 class _Reasons:
     def __init__(self, table: Table, queues: Mapping[str, Queue]) -> None:
         self.queues = queues
+        self.transactions = table.transactions
+        self.left_out = gaps.left_out(table.transactions)
         self.begins = gaps.begins(table.transactions)
         self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
         self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)

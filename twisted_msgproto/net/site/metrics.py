@@ -153,6 +153,12 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[Any]:
     for bridge in bridges:
         away.add_metric([bridge["consumer"] or ""], len(bridge["away"]))
     yield away
+    text = "Rows since it started in which a column could not be made"
+    errors = _family(True, "bridge_error_rows", text, ["consumer", "column"])
+    for bridge in bridges:
+        for column, rows in bridge["errors"].items():
+            errors.add_metric([bridge["consumer"] or "", column], rows)
+    yield errors
 
 
 def _broker(spaces: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:

@@ -154,6 +154,7 @@ NUMBERS: Final = (
     "rows_per_second",
     "skipped_rows",
     "dropped_rows",
+    "left_out_rows",
     "batches",
     "failed_batches",
     "gateways",
@@ -185,6 +186,7 @@ def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
         "last_batch": {name: _number(batch.get(name)) for name in BATCH}
         if isinstance(batch, dict)
         else None,
+        "errors": _numbers(status.get("errors")),
         "known": [
             {"queue": _text(one.get("queue"))} | {name: _number(one.get(name)) for name in KNOWN}
             for one in _rows(status.get("known"))
@@ -204,6 +206,15 @@ def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
 def _rows(value: object) -> list[Mapping[str, Any]]:
     found = value if isinstance(value, list) else []
     return [one for one in found[:ROWS_MAX] if isinstance(one, dict)]
+
+
+def _numbers(value: object) -> dict[str, float]:
+    found = list(value.items())[:ROWS_MAX] if isinstance(value, dict) else []
+    return {
+        name: number
+        for key, one in found
+        if (name := _text(key)) is not None and (number := _number(one)) is not None
+    }
 
 
 def _text(value: object) -> str | None:
