@@ -16,7 +16,8 @@ from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.spark import daemon_threads
-from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
+from twisted_msgproto.spark.bridge import OpenedMarks
+from twisted_msgproto.spark.configuration import BridgeOptions
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
 from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.table.landing import Failure

@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, str] = {
     "reload": "let a running gateway read certificates, keys, rules and tokens again",
     "init": "write a gateway.toml and systemd units to begin with",
     "passwd": "set a user's password in a file, hashed",
-    "check": "validate a gateway.toml",
+    "check": "validate a gateway.toml or bridge.toml",
     "doctor": "say what this machine lacks",
     "demo": "one gateway, one Spark bridge, real clients: sent = acknowledged = landed",
     "completion": "print a script for bash, zsh or fish that completes sub-commands and options",

@@ -6,7 +6,6 @@ does not wait), and exits 0.  A gateway's rows reach a table through one bridge 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -14,20 +13,28 @@ import click
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import LOCATION, command, flag, flight_proxy, option, tls_ca, token_file
+from .options import FILE, LOCATION, command, flag, flight_proxy, option, tls_ca, token_file
 
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
-
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DEFAULTS = {
+    **{"queue": (), "table": None, "storage": (), "partition_by": None, "trigger": "1s"},
+    **{"consumer": None, "start": None, "transform": None, "master": "local[*]"},
+    **{"max_rows": None, "token_file": None, "tls_ca": None, "flight_proxy": None, "conf": ()},
+}
 
 
 @command(__doc__)
+@option(
+    "--config",
+    metavar="FILE",
+    type=FILE,
+    help="a bridge.toml with queues, and one or more tables with their columns; beside it only"
+    " --once and --json-log",
+)
 @option(
     "--queue",
     metavar="DIR",
     type=LOCATION,
     multiple=True,
-    required=True,
     help="a queue's directory, one that has queues in it (all are landed), or"
     " grpc://HOST:PORT of a gateway",
 )
@@ -35,7 +42,6 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
     "--table",
     metavar="LOCATION",
     type=LOCATION,
-    required=True,
     help="the table: a directory, or in an object store (s3://BUCKET/NAME)",
 )
 @option(
@@ -76,9 +82,22 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 @option("--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark")
 @flag("--json-log", "print one JSON object a line")
 def run(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
+    from twisted_msgproto.spark.bridge import run_bridge
+    from twisted_msgproto.spark.configuration import (
+        BridgeOptions,
+        read_bridge_file,
+        read_duration,
+    )
     from twisted_msgproto.table.plan import ROWS_MAX
 
+    if arguments.config is not None:
+        refuse_others(arguments)
+        return run_bridge(
+            read_bridge_file(arguments.config, once=arguments.once, json_log=arguments.json_log)
+        )
+    for name in ("queue", "table"):
+        if not getattr(arguments, name):
+            raise ConfigurationError(f"bridge needs --{name}, or --config with both")
     if arguments.max_rows is not None and arguments.max_rows < 1:
         raise ConfigurationError("--max-rows is a whole number from 1")
     return run_bridge(
@@ -105,19 +124,13 @@ def run(arguments: SimpleNamespace) -> int:
     )
 
 
-def read_duration(text: str) -> float:
-    """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
-    seconds.
-
-    Raises ConfigurationError for anything else.
-    """
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ConfigurationError(f"--trigger is a duration like 500ms, 10s or 2m, not {text!r}")
-    unit = match[2] or "s"
-    if unit.startswith("milli"):
-        unit = "ms"
-    return float(match[1]) * SECONDS[unit if unit == "ms" else unit[0]]
+def refuse_others(arguments: SimpleNamespace) -> None:
+    """Raise ConfigurationError for an option whose place is the file."""
+    for name, default in DEFAULTS.items():
+        if getattr(arguments, name) != default:
+            raise ConfigurationError(
+                f"--{name.replace('_', '-')} stands in the file of --config: leave one of them out"
+            )
 
 
 def read_settings(words: Sequence[str]) -> dict[str, str]:

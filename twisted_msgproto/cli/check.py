@@ -1,8 +1,9 @@
-"""Validate a gateway.toml by trying what a start would do, and ending before anything is served.
+"""Validate a gateway.toml or bridge.toml by trying what a start would do, and ending before it.
 
 Every table, key, limit and rule is read; keys, certificates and password files are opened; every
 endpoint is bound for a moment; the queue's directory has to be writable and nobody may write it.
 Beside a gateway that runs with the file, --file-only leaves out the endpoints and the queue.
+Of a bridge.toml every table and column is read, and local queues are opened.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
 
 
 @command(__doc__)
-@click.argument("file", metavar="FILE", type=FILE, help="the gateway.toml")
+@click.argument("file", metavar="FILE", type=FILE, help="the gateway.toml or bridge.toml")
 @flag("--file-only", "try neither endpoints nor the queue: for the file of a gateway that runs")
 def run(arguments: SimpleNamespace) -> int:
     """0 if a gateway would start with it; ConfigurationError with everything that is wrong."""
     from twisted_msgproto.gateway import Configuration, read_file
 
     try:
-        configuration = Configuration(read_file(arguments.file))
+        tables = read_file(arguments.file)
+        if "table" in tables or not isinstance(tables.get("queue", {}), dict):
+            return check_bridge(arguments.file, file_only=arguments.file_only)
+        configuration = Configuration(tables)
         try_start(configuration, file_only=arguments.file_only)
     except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
@@ -52,6 +56,25 @@ def run(arguments: SimpleNamespace) -> int:
         print(f"status: {configuration.status['endpoint']}")
     queue = configuration.queue.get("directory", "none: acknowledged means accepted, not on disk")
     print(f"queue: {queue}")
+    return 0
+
+
+def check_bridge(file: Path, *, file_only: bool) -> int:
+    from twisted_msgproto.spark.configuration import read_bridge_file
+    from twisted_msgproto.spark.options import is_remote, open_queue
+
+    bridges = read_bridge_file(file)
+    for place in [] if file_only else bridges[0].locations:
+        if not is_remote(place):
+            open_queue(place)
+    for bridge in bridges:
+        print(f"{bridge.name}: {bridge.table}")
+        shape = bridge.shape
+        for column in () if shape is None or shape.columns is None else shape.columns.columns:
+            source = "fields" if column.in_fields else "the body"
+            path = ".".join(column.path) or "all of it"
+            print(f"{bridge.name}: {column.name} {column.kind} from {source}: {path}")
+    print(f"queue: {', '.join(bridges[0].queues)}")
     return 0
 
 

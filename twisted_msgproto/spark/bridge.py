@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,6 +23,7 @@ import pyarrow as pa
 
 from ..core.errors import (
     ConfigurationError,
+    MsgprotoError,
     QueueAway,
     QueueError,
     QueueMismatch,
@@ -32,22 +31,22 @@ from ..core.errors import (
 )
 from ..core.logs import LogOutput, json_line, missing_line, timed_line
 from ..queue.lineage import Landed
-from ..queue.queue_directories import queues_at
 from ..table import preflight
 from ..table.actions import Run
 from ..table.compact import Compactions
 from ..table.disk import stands
-from ..table.landing import TABLE_SCHEMA, Target
+from ..table.landing import DAY, TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.object_storage import storage_at
-from ..table.plan import ROWS_MAX
+from ..table.shape import Shape
 from ..table.storage import LocalStorage
 from . import need_spark
+from .configuration import BridgeOptions
 from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Pace
-from .options import Access, is_remote, open_queue
+from .options import is_remote, open_queue
 from .report import (
     Batch,
     Progress,
@@ -57,14 +56,11 @@ from .report import (
     lock_path,
     progress_line,
 )
-from .session import SCHEDULING_JAVA, check_master, first_line, spark_context, within
+from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
 
 Answer = TypeVar("Answer")
-
-TRIGGER_SECONDS = 1.0
-"""At least this time lies between two batches, unless the operator sets another."""
 
 PRIVATE = "_bridge"
 """The bridges' own directory below a table; readers and vacuum pass over such names."""
@@ -72,6 +68,9 @@ PRIVATE = "_bridge"
 TEMPORARY = "bridge"
 
 LOOK_SECONDS = 0.1
+
+ASIDE_SECONDS_MIN, ASIDE_SECONDS_MAX = 1.0, 60.0
+"""A table that cannot be landed beside others is tried again after pauses that double between."""
 
 GRACE_SECONDS = 2.0
 """After SIGTERM the running batch may last this long; then it is cancelled and lands next time."""
@@ -81,77 +80,6 @@ CANCEL_SECONDS = 0.5
 
 MARKS_SECONDS = 1.0
 """The last marks and the last status may need this long."""
-
-
-@dataclass(slots=True, frozen=True)
-class BridgeOptions:
-    """The options of ``msgproto bridge``.
-
-    ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
-    to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
-    and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
-    what the table has; ``start_begin`` accepts gateways that the table does not know although they
-    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    the object store's; ``token_file`` and ``authority`` are files for queues on other machines, and
-    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
-    JSON object.
-    """
-
-    queues: Sequence[str]
-    table: str
-    partition_by: Sequence[str] | None = None
-    trigger: float = TRIGGER_SECONDS
-    once: bool = False
-    consumer: str | None = None
-    start_begin: bool = False
-    transform: str | None = None
-    master: str = "local[*]"
-    rows_max: int = ROWS_MAX
-    storage: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    token_file: str | None = None
-    authority: str | None = None
-    proxy: str | None = None
-    json_log: bool = False
-
-    def __post_init__(self) -> None:
-        if self.consumer is not None and not re.fullmatch(
-            r"\w[\w.-]{0,63}", self.consumer, re.ASCII
-        ):
-            raise ConfigurationError(
-                f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
-            )
-        if self.partition_by is not None:
-            preflight.check_partitioning(self.partition_by)
-        for option, texts in (("--table", [self.table]), ("--queue", self.queues)):
-            for text in texts:
-                if any("\ud800" <= letter <= "\udfff" for letter in text):
-                    raise ConfigurationError(f"{option} {text!r} is not UTF-8")
-        check_master(self.master)
-
-        places: dict[str, str] = {}
-        for location in self.locations:
-            place = location if is_remote(location) else os.path.realpath(location)
-            if place in places:
-                raise ConfigurationError(f"{places[place]} and {location} are the same queue")
-            places[place] = location
-
-    @property
-    def access(self) -> Access:
-        return Access(self.token_file, self.authority, self.proxy)
-
-    @property
-    def locations(self) -> list[str]:
-        """Return the queues that there are now, directories as absolute paths: workers have other
-        working directories.
-
-        A directory stands for the queues in it, too.
-        """
-        found: list[str] = []
-        for queue in self.queues:
-            place = queue.removeprefix("file://")
-            found += [queue] if is_remote(queue) else queues_at(os.path.abspath(place))
-        return found
 
 
 class Ending:
@@ -186,37 +114,105 @@ class Ending:
             signal.signal(number, self._wish)
 
 
-def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None) -> int:
+def run_bridge(
+    options: BridgeOptions | Sequence[BridgeOptions], say: Callable[[str], None] | None = None
+) -> int:
     """Run a bridge until it is told to end (or has drained, ``once``); return 0.
 
-    ``say`` receives each line for the operator (default: stdout, flushed).  Raises MsgprotoError,
-    one line, for everything that keeps it from running.  It installs signal functions, and starts a
-    session of its own if it can.
+    Several ``options``, which differ in what concerns a table alone, are several tables in one
+    process.  ``say`` receives each line for the operator (default: stdout, flushed).  Raises
+    MsgprotoError, one line, for everything that keeps it from running.  It installs signal
+    functions, and starts a session of its own if it can.
     """
     need_spark()
     ending = Ending()
     ending.install()
     with contextlib.suppress(PermissionError):
         os.setsid()
-    json = options.json_log
+    several = [options] if isinstance(options, BridgeOptions) else list(options)
+    json = several[0].json_log
     output = LogOutput(1, lambda n: _line(missing_line(n)[:-1], json))
-    bridge = Bridge(options, ending, say or partial(_say, output, json))
+    tell = say or partial(_say, output, json)
+    bridges = [Bridge(one, ending, tell, alone=len(several) == 1) for one in several]
     with contextlib.closing(output):
         try:
-            bridge.run()
+            run_all(bridges, ending)
         except KeyboardInterrupt:
             # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
-            bridge.interrupted()
+            for bridge in bridges:
+                bridge.interrupted()
         except OSError as error:
-            bridge.failed(error)
-            if bridge.loop is not None or error.filename is None:
+            for bridge in bridges:
+                bridge.failed(error)
+            if any(bridge.loop for bridge in bridges) or error.filename is None:
                 raise
             # The start has met a file that is not as it has to be, or not this user's.
             raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         except BaseException as error:
-            bridge.failed(error)
+            for bridge in bridges:
+                bridge.failed(error)
             raise
     return 0
+
+
+def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
+    """Land the tables of all bridges with one session of Spark.
+
+    Alone a bridge raises what keeps it from landing.  Among others it stands aside, and tries again
+    after pauses; what is wrong with the configuration ends them all.
+    """
+    first = bridges[0].options
+    schedules = not any(bridge.options.transform for bridge in bridges)
+    with contextlib.ExitStack() as stack:
+        for bridge in bridges:
+            stack.callback(bridge.leave)
+            bridge.look_first()
+        if all(bridge.error for bridge in bridges) and bridges[0].error:
+            raise bridges[0].error
+        folders = [bridge.folder for bridge in bridges if bridge.folder]
+        scratch = folders[0] if folders else stack.enter_context(temporary_folder())
+        java = SCHEDULING_JAVA if schedules else ""
+        with ending.interrupting():  # Java takes its time to start
+            context = stack.enter_context(
+                spark_context(
+                    first.master,
+                    scratch,
+                    first.settings,
+                    java,
+                    lambda line: bridges[0].say(f"bridge: {line}"),
+                )
+            )
+        ending.install()
+        runner = SparkRunner(context, scratch / "spark.log")
+        runner.warm()
+        if len(bridges) == 1:
+            bridges[0].land(runner)
+            return
+        threads = [
+            threading.Thread(target=bridge.keep_landing, args=[runner], name=bridge.options.name)
+            for bridge in bridges
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for bridge in bridges:
+            if bridge.error is not None and not ending.wishes:
+                raise bridge.error
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a private folder for Spark's log and spills in this user's temporary directory.
+
+    Its files stay when the bridge fails: its log says why.
+    """
+    with own_folder(private_directory(), TEMPORARY) as scratch:
+        yield scratch
+        with contextlib.suppress(OSError):
+            for path in scratch.iterdir():
+                if path.is_file() and path.name != LOCK:
+                    path.unlink()
 
 
 def _say(output: LogOutput, json: bool, line: str) -> None:
@@ -230,51 +226,143 @@ def _line(text: str, json: bool) -> str:
 
 
 class Bridge:
-    def __init__(self, options: BridgeOptions, ending: Ending, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        options: BridgeOptions,
+        ending: Ending,
+        say: Callable[[str], None],
+        *,
+        alone: bool = True,
+    ) -> None:
         self.options = options
         self.ending = ending
-        self.say = say
+        self.say = say if alone else lambda line: say(f"{options.name}: {line}")
         self.own_run = Run.new()
-        self.consumer = options.consumer or ""
+        self.error: BaseException | None = None
+        self._alone = alone
+        self._pause = ASIDE_SECONDS_MIN
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self.consumer = self.options.consumer or ""
         self.status: StatusFiles | None = None
         self.sent: SentStatuses | None = None
         self.loop: Loop | None = None
+        self.folder: Path | None = None
         self._shown: Batch | None = None
         self._unnoticed: list[BaseException] = []
         self._unsaid: list[str] = []
         self._directories: dict[str, Path] = {}
-        self._folder: Path | None = None
         self._growing: contextlib.ExitStack | None = None
         self._unlocked: set[str] = set()
+        self._held = contextlib.ExitStack()
+        self._table: Table | None = None
+        self._reached: Gateways | None = None
 
     # -- starting ---------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def look_first(self) -> None:
+        """Look at queues and table before Java starts; among others an error is noted alone."""
+        try:
+            self._look()
+        except (QueueError, TableError) as error:
+            if self._alone:
+                raise
+            self._stand_aside(error)
+
+    def _look(self) -> None:
         for place in self.options.locations:
             if not is_remote(place):
                 open_queue(place)  # a wrong directory is told before Java starts
-        gateways = self._gateways()
+        gateways = self._reached = self._gateways()
         self._look_before_making(gateways)
         if self.options.transform is None:
-            table = self._open_table(None)
-            with (
-                self._prepared(table, gateways),
-                self._scratch() as scratch,
-                self._spark(scratch, SCHEDULING_JAVA) as context,
-            ):
-                runner = SparkRunner(context, scratch / "spark.log")
-                self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
-            return
-        from .transform import Transform, load_function
+            self._open(gateways, landed_schema_of(self.options.shape))
+        else:
+            from .transform import load_function
 
-        load_function(self.options.transform)  # a wrong one is told before Java starts
+            load_function(self.options.transform)  # a wrong one is told before Java starts
+
+    def _open(self, gateways: Gateways, schema: pa.Schema) -> Table:
+        table = self._table = self._open_table(schema)
+        self._held.enter_context(self._prepared(table, gateways))
+        return table
+
+    def leave(self) -> None:
+        """Leave locks and folders to others."""
+        self._held.close()
+
+    def land(self, spark: SparkRunner) -> None:
+        """Land until the end; raises what keeps the bridge from it."""
+        gateways, runner, schema = self._reached, spark, landed_schema_of(self.options.shape)
+        assert gateways is not None
+        if self.options.transform is None:
+            table = self._table
+            assert table is not None
+            self._drive(table, gateways, spark, runner, schema)
+            return
+        from .transform import Transform
+
         # The table's columns are the function's, which only Spark can say.
-        with self._scratch() as scratch, self._spark(scratch) as context:
-            spark_runner = SparkRunner(context, scratch / "spark.log")
-            transform = Transform(spark_runner, self.options.transform)
-            table = self._open_table(transform.schema)
-            with self._prepared(table, gateways):
-                self._drive(table, gateways, spark_runner, transform, transform.schema)
+        transform = Transform(spark, self.options.transform)
+        table = self._open(gateways, transform.schema)
+        self._drive(table, gateways, spark, transform, transform.schema)
+
+    def keep_landing(self, spark: SparkRunner) -> None:
+        """Land beside other tables: what keeps this one from it does not concern them."""
+        while not self.ending.wishes:
+            try:
+                if self.error is not None:
+                    self._wait_aside()
+                    self._fresh()
+                    self._look()
+                    self.error = None
+                self.land(spark)
+                return
+            except KeyboardInterrupt:
+                self.interrupted()
+                return
+            except (QueueError, TableError) as error:
+                if self.loop is not None and self.loop.progress.batches:
+                    self._pause = ASIDE_SECONDS_MIN
+                self._stand_aside(error)
+                if self.options.once:
+                    return
+            except BaseException as error:
+                self.failed(error)
+                self.error = error
+                self.ending.wishes += 1  # what it is, the others have too, or will
+                return
+
+    def _stand_aside(self, error: MsgprotoError) -> None:
+        self.error = error
+        if self.status is None:
+            with contextlib.suppress(MsgprotoError, OSError):
+                self._prepare_status()
+        self._write(Report("aside", Progress(), error=first_line(error)))
+        again = "" if self.options.once else f"; it is tried again in {self._pause:.0f} s"
+        self.say(f"stands aside: {error}{again}")
+        self.leave()
+
+    def _prepare_status(self) -> None:
+        """Find out where a table's status belongs that could not be opened for landing."""
+        options = self.options
+        if not self.consumer:
+            table = Table.open(options.table, options.storage)
+            self.consumer = preflight.consumer_name(table.table_id)
+        for place in options.locations:
+            if not is_remote(place):
+                self._directories[open_queue(place).queue_id] = Path(place)
+        about = {"table": options.table}
+        self.status = StatusFiles(self._directories, self.consumer, about)
+
+    def _wait_aside(self) -> None:
+        until = time.monotonic() + self._pause
+        self._pause = min(ASIDE_SECONDS_MAX, 2 * self._pause)
+        while time.monotonic() < until and not self.ending.wishes:
+            time.sleep(LOOK_SECONDS)
+        if self.ending.wishes:
+            raise KeyboardInterrupt
 
     def _gateways(self) -> Gateways:
         options = self.options
@@ -344,9 +432,12 @@ class Bridge:
             target=self._caught, args=[lambda: done.append(ask())], name="asking", daemon=True
         )
         thread.start()
-        with self.ending.interrupting():
+        here = threading.current_thread() is threading.main_thread()
+        with self.ending.interrupting() if here else contextlib.nullcontext():
             while thread.is_alive():
                 thread.join(LOOK_SECONDS)
+                if self.ending.wishes:
+                    raise KeyboardInterrupt
         if not done:
             raise self._unnoticed.pop()
         return done[0]
@@ -355,8 +446,14 @@ class Bridge:
         options = self.options
 
         def opened() -> Table:
+            typed = options.shape is not None and options.shape.columns is not None
             table = preflight.open_table(
-                options.table, schema, options.partition_by, options.storage, self.own_run
+                options.table,
+                schema,
+                options.partition_by,
+                options.storage,
+                self.own_run,
+                grows=typed or options.transform is not None,
             )
             preflight.check_operations(table)
             return table
@@ -375,7 +472,7 @@ class Bridge:
             check_answers(gateways, table.landed(), self.ending)
             if isinstance(table.storage, LocalStorage):
                 above = Path(table.storage.path(PRIVATE))
-                self._folder = stack.enter_context(own_folder(above, self.consumer))
+                self.folder = stack.enter_context(own_folder(above, self.consumer))
             self.status = self._status_files(table, gateways)
             for line in self._unsaid:
                 self.say(line)
@@ -384,7 +481,7 @@ class Bridge:
 
     def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
         self._note_directories(gateways)
-        whole = None if self._folder is None else self._folder / "status.json"
+        whole = None if self.folder is None else self.folder / "status.json"
         about = {"table": table.location}
         return StatusFiles(self._directories, self.consumer, about, whole=whole)
 
@@ -392,38 +489,6 @@ class Bridge:
         for one in list(gateways.all):
             if one.gateway and not is_remote(one.location):
                 self._directories[one.gateway] = Path(one.location)
-
-    @contextlib.contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        """A private folder for Spark's log and spills.
-
-        It is the one below the table where there is one.  Else it stands in this user's temporary
-        directory, and its files stay when the bridge fails: its log says why.
-        """
-        if self._folder is not None:
-            yield self._folder
-            return
-        with own_folder(private_directory(), TEMPORARY) as scratch:
-            yield scratch
-            with contextlib.suppress(OSError):
-                for path in scratch.iterdir():
-                    if path.is_file() and path.name != LOCK:
-                        path.unlink()
-
-    @contextlib.contextmanager
-    def _spark(self, scratch: Path, java: str = "") -> Iterator[Any]:
-        opened = spark_context(
-            self.options.master,
-            scratch,
-            self.options.settings,
-            java,
-            lambda line: self.say(f"bridge: {line}"),
-        )
-        with contextlib.ExitStack() as stack:
-            with self.ending.interrupting():  # Java takes its time to start
-                context = stack.enter_context(opened)
-            self.ending.install()
-            yield context
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -436,7 +501,6 @@ class Bridge:
         schema: pa.Schema,
     ) -> None:
         options = self.options
-        spark.warm()
         stop = threading.Event()
         opened = OpenedMarks(gateways, options)
         marks = Marks(self.consumer, opened, self._report, self.say)
@@ -444,7 +508,9 @@ class Bridge:
         self.sent = SentStatuses(self.status, self.consumer, opened)
         self.loop = loop = Loop(
             table,
-            Target(table.location, options.storage, schema, table.partition_by),
+            Target(
+                table.location, options.storage, schema, table.partition_by, shape=options.shape
+            ),
             gateways,
             marks,
             runner,
@@ -528,6 +594,10 @@ class Bridge:
             f"bridge running from {shown} to {table.location} "
             f"(consumer {self.consumer}, pid {os.getpid()})"
         )
+
+
+def landed_schema_of(shape: Shape | None) -> pa.Schema:
+    return TABLE_SCHEMA if shape is None else shape.schema.append(DAY)
 
 
 def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Ending) -> None:

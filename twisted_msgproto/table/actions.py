@@ -132,6 +132,9 @@ class Proposal:
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
+    metadata: Metadata | None = None
+    """What the table's metadata becomes, made of ``metadata_before``."""
+    metadata_before: Metadata | None = None
 
     @property
     def transactions(self) -> dict[str, int]:
@@ -142,6 +145,8 @@ class Proposal:
         """Whether ``commit`` is this proposal, or does for the same run what it was to do."""
         if commit.run is None or commit.run.id != self.run.id:
             return False
+        if self.metadata is not None:
+            return commit.metadata == self.metadata
         if self.landed:
             return commit.landed == self.landed
         ours = ([file.path for file in self.added], [file.path for file in self.removed])
@@ -160,6 +165,7 @@ class Proposal:
             parameters=self.parameters,
             timestamp=timestamp,
             data_change=self.data_change and bool(self.added or self.removed),
+            metadata=self.metadata,
         )
 
     def lines(self, timestamp: int) -> bytes:
@@ -173,6 +179,7 @@ class Proposal:
             added=self.added,
             removed=self.removed,
             data_change=self.data_change,
+            metadata=self.metadata,
         )
 
 

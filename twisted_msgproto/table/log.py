@@ -7,6 +7,7 @@ each other here; writers of different gateways do not disturb each other.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from .properties import (
     incompatible,
     metadata_of,
     unknown_features,
+    with_columns,
 )
 from .snapshot import list_log, load, read_version
 from .storage import LOG, LocalStorage, Storage, one_line
@@ -350,6 +352,37 @@ class Table:
             )
         )
 
+    def grow(self, columns: Sequence[pa.Field], *, run: Run) -> list[str]:
+        """Add those of ``columns`` that the table does not have, in a version of their own, and
+        return their names; rows that are there have null in them.
+
+        Raises:
+            ConfigurationError: Delta has no such type.
+            TableChanged, TableError: as for :meth:`commit`.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            has = set(self.schema.names)
+            new = [column for column in columns if column.name not in has]
+            if not new:
+                return []
+            before = self._metadata
+            after = with_columns(before, new)
+            names = [column.name for column in new]
+            proposal = Proposal(
+                run=run,
+                operation="ADD COLUMNS",
+                parameters={"columns": json.dumps(names)},
+                metadata=after,
+                metadata_before=before,
+            )
+            try:
+                self._land(proposal)
+            except Overtaken:
+                continue  # another bridge has added columns: these, or others
+            self._accepted = self._metadata
+            return names
+        raise TableError(f"{ATTEMPTS_MAX} others changed the columns of {self.location} first")
+
     @property
     def durable(self) -> bool:
         """Return whether every version up to :attr:`version` is durable: see :meth:`sync`."""
@@ -494,6 +527,8 @@ class Table:
         reason = forgetting(self.properties) if proposal.landed else ""
         if reason:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")
+        if proposal.metadata is not None and self._metadata != proposal.metadata_before:
+            raise Overtaken(f"another writer changed the columns of {self.location}")
         now = self.landed()
         for gateway, expected in proposal.before.items():
             if now.get(gateway) != expected:

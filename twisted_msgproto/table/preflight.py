@@ -26,6 +26,7 @@ from .log import Table, exists
 from .object_storage import storage_at
 from .properties import forgetting
 from .row_offsets import KEY, FileLost, row_groups
+from .shape import BODY, ERROR
 from .snapshot import read_version
 from .storage import LocalStorage, Storage
 
@@ -35,6 +36,9 @@ other's queue.
 """
 
 REWIND = "REWIND"
+
+MARKS = (ERROR, BODY)
+"""Columns that a typed table has from its beginning, and no other table."""
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
 """These operations change what the table holds, whatever they say they added and removed."""
@@ -46,12 +50,15 @@ def open_table(
     partition_by: Sequence[str] | None,
     storage: Mapping[str, str],
     run: Run,
+    *,
+    grows: bool = False,
 ) -> Table:
     """The table at ``location``, made if there is none, fit to be landed in.
 
     ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
     ``partition_by`` is what the operator asked for, None for what the table has (a new one:
-    ``day``).  Raises ConfigurationError or TableError with one line.
+    ``day``).  With ``grows`` columns of ``schema`` that the table does not have are added to it.
+    Raises ConfigurationError or TableError with one line.
     """
     place = storage_at(location, storage)
     check_place(place)
@@ -64,7 +71,9 @@ def open_table(
             f"the table {table.location} is partitioned by {','.join(table.partition_by)}, not by "
             f"{','.join(wanted)}; leave --partition-by out, or land into a new table"
         )
-    check_schema(table, schema)
+    check_schema(table, schema, grows=grows)
+    if grows:
+        table.grow(list(schema), run=run)
     return table
 
 
@@ -101,28 +110,38 @@ def check_place(storage: Storage) -> None:
         raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
 
 
-def check_schema(table: Table, schema: pa.Schema) -> None:
+def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> None:
     """Raise ConfigurationError unless rows of ``schema`` fit the table.
 
-    The table may have more columns if they may be null; they are null in what we land.
+    The table may have more columns if they may be null; they are null in what we land.  With
+    ``grows`` it may have fewer, but for those that every table of this kind has.
     """
     has = {column.name: column for column in table.schema}
+    lower = {name.lower(): name for name in has}
     for column in schema:
         if column.name not in has:
-            raise ConfigurationError(
-                f"the table {table.location} has no column {column.name!r}: it is not a table of "
-                "what this bridge lands; choose another --table"
-            )
-        if not _same_type(column.type, has[column.name].type):
+            other = lower.get(column.name.lower())
+            if other is not None:
+                raise ConfigurationError(
+                    f"the table {table.location} has a column {other!r}, which differs from "
+                    f"{column.name!r} only in case; give the column the table's name"
+                )
+            if not grows or not column.nullable or column.name in MARKS:
+                raise ConfigurationError(
+                    f"the table {table.location} has no column {column.name!r}: it is not a table "
+                    "of what this bridge lands; choose another location"
+                )
+        elif not _same_type(column.type, has[column.name].type):
             raise ConfigurationError(
                 f"the column {column.name!r} of the table {table.location} is of type "
-                f"{has[column.name].type}, not {column.type}; choose another --table"
+                f"{has[column.name].type}, not {column.type}; give the new one another name, or "
+                "choose another location"
             )
     for name, column in has.items():
         if name not in schema.names and not column.nullable:
             raise ConfigurationError(
                 f"the table {table.location} has a column {name!r} which must not be null and "
-                "which this bridge does not land; choose another --table"
+                "which this bridge does not land; choose another location"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -50,6 +51,19 @@ def metadata_of(
     except Exception as error:  # delta-rs raises its own types, which differ between releases
         raise ConfigurationError(f"a Delta table cannot hold this schema: {error}") from None
     return Metadata(table_id, text, tuple(partition_by), {**PROPERTIES, **(properties or {})})
+
+
+def with_columns(metadata: Metadata, columns: Sequence[pa.Field]) -> Metadata:
+    """Return ``metadata`` with more columns, which may be null, behind those that it has.
+
+    Raises ConfigurationError for a type that Delta does not have.
+    """
+    schema = json.loads(metadata.schema)
+    nullable = [column.with_nullable(True) for column in columns]
+    more = metadata_of(metadata.id, pa.schema(nullable), ())
+    schema["fields"] += json.loads(more.schema)["fields"]
+    text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+    return replace(metadata, schema=text)
 
 
 def arrow_schema(metadata: Metadata) -> pa.Schema:

@@ -48,7 +48,9 @@ class Shape:
         """Return the columns of the rows; a table has ``day`` beside them."""
         if self.columns is None:
             return SCHEMA
-        own = [SCHEMA.field(name) for name in (*KEYS, *self.keep)]
+        own = [SCHEMA.field(name) for name in KEYS]
+        # One that is not kept any more is null in new rows.
+        own += [SCHEMA.field(name).with_nullable(True) for name in self.keep]
         errors = [pa.field(ERROR, pa.string()), pa.field(BODY, pa.binary())]
         return pa.schema([*own, *self.columns.fields, *errors])
 

@@ -54,8 +54,8 @@ def statistics_of(footer: pq.FileMetaData) -> str:
     """Return the ``stats`` of a Parquet file, from its footer: a JSON text.
 
     Only the number of rows stands there when a column's footer says too little, or when a column
-    is of a type whose order in Parquet is not the one of Delta's readers (floats with their NaN,
-    structures, times without a zone).
+    is of a type of which even the nulls are counted in other ways (structures, times without a
+    zone).  Floats, whose NaN has no order, decimals and bytes have no bounds.
     """
     rows: dict[str, Any] = {"numRecords": footer.num_rows}
     collected = _collect(footer) if footer.num_rows else None
@@ -73,7 +73,7 @@ def _collect(footer: pq.FileMetaData) -> _Collected | None:
     for column in footer.schema.to_arrow_schema():
         if pa.types.is_list(column.type) or pa.types.is_map(column.type):
             continue
-        if not (_ordered(column.type) or pa.types.is_binary(column.type)):
+        if not (_ordered(column.type) or _counted(column.type)):
             return None
         bounds = _Bounds()
         for group in range(footer.num_row_groups):
@@ -95,6 +95,13 @@ def _ordered(kind: pa.DataType) -> bool:
         or pa.types.is_date32(kind)
         or (pa.types.is_timestamp(kind) and kind.tz == "UTC")
     )
+
+
+def _counted(kind: pa.DataType) -> bool:
+    """Return whether nulls of a type are counted, and its bounds left out: readers then look into
+    the file.
+    """
+    return bool(pa.types.is_binary(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _least(value: Any) -> Any:

@@ -1,0 +1,429 @@
+"""Typed tables: a bridge.toml, columns of bodies; nothing is lost, and all of it is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from tests.spark.test_bridge import START_SECONDS
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.net.site.store import shown_bridge
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.consumers import read_statuses
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.verify import verify
+
+ACCESS = """
+[[table]]
+name = "access"
+location = "access"
+where = { protocol = "lumberjack", destination = ["access", "edge"] }
+keep = ["destination"]
+
+[table.columns]
+time = { path = "@timestamp", type = "timestamp" }
+host = { path = "host.name", type = "string" }
+status = { path = "http.status", type = "int" }
+ratio = { path = "ratio", type = "double" }
+"""
+
+RAW = '[[table]]\nlocation = "raw"\n'
+
+
+def configured(directory: Path, *tables: str, queues: Sequence[Path | str] = ("queue",)) -> Path:
+    file = directory / "bridge.toml"
+    names = ", ".join(json.dumps(str(queue)) for queue in queues)
+    file.write_text(f'queue = [{names}]\nmaster = "local[2]"\n' + "\n".join(tables))
+    return file
+
+
+def start(launch: Launcher, *options: str | Path) -> Launched:
+    words = ("--here", "bridge", "--config", "bridge.toml", *options)
+    return launch(*words, module="tests.tools.dying")
+
+
+def drain(launch: Launcher, *options: str) -> str:
+    process = start(launch, "--once", *options)
+    assert process.wait(seconds=START_SECONDS) == 0, process.output
+    return process.output
+
+
+def body(number: int, status: Any = 200) -> bytes:
+    return json.dumps(
+        {
+            "@timestamp": f"2026-01-31T12:00:{number % 60:02d}.123456789Z",
+            "host": {"name": f"web-{number % 3}"},
+            "http": {"status": status},
+            "ratio": number / 8,
+        }
+    ).encode()
+
+
+def fill(queue: Path, first: int = 0, count: int = 90) -> None:
+    """Of three rows the table wants two; every tenth body is wrong."""
+    numbers = range(first, first + count)
+    write(
+        queue,
+        messages(
+            first,
+            count,
+            destination=[("access", "other", "edge")[number % 3] for number in numbers],
+            body=[body(n, "n/a" if n % 10 == 0 else 200 + n) for n in numbers],
+        ),
+    )
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    rows = deltalake.DeltaTable(str(table)).to_pyarrow_table().sort_by("offset")
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
+def wanted(count: int) -> list[int]:
+    return [number for number in range(count) if number % 3 != 1]
+
+
+def whole(table: Path, queue: Path) -> Any:
+    """The one gateway of a table, which verify finds whole."""
+    opened = Table.open(table)
+    report = verify(opened, {identity(queue): QueueReader(queue)}, every_column=True)
+    assert report.whole, list(report.findings())
+    found = report.gateways[identity(queue)]
+    assert found.landed is not None
+    absent = sum(
+        opened.transactions.get(f"msgproto-{kind}:{found.gateway}", 0)
+        for kind in ("left-out", "expired-rows", "damaged-rows")
+    )
+    assert found.landed.offset - found.begin == found.rows + absent
+    return found
+
+
+def test_rows_have_columns_errors_and_their_bodies_and_what_is_left_out_is_counted(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, ACCESS)
+    output = drain(launch)
+    rows = rows_of(table)
+    assert [row["offset"] for row in rows] == wanted(90)
+    for row in rows:
+        number = row["offset"]
+        assert row["host"] == f"web-{number % 3}"
+        assert row["time"].isoformat() == f"2026-01-31T12:00:{number % 60:02d}.123456+00:00"
+        assert row["ratio"] == number / 8
+        assert row["destination"] in ("access", "edge")
+        if number % 10:
+            assert (row["status"], row["_error"], row["_body"]) == (200 + number, None, None)
+        else:
+            assert row["status"] is None
+            assert row["_error"] == 'status: "n/a" is not of type int'
+            assert row["_body"] == body(number, "n/a")
+    names = {"gateway", "offset", "received_at", "destination", "day", "_error", "_body"}
+    assert set(rows[0]) == names | {"time", "host", "status", "ratio"}
+    found = whole(table, queue)
+    assert (found.rows, found.left_out) == (60, 30)
+    wrong = len([number for number in wanted(90) if number % 10 == 0])
+    assert f"rows in error: status {wrong}" in output
+    [status] = read_statuses(queue)
+    shown = shown_bridge(status, status["updated_at"])
+    assert (shown["errors"], shown["left_out_rows"]) == ({"status": wrong}, 30)
+
+
+def test_times_have_statistics_and_a_reader_filters_every_column(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    fill(tmp_path / "queue")
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    opened = deltalake.DeltaTable(str(tmp_path / "access"))
+    [stats] = [json.loads(file.statistics) for file in Table.open(tmp_path / "access").files()]
+    assert stats["minValues"]["time"] == "2026-01-31T12:00:00.123456Z"
+    assert stats["nullCount"]["_error"] + stats["nullCount"]["_body"] == 2 * 54
+    import duckdb
+    import polars
+    import pyarrow.compute as pc
+
+    dataset = opened.to_pyarrow_dataset()
+    rows = rows_of(tmp_path / "access")
+    for filter, fits in (
+        (pc.field("status") > 250, lambda row: row["status"] and row["status"] > 250),
+        (pc.field("ratio") > 10.0, lambda row: row["ratio"] > 10),
+        (pc.field("ratio") < 0.0, lambda row: row["ratio"] < 0),
+        (pc.is_valid(pc.field("_error")), lambda row: row["_error"]),
+        (pc.field("host") == "web-2", lambda row: row["host"] == "web-2"),
+    ):
+        assert dataset.to_table(filter=filter).num_rows == sum(bool(fits(row)) for row in rows)
+    lazy, many = polars.scan_delta(str(tmp_path / "access")), sum(row["ratio"] > 10 for row in rows)
+    assert lazy.filter(polars.col("ratio") > 10.0).collect().height == many > 0
+    landed = duckdb.connect().register("landed", dataset)
+    assert landed.execute("SELECT count(*) FROM landed WHERE ratio > 10").fetchone() == (many,)
+
+
+def test_a_place_moves_past_rows_that_are_left_out_and_the_queue_is_released(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue = tmp_path / "queue"
+    write(queue, messages(0, 40, destination=["other"] * 40))
+    configured(tmp_path, ACCESS)
+    process = start(launch)
+    process.line("bridge running", seconds=START_SECONDS)
+    write(queue, messages(40, 10, destination=["other"] * 10))
+    while not any(status["lag_rows"] == 0 for status in read_statuses(queue)):
+        pass
+    process.signal(signal.SIGTERM)
+    assert process.wait(seconds=START_SECONDS) == 0
+    found = whole(tmp_path / "access", queue)
+    assert (found.rows, found.left_out, found.landed.offset) == (0, 50, 50)
+    assert list(QueueReader(queue).consumers().values()) == [50]
+    fill(queue, 50, 10)
+    drain(launch)
+    assert whole(tmp_path / "access", queue).left_out == 53
+
+
+def test_left_out_damaged_and_expired_rows_add_up_and_a_lost_row_shows(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    for day in range(3):
+        count, first = 30, 30 * day
+        write(
+            queue,
+            messages(
+                first,
+                count,
+                received_at=(20_000 + day) * 86_400_000_000,
+                destination=[("access", "other", "edge")[n % 3] for n in range(first, first + 30)],
+                body=[body(n) for n in range(first, first + count)],
+            ),
+        )
+    damage_record(queue, body(33))
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    found = whole(table, queue)
+    assert (found.rows, found.left_out) == (40, 20), "the day with the damage is gone"
+    before = max(row["day"] for row in rows_of(table))
+    run = launch.run("table", "expire", table, "--before", before.isoformat())
+    assert run.returncode == 0, run.stderr
+    found = whole(table, queue)
+    assert (found.rows, found.left_out) == (20, 20)
+    verified = launch.run("table", "verify", table, "--queue", queue)
+    assert re.search(r"20 rows, \d+ expired, 30 damaged, 20 left out", verified.stdout)
+    rewound = launch.run("table", "rewind", table, "--queue", queue)
+    assert rewound.returncode == 0, rewound.stderr
+    whole(table, queue)
+    file = Table.open(table).files()[0]
+    (table / file.path).unlink()
+    verified = launch.run("table", "verify", table)
+    assert verified.returncode == 1
+    assert f"missing: gateway {identity(queue)} {file.rows} rows, among the" in verified.stdout
+
+
+def test_a_rewind_lands_again_what_is_chosen_and_counts_anew(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    (table / Table.open(table).files()[0].path).unlink()
+    rewound = launch.run("table", "rewind", table, "--queue", queue)
+    assert rewound.returncode == 0, rewound.stderr
+    drain(launch)
+    assert [row["offset"] for row in rows_of(table)] == wanted(90)
+    assert whole(table, queue).left_out == 30
+
+
+# -- many tables ----------------------------------------------------------------------------------
+
+
+def test_one_process_lands_several_tables_each_once(launch: Launcher, tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    fill(queue)
+    configured(tmp_path, RAW, ACCESS)
+    output = drain(launch)
+    assert re.search(r"\braw: bridge ended: .* 90 rows in all", output)
+    assert re.search(r"\baccess: bridge ended: .* 60 rows in all", output)
+    assert [row["offset"] for row in rows_of(tmp_path / "raw")] == list(range(90))
+    assert [row["offset"] for row in rows_of(tmp_path / "access")] == wanted(90)
+    assert sorted(QueueReader(queue).consumers().values()) == [90, 90]
+    assert {status["table"] for status in read_statuses(queue)} == {
+        str(tmp_path / "raw"),
+        str(tmp_path / "access"),
+    }
+    fill(queue, 90, 30)
+    drain(launch)
+    whole(tmp_path / "raw", queue)
+    assert [row["offset"] for row in rows_of(tmp_path / "access")] == wanted(120)
+
+
+def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, access = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, RAW, ACCESS)
+    drain(launch)
+    saved = tmp_path / "saved"
+    shutil.copytree(access, saved)
+    deltalake.DeltaTable(str(access)).delete("offset < 10")
+    fill(queue, 90, 30)
+    ended = start(launch, "--once")
+    assert ended.wait(seconds=START_SECONDS) == 2
+    assert re.search(r"\baccess: stands aside: .*msgproto table rewind", ended.output)
+    assert "Traceback" not in ended.output
+    assert len(rows_of(tmp_path / "raw")) == 120, "the other table goes on"
+    process = start(launch)
+    process.line("access: stands aside: .*it is tried again in 1 s", seconds=START_SECONDS)
+    assert {status["state"] for status in read_statuses(queue)} >= {"aside"}
+    shutil.rmtree(access)
+    shutil.copytree(saved, access)
+    process.line("access: bridge running", seconds=START_SECONDS)
+    process.line("access: batch .*, 20 rows in all", seconds=START_SECONDS)
+    process.signal(signal.SIGTERM)
+    assert process.wait(seconds=START_SECONDS) == 0
+    assert [row["offset"] for row in rows_of(access)] == wanted(120)
+    whole(access, queue)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_sparks_workers_land_several_tables(launch: Launcher, tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    fill(queue, 0, 3000)
+    configured(tmp_path, RAW, ACCESS)
+    process = launch("bridge", "--config", "bridge.toml", "--once")
+    assert process.wait(seconds=START_SECONDS) == 0, process.output
+    assert len(rows_of(tmp_path / "raw")) == 3000
+    assert [row["offset"] for row in rows_of(tmp_path / "access")] == wanted(3000)
+    whole(tmp_path / "access", queue)
+
+
+# -- growth ---------------------------------------------------------------------------------------
+
+
+def with_column(text: str) -> str:
+    return f"{ACCESS}{text}\n"
+
+
+def test_a_new_column_is_added_before_the_first_batch_and_one_that_goes_is_null(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    version = Table.open(table).version
+    configured(tmp_path, with_column('text = { path = "http.status", type = "string" }'))
+    drain(launch)
+    assert Table.open(table).version == version + 1, "a version of its own, without a batch"
+    fill(queue, 90, 30)
+    drain(launch)
+    rows = rows_of(table)
+    assert {row["text"] for row in rows if row["offset"] < 90} == {None}
+    assert [row["text"] for row in rows if row["offset"] == 92] == ["292"]
+    configured(tmp_path, ACCESS.replace('keep = ["destination"]', "").split("ratio =")[0])
+    fill(queue, 120, 3)
+    drain(launch)
+    last = rows_of(table)[-1]
+    assert (last["offset"], last["ratio"], last["destination"]) == (122, None, None)
+    whole(table, queue)
+    opened = deltalake.DeltaTable(str(table))
+    assert opened.protocol().min_writer_version == 2
+    run = launch.run("table", "compact", table)
+    assert run.returncode == 0, run.stderr
+    assert rows_of(table)[-1]["offset"] == 122
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        (
+            ACCESS.replace('"int"', '"string"'),
+            r"'status' of the table .*/access is of type int32, not string; give the new one anoth",
+        ),
+        (
+            with_column('Host = { path = "h", type = "string" }').replace("host = ", "# "),
+            "has a column 'host', which differs from 'Host' only in case",
+        ),
+        (RAW.replace('"raw"', '"access"'), "has no column 'protocol': it is not a table of what"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_in_a_line(
+    launch: Launcher, tmp_path: Path, tables: str, line: str
+) -> None:
+    fill(tmp_path / "queue", 0, 3)
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    version = Table.open(tmp_path / "access").version
+    configured(tmp_path, tables)
+    refused = launch.run("bridge", "--config", "bridge.toml", "--once")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert re.search(line, refused.stderr) and refused.stderr.count("\n") == 1, refused.stderr
+    assert Table.open(tmp_path / "access").version == version
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("queue = 5", "queue is a list, not 5"),
+        ("", "queue names the queues"),
+        ('queue = "q"', r"there is no \[\[table\]\]"),
+        ('queue = "q"\ntriger = "1s"\n' + RAW, "did you mean 'trigger'"),
+        ('queue = "q"\ntrigger = "soon"\n' + RAW, "trigger is a duration"),
+        ('queue = "q"\nmax_rows = 0\n' + RAW, "max_rows is a whole number from 1"),
+        ('queue = "q"\n[conf]\nx = "1"\n' + RAW, "begin with spark."),
+        ('queue = "q"\n[[table]]\nname = "x"', r"\[\[table\]\] x: location says where"),
+        ('queue = "q"\n' + RAW + RAW, r"\[\[table\]\] raw: two tables have this name"),
+        ('queue = "q"\n' + RAW + RAW + 'name = "b"', "is the table 'raw' already"),
+        ('queue = "q"\n' + RAW + 'keep = ["body"]', r"keep is for a table with \[table.columns\]"),
+        ('queue = "q"\n' + RAW + "where = { fields = 'x' }", "where names 'fields'"),
+        ('queue = "q"\n' + RAW + "where = { kind = [] }", "where: kind is a text or a list"),
+        ('queue = "q"\n' + RAW + 'start = "end"', 'start is "begin"'),
+        ('queue = "q"\n' + RAW + "where = { kind = 'x' }\ntransform = 'a:b'", "not both"),
+        ('queue = "q"\n' + RAW + "[table.columns]\na = { type = 'int8' }", "the column 'a' is of"),
+        ('queue = "q"\n' + RAW + "partition_by = ['protocol', 'day']\ncolumns = { a = 'int' }",
+         r'partitioned by protocol: keep = \["protocol"\]'),
+        ("queue = [", "not TOML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line_which_names_it(
+    launch: Launcher, tmp_path: Path, text: str, line: str
+) -> None:
+    (tmp_path / "bridge.toml").write_text(text)
+    for words in (["bridge", "--config", "bridge.toml"], ["check", "bridge.toml"]):
+        if words[0] == "check" and "table" not in text and "[" not in text and '"' not in text:
+            continue  # nothing says that it is a bridge's
+        refused = launch.run(*words)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
+        assert "bridge.toml: " in refused.stderr
+        if words[0] == "bridge":
+            assert re.search(line, refused.stderr), refused.stderr
+
+
+def test_check_reads_a_bridges_file_and_the_command_refuses_options_beside_it(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    fill(tmp_path / "queue", 0, 3)
+    configured(tmp_path, RAW, ACCESS)
+    checked = launch.run("check", "bridge.toml")
+    assert checked.returncode == 0, checked.stderr
+    assert "access: status int32 from the body: http.status" in checked.stdout
+    assert not (tmp_path / "access").exists()
+    for option in (["--queue", "x"], ["--trigger", "2s"], ["--transform", "a:b"]):
+        refused = launch.run("bridge", "--config", "bridge.toml", *option)
+        assert refused.returncode == 2
+        assert f"{option[0]} stands in the file of --config" in refused.stderr
+    assert "bridge needs --queue, or --config" in launch.run("bridge").stderr

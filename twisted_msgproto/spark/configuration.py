@@ -1,0 +1,275 @@
+"""What a bridge is to do: its options, and the file that says them for one table or several."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from ..queue.queue_directories import queues_at
+from ..table import preflight
+from ..table.plan import ROWS_MAX
+from ..table.shape import Shape, shape_of
+from .options import Access, is_remote
+from .session import check_master
+
+TRIGGER_SECONDS = 1.0
+"""At least this time lies between two batches, unless the operator sets another."""
+
+
+@dataclass(slots=True, frozen=True)
+class BridgeOptions:
+    """The options of ``msgproto bridge``.
+
+    ``name`` is what its lines begin with where one process lands several tables, ``shape`` which
+    rows the table has and in which columns (None: all as they are).
+    ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
+    to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
+    and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
+    what the table has; ``start_begin`` accepts gateways that the table does not know although they
+    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
+    the object store's; ``token_file`` and ``authority`` are files for queues on other machines, and
+    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
+    JSON object.
+    """
+
+    queues: Sequence[str]
+    table: str
+    partition_by: Sequence[str] | None = None
+    trigger: float = TRIGGER_SECONDS
+    once: bool = False
+    consumer: str | None = None
+    start_begin: bool = False
+    transform: str | None = None
+    master: str = "local[*]"
+    rows_max: int = ROWS_MAX
+    storage: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    token_file: str | None = None
+    authority: str | None = None
+    proxy: str | None = None
+    json_log: bool = False
+    name: str = ""
+    shape: Shape | None = None
+
+    def __post_init__(self) -> None:
+        if self.consumer is not None and not re.fullmatch(
+            r"\w[\w.-]{0,63}", self.consumer, re.ASCII
+        ):
+            raise ConfigurationError(
+                f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
+            )
+        if self.partition_by is not None:
+            preflight.check_partitioning(self.partition_by)
+        for option, texts in (("--table", [self.table]), ("--queue", self.queues)):
+            for text in texts:
+                if any("\ud800" <= letter <= "\udfff" for letter in text):
+                    raise ConfigurationError(f"{option} {text!r} is not UTF-8")
+        check_master(self.master)
+
+        places: dict[str, str] = {}
+        for location in self.locations:
+            place = location if is_remote(location) else os.path.realpath(location)
+            if place in places:
+                raise ConfigurationError(f"{places[place]} and {location} are the same queue")
+            places[place] = location
+
+    @property
+    def access(self) -> Access:
+        return Access(self.token_file, self.authority, self.proxy)
+
+    @property
+    def locations(self) -> list[str]:
+        """Return the queues that there are now, directories as absolute paths: workers have other
+        working directories.
+
+        A directory stands for the queues in it, too.
+        """
+        found: list[str] = []
+        for queue in self.queues:
+            place = queue.removeprefix("file://")
+            found += [queue] if is_remote(queue) else queues_at(os.path.abspath(place))
+        return found
+
+
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_duration(text: str, name: str = "--trigger") -> float:
+    """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
+    seconds.
+
+    Raises ConfigurationError for anything else.
+    """
+    match = DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{name} is a duration like 500ms, 10s or 2m, not {text!r}")
+    unit = match[2] or "s"
+    if unit.startswith("milli"):
+        unit = "ms"
+    return float(match[1]) * SECONDS[unit if unit == "ms" else unit[0]]
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+BRIDGE_KEYS = {
+    "queue": list,
+    "trigger": str,
+    "master": str,
+    "max_rows": int,
+    "token_file": str,
+    "tls_ca": str,
+    "flight_proxy": str,
+    "conf": dict,
+    "table": list,
+}
+
+TABLE_KEYS = {
+    "name": str,
+    "location": str,
+    "storage": dict,
+    "partition_by": list,
+    "consumer": str,
+    "start": str,
+    "transform": str,
+    "where": dict,
+    "keep": list,
+    "columns": dict,
+}
+
+KINDS = {list: "a list", str: "a text", int: "a whole number", dict: "a table"}
+
+
+def read_bridge_file(
+    path: Path, *, once: bool = False, json_log: bool = False
+) -> list[BridgeOptions]:
+    """Return the options of each table of a ``bridge.toml``; relative paths in it are those of its
+    directory.
+
+    Raises ConfigurationError, one line that names the file and the table.
+    """
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from None
+    try:
+        return _options_of(given, path.absolute().parent, once, json_log)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _options_of(
+    given: Mapping[str, Any], directory: Path, once: bool, json_log: bool
+) -> list[BridgeOptions]:
+    if isinstance(given.get("queue"), str):
+        given = {**given, "queue": [given["queue"]]}
+    _check(given, BRIDGE_KEYS)
+    queues = given.get("queue", [])
+    if not queues or not all(isinstance(one, str) and one for one in queues):
+        raise ConfigurationError('queue names the queues: queue = ["/var/spool/msgproto"]')
+    tables = given.get("table", [])
+    if not tables or not all(isinstance(table, dict) for table in tables):
+        raise ConfigurationError("there is no [[table]]")
+    rows_max = given.get("max_rows", ROWS_MAX)
+    if rows_max < 1:
+        raise ConfigurationError("max_rows is a whole number from 1")
+    common: dict[str, Any] = {
+        "queues": [_placed(one, directory) for one in queues],
+        "trigger": read_duration(given.get("trigger", "1s"), "trigger"),
+        "master": given.get("master", "local[*]"),
+        "rows_max": rows_max,
+        "settings": _texts("conf", given.get("conf", {})),
+        "token_file": _file(given.get("token_file"), directory),
+        "authority": _file(given.get("tls_ca"), directory),
+        "proxy": given.get("flight_proxy"),
+        "once": once,
+        "json_log": json_log,
+    }
+    strange = [name for name in common["settings"] if not name.startswith("spark.")]
+    if strange:
+        raise ConfigurationError(f"conf has {strange[0]!r}, and Spark's settings begin with spark.")
+    found: list[BridgeOptions] = []
+    for number, table in enumerate(tables, 1):
+        name = table.get("name") or str(table.get("location", "")).rstrip("/").rpartition("/")[2]
+        try:
+            options = _table(table, str(name), common, directory)
+            _check_others(options, found)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[[table]] {name or number}: {error}") from None
+        found.append(options)
+    return found
+
+
+def _table(
+    given: Mapping[str, Any], name: str, common: Mapping[str, Any], directory: Path
+) -> BridgeOptions:
+    _check(given, TABLE_KEYS)
+    if not given.get("location"):
+        raise ConfigurationError("location says where the table is")
+    if given.get("start", "begin") != "begin":
+        raise ConfigurationError(f'start is "begin", not {given["start"]!r}')
+    partition_by = given.get("partition_by")
+    transform = given.get("transform")
+    shape = shape_of(given, tuple(partition_by or ()))
+    if transform is not None and shape is not None:
+        raise ConfigurationError("a table has a transform, or where and columns, not both")
+    return BridgeOptions(
+        table=_placed(given["location"], directory),
+        partition_by=partition_by,
+        consumer=given.get("consumer"),
+        start_begin="start" in given,
+        transform=transform,
+        storage=_texts("storage", given.get("storage", {})),
+        name=name,
+        shape=shape,
+        **common,
+    )
+
+
+def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> None:
+    for other in others:
+        if other.name == options.name:
+            raise ConfigurationError("two tables have this name; give one a name of its own")
+        if other.table == options.table:
+            raise ConfigurationError(f"{options.table} is the table {other.name!r} already")
+        if options.consumer is not None and other.consumer == options.consumer:
+            raise ConfigurationError(
+                f"the table {other.name!r} has the consumer {options.consumer!r} already: they "
+                "would trim each other's rows"
+            )
+
+
+def _check(given: Mapping[str, Any], known: Mapping[str, type]) -> None:
+    for key, value in given.items():
+        if key not in known:
+            close = get_close_matches(key, known, 1)
+            rest = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise ConfigurationError(f"there is no {key!r}; {rest}")
+        if not isinstance(value, known[key]) or isinstance(value, bool):
+            raise ConfigurationError(f"{key} is {KINDS[known[key]]}, not {value!r}")
+
+
+def _texts(name: str, given: Mapping[str, Any]) -> dict[str, str]:
+    for key, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{name}: {key} is a text, not {value!r}")
+    return dict(given)
+
+
+def _placed(location: str, directory: Path) -> str:
+    """Return a location as it stands, or a relative path below ``directory``."""
+    return location if "://" in location else os.path.join(directory, location)
+
+
+def _file(path: str | None, directory: Path) -> str | None:
+    return None if path is None else os.path.join(directory, path)
