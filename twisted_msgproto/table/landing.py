@@ -412,6 +412,9 @@ class PartitionFile:
         self._rows = self._bytes = 0
         self._size = 0
         self._closed = False
+        # A footer does not say it, and NaN has no place in an order.
+        self._floats = [part.name for part in self._schema if pa.types.is_floating(part.type)]
+        self._finite = True
 
     def write(self, table: pa.Table) -> None:
         table = table.select(self._schema.names)
@@ -425,6 +428,8 @@ class PartitionFile:
         group = pa.concat_tables(self._held).cast(self._schema)
         self._held = []
         self._rows = self._bytes = 0
+        for name in self._floats:
+            self._finite &= pc.all(pc.is_finite(group.column(name))).as_py() is not False
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:
@@ -444,7 +449,7 @@ class PartitionFile:
             size=self._size,
             partition=self.partition,
             rows=footer.num_rows,
-            statistics=statistics_of(footer),
+            statistics=statistics_of(footer, finite=self._finite),
             modified=int(time.time() * 1000),
         )
 

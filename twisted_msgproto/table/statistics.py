@@ -50,15 +50,15 @@ class _Collected:
     nulls: dict[str, int] = field(default_factory=dict)
 
 
-def statistics_of(footer: pq.FileMetaData) -> str:
+def statistics_of(footer: pq.FileMetaData, *, finite: bool = False) -> str:
     """Return the ``stats`` of a Parquet file, from its footer: a JSON text.
 
     Only the number of rows stands there when a column's footer says too little, or when a column
-    is of a type of which even the nulls are counted in other ways (structures, times without a
-    zone).  Floats, whose NaN has no order, decimals and bytes have no bounds.
+    is of a type whose order in Parquet is not the one of Delta's readers (structures, decimals,
+    times without a zone, floats unless all of them are known to be ``finite``).
     """
     rows: dict[str, Any] = {"numRecords": footer.num_rows}
-    collected = _collect(footer) if footer.num_rows else None
+    collected = _collect(footer, finite) if footer.num_rows else None
     if collected is not None:
         rows["minValues"] = collected.minimum
         rows["maxValues"] = collected.maximum
@@ -66,19 +66,20 @@ def statistics_of(footer: pq.FileMetaData) -> str:
     return json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
 
 
-def _collect(footer: pq.FileMetaData) -> _Collected | None:
+def _collect(footer: pq.FileMetaData, finite: bool) -> _Collected | None:
     """Return the statistics of all columns; None when those of one are not known."""
     places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
     collected = _Collected()
     for column in footer.schema.to_arrow_schema():
         if pa.types.is_list(column.type) or pa.types.is_map(column.type):
             continue
-        if not (_ordered(column.type) or _counted(column.type)):
+        ordered = _ordered(column.type) or (finite and pa.types.is_floating(column.type))
+        if not (ordered or pa.types.is_binary(column.type)):
             return None
         bounds = _Bounds()
         for group in range(footer.num_row_groups):
             part = footer.row_group(group).column(places[column.name])
-            if not bounds.take(part, _ordered(column.type)):
+            if not bounds.take(part, ordered):
                 return None
         collected.nulls[column.name] = bounds.nulls
         if bounds.least is not None:
@@ -95,13 +96,6 @@ def _ordered(kind: pa.DataType) -> bool:
         or pa.types.is_date32(kind)
         or (pa.types.is_timestamp(kind) and kind.tz == "UTC")
     )
-
-
-def _counted(kind: pa.DataType) -> bool:
-    """Return whether nulls of a type are counted, and its bounds left out: readers then look into
-    the file.
-    """
-    return bool(pa.types.is_binary(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _least(value: Any) -> Any:
