@@ -206,10 +206,11 @@ class Limited(MtlCase):
             self.assertEqual((await reader.__anext__()).body, bytes(70_000))
 
     @run
-    async def test_a_body_above_the_servers_limit_is_not_sent_for_ever(self) -> None:
+    async def test_a_body_above_a_limit_that_is_not_said_is_not_sent_for_ever__RD_44(self) -> None:
         """HO-23: a server that does not say its limit; libzmq ends the connection each time."""
         factory = self.server(HeldSink(), sockets=smaller_frames)
-        client = await self.ready(factory, "ingest", limits={"renewals": 3})
+        slow = {"heartbeat": 30.0, "liveness": 90.0}  # the end of the connection is what tells
+        client = await self.ready(factory, "ingest", limits=slow)
         flow = await client.writer(["a"])
         await flow.send("a", bytes(1000))
         sent = flow.send("a", bytes(1001))

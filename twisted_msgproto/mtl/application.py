@@ -133,7 +133,7 @@ class Queues(Protocol):
 
 @dataclass(slots=True)
 class Given(Stored):
-    place: int = 0
+    message_id: int = 0
 
 
 class QueueReader:
@@ -296,14 +296,14 @@ class QueueProfile(Profile):
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
         """Tell the broker that they are done with."""
         self.counters["confirmed"] += len(contents)
-        self._broker.settle(self._readers[flow], _places(contents))
+        self._broker.settle(self._readers[flow], _message_ids(contents))
 
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
         """Put them back to their places, or forget them."""
         self.counters["recycled" if recycle else "rejected"] += len(contents)
-        self._broker.reject(self._readers[flow], _places(contents), requeue=recycle)
+        self._broker.reject(self._readers[flow], _message_ids(contents), requeue=recycle)
 
     def gone(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
@@ -338,5 +338,5 @@ class QueueProfile(Profile):
         return {**self.counters, **self._broker.snapshot()}
 
 
-def _places(contents: list[tuple[str, Stored]]) -> list[int]:
-    return [content.place for _, content in contents]  # type: ignore[attr-defined]
+def _message_ids(contents: list[tuple[str, Stored]]) -> list[int]:
+    return [content.message_id for _, content in contents]  # type: ignore[attr-defined]

@@ -93,8 +93,8 @@ async def _connect(
 
 def check_host(endpoint: str) -> None:
     """Raise DNSLookupError if nobody knows the host of ``endpoint``; libzmq would try for ever."""
-    kind, _, place = endpoint.partition("://")
-    host = place.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    kind, _, address = endpoint.partition("://")
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     if kind == "tcp" and host:
         try:
             getaddrinfo(host, None)

@@ -61,6 +61,7 @@ class DealerWire(Wire):
 
     Attributes:
         socket: the socket in use; None while there is none, and then what is written is lost.
+        paused: it is not read.
     """
 
     def __init__(self, clock: Any, address: str, closed: Callable[[], None]) -> None:
@@ -68,7 +69,7 @@ class DealerWire(Wire):
         self._clock = clock
         self._address = Endpoint(address)
         self._closed = closed
-        self._paused = False
+        self.paused = False
         self._look: Any = None  # the call that closes the wire once everything was sent
         self.socket: Any = None
 
@@ -76,7 +77,7 @@ class DealerWire(Wire):
 
     def use(self, socket: Any) -> None:
         self.socket = socket
-        if self._paused:
+        if self.paused:
             socket.pauseProducing()
 
     def drop(self) -> int:
@@ -117,12 +118,12 @@ class DealerWire(Wire):
         self._closed()
 
     def pauseProducing(self) -> None:
-        self._paused = True
+        self.paused = True
         if self.socket is not None:
             self.socket.pauseProducing()
 
     def resumeProducing(self) -> None:
-        self._paused = False
+        self.paused = False
         if self.socket is not None:
             self.socket.resumeProducing()
 

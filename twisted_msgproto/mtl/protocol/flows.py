@@ -23,6 +23,7 @@ from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow, too_large
 from ..terms import (
     LEASE_UNANSWERED,
+    ClientFlowState,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
@@ -35,7 +36,7 @@ from ..terms import (
     Responded,
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq.bounded import guarded
+from ..zeromq.bounded import LAST_WORDS_SECONDS, guarded
 from . import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
@@ -175,6 +176,7 @@ class FlowLink(Link):
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
+        self._ending: Any = None  # the call that gives up a connection that the server has ended
         self.renewals = RenewalBackoff()
         limits = self.factory.limits
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
@@ -215,10 +217,28 @@ class FlowLink(Link):
         self._port = lease.port
         if self._opening is not None:
             self.new = lease.new
-        self.wire.use(self._client.dataSocket(self.received, lease.port))
+        socket = self._client.dataSocket(self.received, lease.port)
+        socket.ended = self._connectionEnded
+        self.wire.use(socket)
         self._follow(self.machine.renew(lease.token, self._now(), lease.content_bytes))
 
+    def _connectionEnded(self) -> None:
+        if self._ending is None:
+            self._ending = self.factory.clock.callLater(LAST_WORDS_SECONDS, self._allWasRead)
+
+    def _allWasRead(self) -> None:
+        """The server does not know the next connection of this socket, which libzmq makes."""
+        self._ending = None
+        if not self.wire.paused and self.machine.state is ClientFlowState.OPEN:
+            self._follow(self.machine.suspend("the server ended the connection"))
+
+    def _forgetEnding(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
     def _drop(self) -> None:
+        self._forgetEnding()
         unread = self.wire.drop()
         if unread and not self.machine.confirms:
             text = "{count} contents with confirm none were lost with their connection"
@@ -370,6 +390,7 @@ class FlowLink(Link):
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
+        self._forgetEnding()
         self._client.flowEnded(self)
         error = self.whyLost(reason)
         self._fail(self._unanswered, error)

@@ -94,12 +94,16 @@ class Watched:
 
     Attributes:
         refused: called with what is wrong when the server will not have us for good.
+        ended: called when a connection has ended whose hand-shake was over; what had come may still
+            be read.
     """
 
     refused: Callable[[str], None] = staticmethod(lambda text: None)
+    ended: Callable[[], None] = staticmethod(lambda: None)
     monitor: Any
     curved = False
     _failed = False  # the last hand-shake has
+    _shaken = False
     _trouble = ""
     _endless = False  # the server has sent a message that did not end
 
@@ -152,6 +156,9 @@ class Watched:
                 self._trouble = text
                 self.refused(text)
                 return
+            if kind == zmq.EVENT_DISCONNECTED and self._shaken:
+                self.ended()
+            self._shaken = kind == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if kind in HAND_SHAKES:
                 self._trouble = TROUBLES[kind]
                 self._failed = kind != zmq.EVENT_HANDSHAKE_SUCCEEDED
