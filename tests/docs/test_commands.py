@@ -7,9 +7,11 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,9 +24,18 @@ from tests.docs.shell import BLOCK, Command, Terminal, commands
 from tests.docs.test_examples import PAGES
 from tests.tools.certificates import Authority
 from tests.tools.endpoints import reserved
-from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher, environment
+from tests.tools.loops import landed_offsets
+from tests.tools.processes import (
+    PATIENCE_SECONDS,
+    PROJECT,
+    START_SECONDS,
+    Launched,
+    Launcher,
+    environment,
+)
 from twisted_msgproto import cli, registry
 from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.queue import QueueReader
 
 TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())
 NOT_RUN = {begins: why for rows in TABLE.values() for begins, why in rows.items()}
@@ -40,6 +51,9 @@ RUN_BELOW = {
 }
 """Pages whose block that begins so is run by a test below, whole."""
 
+
+SYMPTOMS = PROJECT / "docs" / "troubleshooting.md"
+"""A page whose remedies are run below, each after what it is for."""
 
 WHOLE = PROJECT / "docs" / "tls-and-users.md"
 """A page whose commands are run below, one after another."""
@@ -75,6 +89,7 @@ def test_every_command_runs_in_a_test_or_has_a_row_that_says_why_not() -> None:
     run = {command.text for command in commands(QUICK_START.read_text())}
     run |= {command.text for name in RUN_BELOW for command in block_that_runs(name)}
     run |= {command.text for command in commands(WHOLE.read_text()) if not rows_of(command.text)}
+    run |= {command.text for command in commands(SYMPTOMS.read_text())}
     run |= {"msgproto queue verify /var/spool/msgproto"}  # at the end of each of these blocks
     neither = [row for row in all_commands() if row[1] not in run and not rows_of(row[1])]
     assert neither == [], "run them, or add a row to tests/docs/commands.toml"
@@ -159,7 +174,7 @@ def server_words(launch: Launcher, text: str) -> list[str]:
 @pytest.fixture
 def ports() -> Iterator[dict[str, str]]:
     """The ports that pages name, and free ones for them."""
-    named = [*map(str, range(5044, 5051)), "8480"]
+    named = [*map(str, range(5044, 5051)), "5144", "8480"]
     with reserved(len(named)) as free:
         yield dict(zip(named, map(str, free), strict=True))
 
@@ -243,6 +258,224 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
     assert served() != before
     assert stat.S_IMODE((here / "tls" / "localhost.pem").stat().st_mode) == 0o640
     gateway.end()
+
+
+# -- troubleshooting -------------------------------------------------------------------------------
+
+
+GATEWAY_FILE = """
+[queue]
+directory = "queue"
+[lumberjack]
+endpoint = "tcp:5044:interface=127.0.0.1"
+[sabc]
+endpoint = "ssl:5046:interface=127.0.0.1:privateKey=tls/gw1.example.pem"
+auth = "passwords:users"
+"""
+SERVE = "msgproto gateway --config /srv/msgproto/gateway.toml"
+LUMBERJACK = "lumberjack tcp:127.0.0.1:5044"
+SABC = "sabc tls:gw1.example:5046 --tls-ca /srv/msgproto/ca.pem --user ada --password-file password"
+
+
+class Scene:
+    """The directory of a gateway, which stands for the page's /srv/msgproto."""
+
+    def __init__(self, launch: Launcher, ports: Mapping[str, str]) -> None:
+        self.launch, self.here = launch, launch.directory / "srv"
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.env = environment(PATH=path)
+        self.names = {
+            "/srv/msgproto": str(self.here),
+            "gw1.example": "localhost",
+            **ports,
+        }
+        self.run("msgproto init /srv/msgproto --tls gw1.example")
+        (launch.directory / "password").write_text("secret\n")
+        self.run("msgproto passwd /srv/msgproto/users ada < password")
+        self.write(GATEWAY_FILE)
+
+    def write(self, text: str) -> None:
+        (self.here / "gateway.toml").write_text(self.text(text))
+
+    def text(self, text: str) -> str:
+        for name, place in self.names.items():
+            text = text.replace(name, place)
+        return text
+
+    def start(self, text: str) -> Launched:
+        return self.launch(*shlex.split(self.text(text))[1:])
+
+    def serve(self) -> Launched:
+        gateway = self.start(SERVE)
+        gateway.line("sabc listening")
+        return gateway
+
+    def run(self, text: str, status: int = 0) -> str:
+        """Run a command to its end; a gateway until it listens."""
+        if text.startswith("msgproto gateway") and not status:
+            gateway = self.start(text)
+            gateway.line("sabc listening")
+            return gateway.output
+        ours = re.fullmatch(r"(?:echo (\S+) \| )?msgproto ([^<|]+)(?:< (\S+))?", text)
+        if ours is None:
+            done = self.launch.command(["sh", "-c", self.text(text)], env=self.env)
+            assert done.wait() == status, done.output
+            return done.output
+        words = shlex.split(self.text(ours[2]))
+        # A bridge is its own worker here: Java would take its time.
+        module, words = (
+            ("tests.tools.dying", ["--here", *words])
+            if words[0] == "bridge"
+            else ("twisted_msgproto", words)
+        )
+        stdin = (self.launch.directory / ours[3]).read_text() if ours[3] else f"{ours[1]}\n"
+        ended = self.launch.run(*words, module=module, stdin=stdin, seconds=START_SECONDS)
+        assert ended.returncode == status, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    def send(self, words: str = LUMBERJACK, status: int = 0) -> str:
+        return self.run(f"echo hello | msgproto send {words}", status)
+
+
+def nobody(scene: Scene) -> Iterator[str]:
+    yield scene.send(status=1)
+    scene.send()
+
+
+def port_in_use(scene: Scene) -> Iterator[str]:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", int(scene.text("5044"))))
+        other.listen()
+        yield scene.run(SERVE, status=1)
+        scene.send("lumberjack tcp:127.0.0.1:5144")
+
+
+def queue_in_use(scene: Scene) -> Iterator[str]:
+    first = scene.serve()
+    yield scene.run(SERVE, status=1)
+    first.end()
+    scene.serve()
+
+
+def not_trusted(scene: Scene) -> Iterator[str]:
+    scene.serve()
+    yield scene.send(SABC.replace("--tls-ca /srv/msgproto/ca.pem ", ""), status=1)
+
+
+def without_tls(scene: Scene) -> Iterator[str]:
+    scene.serve()
+    yield scene.send("sabc tcp:gw1.example:5046 --user ada --password-file password", status=1)
+
+
+def refused(scene: Scene) -> Iterator[str]:
+    scene.serve()
+    scene.run("echo forgotten | msgproto passwd /srv/msgproto/users ada")
+    yield scene.send(SABC, status=1)
+    scene.send(SABC)
+
+
+def no_certificate(scene: Scene) -> Iterator[str]:
+    (scene.here / "keys").mkdir()
+    scene.write(GATEWAY_FILE.replace("ssl:5046:interface=127.0.0.1:privateKey=tls/gw1.example.pem",
+                                     "tls:keys:5046"))  # fmt: skip
+    checked = scene.run("msgproto check /srv/msgproto/gateway.toml")
+    scene.serve()
+    pair = (scene.here / "tls" / "localhost.pem").read_text()
+    key, begin, certificate = pair.partition("-----BEGIN CERTIFICATE")
+    (scene.launch.directory / "key.pem").write_text(key)
+    (scene.launch.directory / "certificate.pem").write_text(begin + certificate)
+    yield checked
+    scene.send(SABC)
+
+
+def not_allowed(scene: Scene) -> Iterator[str]:
+    rules = "[[access]]\nallow = {}\n"
+    scene.write(GATEWAY_FILE + rules.format("'call'"))
+    gateway = scene.serve()
+    scene.send(status=1)
+    gateway.line("may not publish")
+    scene.write(GATEWAY_FILE + rules.format("['call', 'publish']"))
+    yield gateway.output
+    scene.send()
+
+
+def nothing_lands(scene: Scene) -> Iterator[str]:
+    scene.serve()
+    scene.send()
+    yield scene.run("msgproto status /srv/msgproto/queue")
+    assert "nothing lands" not in scene.run("msgproto status /srv/msgproto/queue")
+    assert landed_offsets(scene.here / "table").popitem()[1] == [0]
+
+
+def full(scene: Scene) -> Iterator[str]:
+    small = '"queue"\nmax-bytes = "1MiB"\nsegment-bytes = "64KiB"'
+    scene.write(GATEWAY_FILE.replace('"queue"', small))
+    scene.serve()
+    scene.send()
+    reader = QueueReader(scene.here / "queue")
+    reader.commit("old", 0)
+    waiting = scene.start(f"msgproto send {LUMBERJACK} --count 3000 --size 500 --window 50")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "waiting for 'old'" not in (told := status_of(scene)):
+        assert time.monotonic() < deadline, told
+    yield told
+    while waiting.process.poll() is None:  # a bridge that lands
+        reader.commit("bridge", reader.end())
+        time.sleep(0.05)
+    assert waiting.wait() == 0, waiting.output
+
+
+def status_of(scene: Scene) -> str:
+    return scene.launch.run("status", str(scene.here / "queue")).stdout
+
+
+SCENES = {
+    "A client finds nobody": nobody,
+    "The gateway ends at once: the port is in use": port_in_use,
+    "The gateway ends at once: its queue is in use": queue_in_use,
+    "TLS: the certificate is not trusted": not_trusted,
+    "The connection is closed, and the server speaks TLS": without_tls,
+    "A log-in is refused": refused,
+    "Every TLS hand-shake is refused": no_certificate,
+    "A client may not publish": not_allowed,
+    "Everything is acknowledged, and nothing lands": nothing_lands,
+    "Clients wait, because the queue is full": full,
+}
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^## (.*)\n", SYMPTOMS.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_each_symptom_of_the_page_is_played() -> None:
+    assert [*SCENES, "Something else"] == list(sections())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("symptom", SCENES)
+def test_a_symptom_looks_as_the_page_shows_it_and_its_remedy_ends_it(
+    launch: Launcher, ports: dict[str, str], symptom: str
+) -> None:
+    scene = Scene(launch, ports)
+    playing = SCENES[symptom](scene)
+    told = next(playing)
+    (shown,) = re.findall(r"(?s)```text\n(.*?)\n```", sections()[symptom])
+    pattern = ".*".join(map(re.escape, scene.text(shown).split("…")))
+    assert re.search(pattern, told), told
+    for command in commands(sections()[symptom]):
+        scene.run(command.text)
+    assert next(playing, None) is None
+
+
+def test_what_the_page_about_symptoms_begins_with(launch: Launcher) -> None:
+    """``doctor`` and ``status``, beside a gateway that runs."""
+    begin = SYMPTOMS.read_text().partition("## ")[0]
+    assert launch.run("init", "here").returncode == 0
+    for command in commands(begin):
+        words = shlex.split(command.text.replace("/srv/msgproto", "here"))
+        assert launch.run(*words[1:]).returncode in (0, 2 if "status" in words else 0)
 
 
 def files_shown() -> list[tuple[str, str]]:
