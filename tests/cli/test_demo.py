@@ -195,7 +195,7 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     tables.land_gateways(tables.create_table(table.directory), earlier)
     earlier.put(7)  # on disk when the earlier demo was interrupted, and not in the table
     names = [*PROTOCOLS, "lines"]
-    ended = launch("demo", "--messages", "200", "--keep", "kept", "--stay", env=with_sixth)
+    ended = launch("demo", "--messages", "200", "--keep", "kept", "--keep-running", env=with_sixth)
     page = ended.line(r"The gateway and the bridge go on: (\S+) is", seconds=840)[1]
     assert ended.line(r"live page: (\S+)")[1] == page
     with urlopen(page) as answer:

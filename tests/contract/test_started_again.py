@@ -93,7 +93,7 @@ def test_the_same_command_starts_again_after_a_kill(
 @pytest.mark.timeout(1200)
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(
-    "set_up", ["read-only", *(pytest.param(word, marks=LONG) for word in ["", "proxies"])]
+    "set_up", ["all", *(pytest.param(word, marks=LONG) for word in ["", *SET_UPS[:-1]])]
 )
 def test_the_same_bridge_lands_again_after_a_kill(launch: Launcher, set_up: str) -> None:
     """RD-10: in a container, too, with a TMPDIR, since its /tmp may be read-only."""

@@ -337,7 +337,7 @@ def test_a_password_file_is_looked_at(launch: Launcher) -> None:
     passwords.unlink()
     done = launch.run("reload", "q")
     assert done.returncode == 2
-    assert "password file passwords: No such file" in done.stderr
+    assert "--auth file:passwords: No such file" in done.stderr
 
 
 def test_the_end_of_the_terminal_ends_a_gateway_in_the_foreground(launch: Launcher) -> None:

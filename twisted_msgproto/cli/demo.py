@@ -98,12 +98,12 @@ class Count:
     help="queue, table and logs go there and stay; a second run adds to them"
     " (default: a directory under the system's temporary one, until the next demo)",
 )
-@flag("--stay", "keep gateway, bridge and live page after the report, until Ctrl-C")
+@flag("--keep-running", "keep gateway, bridge and live page after the report, until Ctrl-C")
 def run(arguments: SimpleNamespace) -> int:
     """Run the demo; 0 if all counts agree."""
     with signals_as_interrupts(), working_directory(arguments.keep) as directory:
         try:
-            return Demo(directory, arguments.messages).run(arguments.stay)
+            return Demo(directory, arguments.messages).run(arguments.keep_running)
         except DemoFailed as error:
             print(f"msgproto demo: {error}", file=sys.stderr)
             return FAILED
@@ -217,10 +217,10 @@ class Demo:
         self.progress = Progress(messages * len(self.protocols))
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
-    def run(self, stay: bool = False) -> int:
+    def run(self, keep_running: bool = False) -> int:
         """Run the demo and report; return 0 if the counts agree.
 
-        ``stay`` keeps gateway and bridge running after the report, until Ctrl-C.  Raises DemoFailed
+        ``keep_running`` keeps gateway and bridge running after the report, until Ctrl-C.  Raises DemoFailed
         when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
@@ -244,7 +244,7 @@ class Demo:
                 say(f"clients: {self.messages:,} messages of each protocol")
                 clients = self._start_clients(children, addresses)
                 self._wait(reader, first, clients, [gateway, bridge])
-                if stay:
+                if keep_running:
                     status = self._report(reader.queue_id, first, clients)
                     self._stay(page, [gateway, bridge])
                     return status
