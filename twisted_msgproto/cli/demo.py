@@ -220,7 +220,7 @@ class Demo:
     def run(self, keep_running: bool = False) -> int:
         """Run the demo and report; return 0 if the counts agree.
 
-        ``keep_running`` keeps gateway and bridge running after the report, until Ctrl-C.  Raises DemoFailed
+        ``keep_running``: gateway and bridge run after the report, until Ctrl-C.  Raises DemoFailed
         when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
