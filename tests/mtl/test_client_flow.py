@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles import unanswered
 from tests.mtl.broker import (
     CLIENT_LIMITS,
     Confirm,
@@ -107,7 +108,7 @@ def test_every_command_in_every_state(
     elif name != "LOST":
         flowing.open()
     if name == "CLOSED":
-        flowing.flow.close()
+        unanswered(flowing.flow)
     flowing.flow.outputs()
     told = flowing.get(command)
     reason = reasons[column]
@@ -381,7 +382,7 @@ def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end:
     (broken,) = end(flowing)
     assert isinstance(broken, terms.FlowBroken)
     assert flowing.flow.state.name == "LOST"
-    assert flowing.flow.close() == numbers[2:]
+    assert unanswered(flowing.flow) == numbers[2:]
 
 
 def test_what_a_server_that_came_back_does_not_take_is_told_and_the_rest_is_sent__RD_44() -> None:
@@ -400,7 +401,7 @@ def test_what_a_server_that_came_back_does_not_take_is_told_and_the_rest_is_sent
     assert [command.body for command in flowing.sent] == [bytes(99)]  # type: ignore[union-attr]
     with pytest.raises(LimitExceeded, match="the server's content-bytes is 99"):
         flowing.flow.send([("a", EMPTY, bytes(100))], 0.0)
-    assert flowing.flow.close() == [small]
+    assert unanswered(flowing.flow) == [small]
 
 
 def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> None:
@@ -499,8 +500,8 @@ def test_a_closed_flow_says_what_nobody_has_answered__MT_28() -> None:
     contents = flowing.write(1, 2)
     flowing.flow.suspend("x")
     held = flowing.flow.summon("b", 0.0)
-    assert flowing.flow.close() == [summon, held, *contents]
-    assert flowing.flow.close() == []
+    assert unanswered(flowing.flow) == [summon, held, *contents]
+    assert unanswered(flowing.flow) == []
     assert flowing.sent == []
     assert (flowing.flow.advance(1.0), flowing.flow.deadline) == ([], None)
     with pytest.raises(Exception, match="not allowed in state CLOSED"):
@@ -535,7 +536,7 @@ def test_what_was_to_be_sent_on_an_old_socket_is_forgotten__MT_28() -> None:
     assert lost.flow.deadline is None
     closed = reader()
     closed.get(Ping())
-    closed.flow.close()
+    closed.flow.lost(0.0)
     assert closed.sent == []
     assert closed.flow.deadline is None
 

@@ -328,11 +328,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             return None
         return self._incoming.settle(sequence, multiple)
 
-    def close(self) -> list[int]:
-        """End the flow; return the numbers of what nobody has answered."""
-        lost = (event for event in self.lost(0.0) if isinstance(event, WorkLost))
-        return [number for event in lost for number in event.work]
-
     def drain(self, now: float) -> list[ClientFlowEvent]:
         """The flow is ``finished`` when what was sent is answered; send no more."""
         self._draining = True

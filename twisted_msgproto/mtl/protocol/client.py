@@ -23,6 +23,7 @@ from ...net.session import ClientSession
 from ..machine.client import Client, Credentials
 from ..terms import (
     CLIENT_LIMITS,
+    PEER_MESSAGES,
     Answered,
     ClientEvent,
     ClientState,
@@ -38,13 +39,8 @@ from ..zeromq.sockets import Sockets
 from . import PROTOCOL, DealerWire
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
 
-PEER_MESSAGES_MAX = 1000
-"""libzmq holds no more messages of a server than these, however small they are."""
-
 FLOWS_MAX = 10_000
 """Data flows of one client, each with a socket of its own."""
-
-NOT_AUTHORIZED = 401
 
 
 class Owner(Protocol):
@@ -91,7 +87,7 @@ class ControlLink(ClientLink):
             received_messages=messages_within(
                 self.limits.integer("peer-bytes"),
                 self.limits.integer("content-bytes"),
-                PEER_MESSAGES_MAX,
+                PEER_MESSAGES,
             ),
         )
         self._sockets = self.factory.makeSockets(self.clock)
@@ -482,7 +478,7 @@ class MtlClientFactory(SessionFactory):
         await client.open(self.virtualHost)
         if client.link.machine.state is ClientState.UNAUTHORIZED:
             if self.credentials is None:
-                raise Refused("the server wants to know who we are", NOT_AUTHORIZED)
+                raise Refused("the server wants to know who we are", 401)
             await client.authorize(self.credentials)
         if self.profile is not None:
             await client.profile(self.profile)

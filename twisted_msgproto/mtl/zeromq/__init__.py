@@ -152,19 +152,20 @@ def read_secret_key(path: str) -> bytes:
 
     Raises ConfigurationError.
     """
-    text = _read(path)
-    if "secret-key" in text:
-        text = text.partition("secret-key")[2].partition('"')[2].partition('"')[0]
-    return _key(text.strip(), path)
+    return _key_of(path, "secret-key")
 
 
 def read_key(path: str) -> bytes:
     """Return a key alone in a file, or the public key of a certificate of pyzmq's;
     ConfigurationError.
     """
+    return _key_of(path, "public-key")
+
+
+def _key_of(path: str, name: str) -> bytes:
     text = _read(path)
-    if "public-key" in text:
-        text = text.partition("public-key")[2].partition('"')[2].partition('"')[0]
+    if name in text:
+        text = text.partition(name)[2].partition('"')[2].partition('"')[0]
     return _key(text.strip(), path)
 
 
