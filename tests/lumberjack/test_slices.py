@@ -72,7 +72,7 @@ def test_large_batches_land_whole_with_the_memory_of_the_compressed_bytes_and_sl
                 landed += len(event.bodies)
                 landed_bytes += sum(map(len, event.bodies))
                 reader.made_safe(event.position, 0.0)
-            held = max(held, reader.held)
+            held = max(held, reader.input_weight)
             events = event = None
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -121,7 +121,7 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
     octets, events = STREAMS[name]
     whole = read(octets)
     assert [event[1:] for event in whole.flat] == events
-    assert (whole.reader.held, whole.reader.whole) == (0, True)
+    assert (whole.reader.input_weight, whole.reader.whole) == (0, True)
     for slice_bytes in (1, 150, 3000):
         assert read(octets, slice_bytes=slice_bytes).flat == whole.flat
     for pieces in splits(octets, everywhere=60):
@@ -129,7 +129,7 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
         for piece in pieces:
             session.receive(piece)
         assert session.flat == whole.flat
-        assert (session.reader.held, session.reader.whole) == (0, True)
+        assert (session.reader.input_weight, session.reader.whole) == (0, True)
 
 
 @pytest.mark.parametrize("wrapped", [bytes, encode_compressed], ids=["plain", "compressed"])
@@ -172,7 +172,7 @@ def test_a_compressed_frame_which_is_not_whole_frames_is_a_fault(payload, reason
         session = Session()
         assert [ack for piece in pieces for ack in session.receive(piece)] == []
         assert session.flat[-1] == ("fault", reason)
-        assert session.reader.held == 0
+        assert session.reader.input_weight == 0
 
 
 def test_a_bomb_never_materialises():
@@ -185,11 +185,11 @@ def test_a_bomb_never_materialises():
     changes = {"inflated_bytes": 5_000_000, "inflated_ratio": 1, "compressed_windows": 1 << 30}
     session, largest, reasons = Session(**changes), 0, []
     for events in session.turns(compressed(payload)):
-        largest = max(largest, session.reader.held)
+        largest = max(largest, session.reader.input_weight)
         reasons += [event.reason for event in events]
     assert reasons == ["inflated-limit"]
     assert largest <= len(payload) + (4 << 20) + 30_000
-    assert session.reader.held == 0
+    assert session.reader.input_weight == 0
 
 
 def test_the_bound_on_inflating_is_summed_over_nesting_and_begins_anew_with_the_next_frame():
@@ -259,7 +259,7 @@ def test_each_limit_is_checked_on_the_header(name):
         for piece in pieces:
             session.receive(piece)
         assert session.flat == [("JsonReceived", 1, b"1"), ("fault", reason)]
-        assert session.reader.held == 0
+        assert session.reader.input_weight == 0
         assert session.receive(events_of(2)) == []
 
 
@@ -318,7 +318,7 @@ def test_a_turn_of_decoding_ends_in_time(name):
     turns = [list(events) for events in session.turns(octets)]
     assert len(turns) >= fewest
     assert not any(hasattr(event, "reason") for events in turns for event in events)
-    assert (session.reader.held, session.reader.unfinished) == (0, False)
+    assert (session.reader.input_weight, session.reader.unfinished) == (0, False)
 
 
 def test_bytes_which_arrive_while_a_compressed_frame_is_read_come_after_it():
@@ -388,7 +388,7 @@ def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pai
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert len(octets) < grown < reader.held + 4096
+    assert len(octets) < grown < reader.input_weight + 4096
 
 
 needs_compiled = pytest.mark.skipif(

@@ -369,7 +369,7 @@ def test_a_large_body_takes_several_calls() -> None:
     events = receive(server, message(1, b"1") + message(2, LARGE) + message(3, b"3"))
     assert bodies(events) == [b"1"]
     assert server.unfinished and not server.whole
-    assert server.held >= len(LARGE)
+    assert server.input_weight >= len(LARGE)
     calls = 1
     while server.unfinished:
         events += receive(server, b"")
@@ -377,7 +377,7 @@ def test_a_large_body_takes_several_calls() -> None:
     assert calls > TOKENS / 25_000, "which take milliseconds each"
     assert bodies(events) == [b"1", LARGE, b"3"]
     assert server.whole
-    assert server.held == 0
+    assert server.input_weight == 0
     safe(server, events)
     server.drain(0.0)
     assert written(server) == [ExtensionFrame(2, b"\0\3")]
@@ -468,7 +468,7 @@ def test_a_session_which_is_over_inspects_nothing() -> None:
             server.lost(0.0)
         assert not server.unfinished
         assert server.finished
-        assert server.held == 0
+        assert server.input_weight == 0
         assert receive(server, b"") == []
 
 
@@ -503,9 +503,9 @@ def test_what_comes_while_a_body_is_inspected_counts_as_held__NB_02() -> None:
     server = server_with("json;" + BATCH + "9")
     receive(server, message(1, LARGE))
     assert server.unfinished
-    before = server.held
+    before = server.input_weight
     receive(server, message(2, b"x" * 200))
-    assert server.held >= before + 200
+    assert server.input_weight >= before + 200
 
 
 def test_a_vendors_extension_may_inspect_in_slices_too() -> None:

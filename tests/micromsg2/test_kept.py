@@ -64,10 +64,10 @@ def test_an_unfinished_payload_holds_its_properties_as_they_came__NB_02() -> Non
     with grown() as kept:
         receive(server, message(1, b"ab", properties=text, continued=True))
         assert kept() < 64 << 10
-    assert server.held == 2 + len(text)
+    assert server.input_weight == 2 + len(text)
     (whole,) = receive(server, message(1, b"c"))
     assert (whole.bodies, len(whole.fields[0])) == ([b"abc"], len(KEYS))
-    assert server.held == 0
+    assert server.input_weight == 0
 
 
 def test_a_read_weighs_each_text_of_properties_once__NB_02() -> None:
@@ -119,7 +119,7 @@ class Telling(Extension):
 class Kept(Peers):
     def serve(self, *queues: str, **options: Any) -> Any:
         factory = super().serve(*queues, **options)
-        self.every = factory.budget.kept
+        self.every = factory.budget.session_memory
         return factory
 
     def bounded(self, limit: int = LIMIT, *queues: str, **limits: int) -> None:

@@ -185,7 +185,7 @@ def test_a_payload_which_stays_unfinished_is_given_up(octets: bytes) -> None:
     """MM-32: mid-frame and mid-payload"""
     server = server_with()
     receive(server, octets, 10.0)
-    assert server.held == 1
+    assert server.input_weight == 1
     assert due(server, 10.0)[1] == 130.0
     server.paused(20.0)
     assert due(server, 200.0)[1] is None

@@ -246,7 +246,7 @@ def test_what_came_before_a_fault_is_given_out_and_nothing_after_it__MM_17() -> 
     _first, fault = server.receive(message(1) + b"\xff" * 100, 0.0)
     assert fault.nbytes == b"\xff" * 32
     assert server.receive(message(3), 0.0) == []
-    assert server.held == 0
+    assert server.input_weight == 0
 
 
 def test_a_large_frame_is_not_looked_at_again_for_each_piece() -> None:
@@ -255,7 +255,7 @@ def test_a_large_frame_is_not_looked_at_again_for_each_piece() -> None:
     octets = message(1, bytes(50_000))
     for index in range(len(octets) - 1):
         assert server.receive(octets[index : index + 1], 0.0) == []
-        assert server.held == index + 1
+        assert server.input_weight == index + 1
     (event,) = server.receive(octets[-1:], 0.0)
     assert len(event.bodies[0]) == 50_000
 

@@ -161,8 +161,8 @@ NAMES_BYTES = sum(map(len, NAMES))
 
 def bounded(limit: float = LIMIT, **options: object) -> tuple[Broker, ByteBudget]:
     budget = ByteBudget()
-    budget.kept.bound(limit)
-    return Broker(every=budget.kept, **options), budget  # type: ignore[arg-type]
+    budget.session_memory.bound(limit)
+    return Broker(every=budget.session_memory, **options), budget  # type: ignore[arg-type]
 
 
 def fill(broker: Broker) -> bytes:
@@ -182,8 +182,8 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
     """NB-02, MT-11: who keeps more than its share is refused by name; nobody else is."""
     broker, budget = bounded()
     hog = fill(broker)
-    assert broker.events[-1] == machine.KeptTooMuch("lease")
-    assert LIMIT // 2 < budget.kept.nbytes <= LIMIT
+    assert broker.events[-1] == machine.MemoryLimitExceeded("lease")
+    assert LIMIT // 2 < budget.session_memory.nbytes <= LIMIT
     reader = broker.reader()
     writer = broker.flow("Writer")
     broker.command(writer, *contents(1))
@@ -199,16 +199,16 @@ def test_a_lease_in_use_counts_until_its_flow_ends__NB_02() -> None:
     broker, budget = bounded()
     one, other = broker.session(), broker.session()
     flows = [broker.connect(broker.lease(peer, "Reader", NAMES)) for peer in (one, other)]
-    each, rest = divmod(budget.kept.nbytes, 2)
+    each, rest = divmod(budget.session_memory.nbytes, 2)
     assert each > NAMES_BYTES and not rest
     broker.leave(flows[0])
-    assert budget.kept.nbytes == each
+    assert budget.session_memory.nbytes == each
     broker.lease(other, "Writer", NAMES)
     broker.leave(other)
-    assert budget.kept.nbytes == 2 * each
+    assert budget.session_memory.nbytes == 2 * each
     broker.leave(flows[1])
     assert broker.ask(one, "Profile", {"profile": "test"})[0] == 200
-    assert (budget.kept.nbytes, budget.kept.sessions) == (0, 0)
+    assert (budget.session_memory.nbytes, budget.session_memory.sessions) == (0, 0)
 
 
 def test_what_a_reader_has_summoned_counts__NB_02() -> None:
@@ -217,23 +217,23 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     good = broker.reader("b")
     more = broker.connect(broker.lease(broker.session(), "Reader", ()))
     summons = [Summon(10 + number, name) for number, name in enumerate(NAMES[:100])]
-    before = budget.kept.nbytes
+    before = budget.session_memory.nbytes
     assert broker.command(more, *summons[:9]) == [
         Response(each.sequence, 200) for each in summons[:9]
     ]
-    assert budget.kept.nbytes > before + 9 * len(NAMES[0])
+    assert budget.session_memory.nbytes > before + 9 * len(NAMES[0])
     fill(broker)
-    budget.kept.bound(1)
+    budget.session_memory.bound(1)
     answers = broker.command(more, *summons[9:])
     assert answers == [Response(each.sequence, 400) for each in summons[9:]]
-    assert broker.events[-1] == machine.KeptTooMuch("resource")
+    assert broker.events[-1] == machine.MemoryLimitExceeded("resource")
     assert broker.command(good, Dismiss(3, "b"), Summon(4, "b")) == [
         Response(3, 200),
         Response(4, 200),
     ]
-    full = budget.kept.nbytes
+    full = budget.session_memory.nbytes
     broker.command(more, *(Dismiss(200 + n, one.resource) for n, one in enumerate(summons[:9])))
-    assert full - budget.kept.nbytes > 9 * len(NAMES[0])
+    assert full - budget.session_memory.nbytes > 9 * len(NAMES[0])
 
 
 @pytest.mark.parametrize("crowded", [False, True])
@@ -241,19 +241,19 @@ def test_names_of_a_writer_count_and_have_a_bound__NB_02(crowded: bool) -> None:
     """NB-02, MT-18, MT-29: its contents are accepted all the same."""
     broker, budget = bounded(LIMIT if crowded else 100 * LIMIT)
     writer = broker.connect(broker.lease(broker.session("ingest"), "Writer", ()))
-    before = budget.kept.nbytes
+    before = budget.session_memory.nbytes
     broker.command(writer, *contents(1, resource=NAMES[0]))
-    each = budget.kept.nbytes - before
+    each = budget.session_memory.nbytes - before
     assert each > len(NAMES[0])
     if crowded:
         fill(broker)
-        budget.kept.bound(1)
-        before = budget.kept.nbytes
+        budget.session_memory.bound(1)
+        before = budget.session_memory.nbytes
     for number in range(2, 3000):
         name = f"{number:05}" + NAMES[0][5:]
         assert broker.command(writer, Content(number, name)) == []
         assert broker.events[-1].resources == [name]  # type: ignore[union-attr]
-    assert budget.kept.nbytes - before <= (8 << 10 if crowded else 1024 * each)
+    assert budget.session_memory.nbytes - before <= (8 << 10 if crowded else 1024 * each)
 
 
 STEPS = st.lists(
@@ -294,9 +294,9 @@ def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[st
             case "summon" | "dismiss" | "write" if flows:
                 kind = {"summon": Summon, "dismiss": Dismiss, "write": Content}[step]
                 broker.command(flows[which % len(flows)], kind(next(numbers), name))
-        assert budget.kept.nbytes >= 0
+        assert budget.session_memory.nbytes >= 0
     broker.collect(broker.server.lost(broker.now))
-    assert (budget.kept.nbytes, budget.kept.sessions) == (0, 0)
+    assert (budget.session_memory.nbytes, budget.session_memory.sessions) == (0, 0)
 
 
 def test_an_envelope_has_frames_as_long_as_identities__NB_02() -> None:
@@ -327,7 +327,7 @@ def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
     for one in asked:
         one.addErrback(lambda failure: None)
     clock.pump([0] * 300)
-    assert budget.kept.limit == 1
+    assert budget.session_memory.limit == 1
     assert factory.counters[f"turned_away:{BOUND}"] > 0
     client.abort()
     factory.drain()

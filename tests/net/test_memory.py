@@ -16,7 +16,7 @@ from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from twisted_msgproto.core.kept import Keeping, Kept, table_bytes
+from twisted_msgproto.core.memory import MemoryShare, SessionMemory, table_bytes
 from twisted_msgproto.net import ByteBudget, ReadControl, gateway
 
 LATE_SECONDS, LOOK_SECONDS = 3.0, 0.5
@@ -486,16 +486,16 @@ def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
 
 
 SMALL_BYTES = 8 << 10  # a session may keep this whatever others keep
-KEPT_LIMIT = 100 * SMALL_BYTES
+SESSION_LIMIT = 100 * SMALL_BYTES
 MUCH = 256 << 20
 
 
 def test_below_the_limit_one_session_may_keep_everything__NB_02():
     """NB-02."""
-    every = Kept(KEPT_LIMIT)
-    one, other = Keeping(every), Keeping(every)
-    assert one.fits(KEPT_LIMIT)
-    one.add(KEPT_LIMIT)
+    every = SessionMemory(SESSION_LIMIT)
+    one, other = MemoryShare(every), MemoryShare(every)
+    assert one.fits(SESSION_LIMIT)
+    one.add(SESSION_LIMIT)
     assert not one.fits(1)
     assert other.fits(SMALL_BYTES)
 
@@ -510,21 +510,21 @@ def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
 
 def test_among_many_sessions_each_may_keep_a_little__NB_02():
     """NB-02."""
-    every = Kept(KEPT_LIMIT)
-    crowd = [Keeping(every) for _ in range(1000)]
+    every = SessionMemory(SESSION_LIMIT)
+    crowd = [MemoryShare(every) for _ in range(1000)]
     for one in crowd:
-        one.add(KEPT_LIMIT // 1000)
+        one.add(SESSION_LIMIT // 1000)
     crowd[0].add(1000)
-    assert every.nbytes >= KEPT_LIMIT
-    assert crowd[1].fits(SMALL_BYTES - KEPT_LIMIT // 1000)
-    assert not crowd[1].fits(SMALL_BYTES - KEPT_LIMIT // 1000 + 1)
+    assert every.nbytes >= SESSION_LIMIT
+    assert crowd[1].fits(SMALL_BYTES - SESSION_LIMIT // 1000)
+    assert not crowd[1].fits(SMALL_BYTES - SESSION_LIMIT // 1000 + 1)
 
 
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 9),
         st.sampled_from(["add", "take", "remove", "clear"]),
-        st.integers(0, KEPT_LIMIT),
+        st.integers(0, SESSION_LIMIT),
     ),
     max_size=200,
 )
@@ -533,8 +533,8 @@ STEPS = st.lists(
 @given(STEPS)
 def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB_02(steps):
     """NB-02: whoever asks before it keeps something, and in whatever order they come and go."""
-    every = Kept(KEPT_LIMIT)
-    sessions = [Keeping(every) for _ in range(10)]
+    every = SessionMemory(SESSION_LIMIT)
+    sessions = [MemoryShare(every) for _ in range(10)]
     kept = [[] for _ in sessions]
     for number, step, octets in steps:
         session, pieces = sessions[number], kept[number]
@@ -549,27 +549,27 @@ def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB
             session.remove(pieces.pop())
         elif step == "clear":
             session.clear()
-            sessions[number] = Keeping(every)
+            sessions[number] = MemoryShare(every)
             pieces.clear()
         assert [one.nbytes for one in sessions] == [sum(some) for some in kept]
         assert every.nbytes == sum(map(sum, kept))
         assert every.sessions == sum(one.nbytes > 0 for one in sessions)
-        assert every.nbytes <= 2 * KEPT_LIMIT + SMALL_BYTES * len(sessions)
+        assert every.nbytes <= 2 * SESSION_LIMIT + SMALL_BYTES * len(sessions)
 
 
 def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_the_limit__NB_02():
     """NB-02: each came when there were fewer, and took its share: these were nine limits."""
-    every = Kept(MUCH)
+    every = SessionMemory(MUCH)
     sessions = []
     for _ in range(10_000):
-        keeping = Keeping(every)
+        keeping = MemoryShare(every)
         sessions.append(keeping)
         for step in (1 << 26, 1 << 20, 1 << 16, 1 << 12):
             while keeping.nbytes + step <= 1 << 26 and keeping.fits(step):
                 keeping.add(step)
     assert every.nbytes <= 2 * MUCH + SMALL_BYTES * 10_000
     # Who comes then may keep what is little, and those that are few a share of it all.
-    good = Keeping(every)
+    good = MemoryShare(every)
     assert good.fits(SMALL_BYTES)
     for keeping in sessions[5:]:
         keeping.clear()
@@ -578,13 +578,13 @@ def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_th
 
 def test_a_session_may_keep_its_share_while_others_keep_too_much__NB_02():
     """NB-02: while too many do, it is a small one."""
-    every = Kept(1_000_000)
-    hog, good = Keeping(every), Keeping(every)
+    every = SessionMemory(1_000_000)
+    hog, good = MemoryShare(every), MemoryShare(every)
     hog.add(1_000_000)
     assert not hog.fits(1)
     assert good.fits(500_000) and not good.fits(500_001)
     good.add(500_000)
-    late = Keeping(every)
+    late = MemoryShare(every)
     assert late.fits(1_000_000 // 60) and not late.fits(1_000_000 // 60 + 1)
     good.clear()
     hog.remove(1)
@@ -593,8 +593,8 @@ def test_a_session_may_keep_its_share_while_others_keep_too_much__NB_02():
 
 def test_what_comes_after_the_end_counts_nowhere__NB_02():
     """NB-02: an application may let go of something, or take more, long after the connection."""
-    every = Kept(MUCH)
-    keeping = Keeping(every)
+    every = SessionMemory(MUCH)
+    keeping = MemoryShare(every)
     keeping.add(1000)
     keeping.clear()
     keeping.remove(500)

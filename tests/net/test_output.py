@@ -20,8 +20,7 @@ from zope.interface import directlyProvides
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net import ByteBudget
 from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
-from twisted_msgproto.net.prompt import prompt_write
-from twisted_msgproto.net.wires.output import Output
+from twisted_msgproto.net.wires.output import Output, flushing_write
 
 LATE_SECONDS = 5.0
 SLICE_BYTES = 64 << 10  # so much is with the transport at most
@@ -285,7 +284,7 @@ class Loopback(TestCase):
 
     async def test_bytes_have_left_when_the_call_returns(self) -> None:
         transport, peer = await self.connected()
-        prompt_write(transport)(b"ack")
+        flushing_write(transport)(b"ack")
         # No turn of the reactor lies between.
         self.assertEqual(peer.recv(100, socket.MSG_DONTWAIT), b"ack")
         transport.loseConnection()
@@ -293,7 +292,7 @@ class Loopback(TestCase):
 
     async def test_what_the_system_does_not_take_follows_in_order(self) -> None:
         transport, peer = await self.connected()
-        write = prompt_write(transport)
+        write = flushing_write(transport)
         write(MUCH)
         write(b"last")
 
@@ -307,7 +306,7 @@ class Loopback(TestCase):
 
     async def test_nothing_overtakes_what_waits_when_there_is_room_again(self) -> None:
         transport, peer = await self.connected()
-        write = prompt_write(transport)
+        write = flushing_write(transport)
         write(MUCH)
         # No turn of the reactor lies between: the rest of it waits, and the socket takes more.
         start = peer.recv(1 << 20)
@@ -326,7 +325,7 @@ class Loopback(TestCase):
     async def test_what_is_written_between_the_wish_to_close_and_the_end_is_sent(self) -> None:
         """As Twisted's own ``write`` does."""
         transport, peer = await self.connected()
-        write = prompt_write(transport)
+        write = flushing_write(transport)
         transport.loseConnection()
         write(b"ack")
 
@@ -341,7 +340,7 @@ class Loopback(TestCase):
         transport, peer = await self.connected()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.close()  # with a reset
-        write = prompt_write(transport)
+        write = flushing_write(transport)
         write(b"into the void")
         write(b"and again")
         await self.lost
@@ -350,7 +349,7 @@ class Loopback(TestCase):
     async def test_what_was_asked_to_close_is_not_closed_within_a_write(self) -> None:
         transport, _ = await self.connected()
         transport.loseConnection()
-        prompt_write(transport)(b"too late")
+        flushing_write(transport)(b"too late")
         self.assertFalse(self.lost.called)
         await self.lost
 
@@ -358,7 +357,7 @@ class Loopback(TestCase):
         """It passes for the socket below it, which has nothing to write yet."""
         transport, _ = await self.connected()
         directlyProvides(transport, ISSLTransport)
-        self.assertEqual(prompt_write(transport), transport.write)
+        self.assertEqual(flushing_write(transport), transport.write)
         transport.loseConnection()
         await self.lost
 

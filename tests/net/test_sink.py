@@ -193,7 +193,7 @@ class ClosingInTime(TestCase):
         self.assertEqual(self.closed(None), [(0.0, 4.0)])
 
 
-class Keeping(TestCase):
+class MemoryShare(TestCase):
     def put_all(self, keeping):
         """What became of a message for a queue, and of one that is for none."""
         writer, threads = Writer(), Calls()

@@ -192,7 +192,7 @@ def test_what_is_no_head_is_a_fault_however_it_is_split(name: str) -> None:
     (answer,) = sent(server)
     assert dict(answer.headers) == {"session-id": SESSION, "error-code": "400"}
     assert server.finished
-    assert server.held == 0
+    assert server.input_weight == 0
 
 
 OURS = f"session-id::{SESSION}"
@@ -436,7 +436,7 @@ def test_ten_digits_are_only_a_promise() -> None:
     """SA-26, SA-27: nothing is set aside for a body that has not come."""
     server = open_server(lengths=True)
     assert server.receive(sized(b"x" * 1000, "1", final=False, length="9999999999"), NOW) == []
-    assert server.held < 4000
+    assert server.input_weight < 4000
 
 
 @pytest.mark.parametrize("after", [b"x", b"\0", b"\r\n\0", b"\r\n\r\nM", b"\r\n\r\n\r", b"\n\n\0"])
@@ -475,7 +475,7 @@ def test_a_body_in_single_bytes_is_read_and_held_in_little(name: str, framing: s
     most = 0
     for start in range(len(octets)):
         events += server.receive(octets[start : start + 1], NOW)
-        most = max(most, server.held)
+        most = max(most, server.input_weight)
     assert requests(events) == [("1", body, False)]
     assert most <= len(octets) + 16384
 

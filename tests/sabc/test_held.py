@@ -92,7 +92,7 @@ def test_bytes_that_were_handed_out_are_not_held_beside_the_message__NB_02() -> 
     server = open_server()
     with memory() as grown:
         deal(server, reads(msg(BODY, msg_id="1")[:-1]))
-    assert abs(grown[0] - server.held) < LITTLE
+    assert abs(grown[0] - server.input_weight) < LITTLE
 
 
 def named(start: int, value: str = "") -> dict[str, str]:
@@ -116,12 +116,12 @@ def test_headers_of_messages_that_are_not_whole_count_with_what_they_take__NB_02
         for octets in parts:
             server.receive([octets] if framed else octets, NOW)
     assert not server.closed
-    assert grown[0] < server.held + LITTLE
+    assert grown[0] < server.input_weight + LITTLE
     end = msg(b"", msg_id="1")
     (event,) = server.receive([end] if framed else end, NOW)
     assert names([event]) == ["MessagesReceived"]
     assert len(event.fields[0]) == 2900
-    assert (server.held, server.whole) == (0, True)
+    assert (server.input_weight, server.whole) == (0, True)
 
 
 def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
@@ -131,18 +131,18 @@ def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
     with memory() as grown:
         server.receive(octets[: octets.index(b"\r\n\r\n") + 2], NOW)
     assert not server.whole
-    assert len(octets) < grown[0] < server.held + LITTLE
+    assert len(octets) < grown[0] < server.input_weight + LITTLE
     server.receive(octets[octets.index(b"\r\n\r\n") + 2 :], NOW)
-    assert (server.held, server.whole) == (0, True)
+    assert (server.input_weight, server.whole) == (0, True)
 
 
 def test_a_refused_message_weighs_nothing__NB_02() -> None:
     server = open_server()
     refused = part(b"", msg_id="1", send_only="yes", ref_msg_id="2")
     server.receive(refused + NUDGE, NOW)
-    assert (server.held, server.closed) == (0, False)
+    assert (server.input_weight, server.closed) == (0, False)
     server.receive(msg(b"", msg_id="1", **named(0), **named(100)), NOW)
-    assert (server.held, server.closed) == (0, True)
+    assert (server.input_weight, server.closed) == (0, True)
 
 
 A_BATCH = 2000  # what a batch itself may take

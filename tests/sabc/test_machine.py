@@ -557,19 +557,20 @@ def test_what_is_not_whole_is_held() -> None:
     # NB-02: bytes of frames, and of messages whose other parts have not come
     server = open_server()
     assert server.whole
-    assert server.held == 0
+    assert server.input_weight == 0
     server.receive(msg(b"x" * 50_000, final=False, msg_id="1", msg_more="yes"), NOW)
     assert not server.whole
-    assert 50_000 <= server.held < 51_000
+    assert 50_000 <= server.input_weight < 51_000
     server.receive(NUDGE[:-1], NOW)
-    assert 50_000 <= server.held < 51_000
+    assert 50_000 <= server.input_weight < 51_000
     server.receive(NUDGE[-1:] + msg(b"y", msg_id="1"), NOW)
     assert server.whole
-    assert server.held == 0
+    assert server.input_weight == 0
     server.receive(msg(b"z" * (3 << 19), msg_id="2")[:-1], NOW)
-    assert (1 << 20) - 20_000 < server.held < (1 << 20) + 20_000  # what is above the limit is not
+    # What is above the limit is not held.
+    assert (1 << 20) - 20_000 < server.input_weight < (1 << 20) + 20_000
     server.receive(b"\0", NOW)
-    assert server.held == 0
+    assert server.input_weight == 0
 
 
 @pytest.mark.parametrize("framed", [False, True])

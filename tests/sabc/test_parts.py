@@ -362,7 +362,7 @@ def test_a_message_of_more_than_twice_the_limit_is_held_no_longer__SA_22__NB_02(
     server = open_server(limits=SMALL)
     server.receive(msg(b"x" * 700, msg_id="1")[:-5], NOW)
     assert server.fault is not None
-    assert server.held == 0
+    assert server.input_weight == 0
 
 
 def test_a_cut_response_and_a_cut_error() -> None:

@@ -446,7 +446,7 @@ def check_accounts(
         link = getattr(connection, "link", None)  # MTL's sessions share one
         octets = entered.pop(link, 0)
         if link is not None and not link._ended:
-            held = link.machine.held + link.wire.held
+            held = link.machine.input_weight + link.wire.held
             if octets != (held if held > ledger.uncounted else 0):
                 wrong(f"{link.session} holds {held} bytes, the ledger says {octets}")
     for holder, octets in entered.items():

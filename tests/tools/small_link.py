@@ -118,7 +118,7 @@ class LineMachine(Connection[bytes, bytes, Any]):
         return self.closed or (self.ending and not self.open)
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         return len(self.rest)
 
     @property

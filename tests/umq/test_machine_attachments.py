@@ -185,7 +185,7 @@ def test_attachments_one_by_one_on_request():
     ]
     assert machine.calls_pending == 0
     assert machine.stream(message) == []
-    assert machine.held > 0  # the text stays (NB-02)
+    assert machine.input_weight > 0  # the text stays (NB-02)
     assert feed(machine, b"2") == [told.AttachmentArrived(message, 1, b"2")]
     assert feed(machine, "-:lost") == [
         told.AttachmentArrived(message, 2, told.AttachmentFailure("lost"))
@@ -304,10 +304,10 @@ def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
     machine = server()
     wide = "\U0001f600" + "x" * ((1 << 20) - 1)
     feed(machine, "AW:C1:x", f"-:{wide[:1000]}")
-    held = machine.held
+    held = machine.input_weight
     assert held >= 4000
     feed(machine, *["-:" + wide] * 30)
-    assert held + 30 * 4000 <= machine.held <= held + 30 * 5000
+    assert held + 30 * 4000 <= machine.input_weight <= held + 30 * 5000
     [call] = feed(machine, b"at last")
     assert call.attachments[0] == told.AttachmentFailure(wide[:1000])
     assert call.attachments[1].text == wide[: len(call.attachments[1].text)]
@@ -333,9 +333,9 @@ def test_what_is_held_is_nothing_when_all_attachments_are_there__NB_02(steps):
         elif missing:
             missing -= 1
             feed(machine, b"four")
-        assert (machine.held > 0) is (missing > 0) is not machine.whole
+        assert (machine.input_weight > 0) is (missing > 0) is not machine.whole
     feed(machine, *[b"four"] * missing)
-    assert (machine.held, machine.whole, machine.fault) == (0, True, None)
+    assert (machine.input_weight, machine.whole, machine.fault) == (0, True, None)
 
 
 @pytest.mark.parametrize("texts", [["S:a=" + "x" * 1000], ["A9:S:a=b", *[b"x" * 100] * 8], ["X:a"]])
@@ -350,7 +350,7 @@ def test_what_waits_until_a_server_is_accepted_has_a_bound__NB_02(texts):
         count += 1
         assert count < 1000
     assert count > 10
-    assert (machine.fault.reason, machine.held) == ("attachments-bytes", 0)
+    assert (machine.fault.reason, machine.input_weight) == ("attachments-bytes", 0)
 
 
 def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered():
@@ -367,10 +367,10 @@ def test_what_waits_for_the_attachments_of_welcome_has_a_bound__NB_02():
     machine.hello()
     value = "\U0001f600" + "x" * 5000
     feed(machine, "A1:W1:", *[f"S:a={value}"] * 4)
-    assert machine.held >= 80_000
+    assert machine.input_weight >= 80_000
     refused(machine, f"S:a={value}", reason="attachments-bytes")
     good = Client(limits(attachments_bytes=100_000), 0.0)
     good.hello()
     feed(good, "A1:W1:", *[f"S:a={value}"] * 4)
     assert len(feed(good, b"now", f"S:a={value}")) == 1 + 4 + 1
-    assert (good.held, good.whole) == (0, True)
+    assert (good.input_weight, good.whole) == (0, True)

@@ -145,7 +145,7 @@ def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
     else:
         assert machine.advance(20.0) == [told.CallExpired(1, "a")]
     assert feed(machine, b"2", b"3") == [told.ResultReceived(2, "b", "y", [b"3"])]
-    assert (machine.held, machine.whole) == (0, True)
+    assert (machine.input_weight, machine.whole) == (0, True)
 
 
 # ── Callbacks ───────────────────────────────────────────────────────────────────────────────────
@@ -369,7 +369,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         counted = {f"counted {name}": count for name, count in asdict(machine.counters).items()}
         own = {"whole": machine.whole, "deadline": machine.deadline}
         shown = machine.snapshot()
-        assert machine.held == shown.pop("held_bytes")
+        assert machine.input_weight == shown.pop("held_bytes")
         return {**counted, **shown, **own}
 
     assert {name: value for name, value in figures().items() if value} == {

@@ -172,21 +172,21 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         """There is nothing more to do: close the connection once ``outputs()`` are written."""
 
     @property
-    def held(self) -> int:
-        """Return how many bytes of incomplete messages are held."""
+    def input_weight(self) -> int:
+        """Return how many bytes incomplete messages are held in."""
         return 0
 
     @property
     def objects(self) -> int:
-        """Return how many of the bytes that are ``held`` did not come: they are the weight of the
+        """Return how many of the bytes of ``input_weight`` did not come: they are the weight of the
         objects.  A peer that makes us hold these has not sent them, so they are no progress.
         """
         return 0
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is ``held`` and the machine is not ``unfinished``."""
-        return not self.held and not self.unfinished
+        """Whether ``input_weight`` is 0 and the machine is not ``unfinished``."""
+        return not self.input_weight and not self.unfinished
 
     @property
     @abstractmethod

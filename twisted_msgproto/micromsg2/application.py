@@ -22,8 +22,8 @@ from typing import Final, Protocol
 
 from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
-from ..core.kept import KEPT_LIMIT, Keeping, Kept
 from ..core.limits import Limit, Limits
+from ..core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..net.broker import ServedBroker
 from ..net.broker.forms import fields_of
 from .letters import (
@@ -93,7 +93,7 @@ class MemoryLimitExceeded(SubscriptionRefused):
     """All sessions together keep too much, and this one more than its share."""
 
     def __init__(self, destination: str) -> None:
-        super().__init__(LIMIT_EXCEEDED, f"{destination}: {KEPT_LIMIT} allows no more")
+        super().__init__(LIMIT_EXCEEDED, f"{destination}: {SESSION_LIMIT} allows no more")
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -138,9 +138,9 @@ class Subscriber:
     __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
                  "waiting_bytes")  # fmt: skip
 
-    def __init__(self, consumer: Consumer, counters: dict[str, int], every: Kept) -> None:
+    def __init__(self, consumer: Consumer, counters: dict[str, int], every: SessionMemory) -> None:
         self._counters = counters
-        self.kept = Keeping(every)
+        self.kept = MemoryShare(every)
         self.consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
@@ -226,7 +226,7 @@ class Broker:
         limits: Limits | None = None,
         kept: Iterable[str] = (),
         space: str = SPACE,
-        every: Kept | None = None,
+        every: SessionMemory | None = None,
     ) -> None:
         """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
         the start; ``every`` counts what all sessions of the process keep.
@@ -237,8 +237,8 @@ class Broker:
         self._limits = limits
         self._served = queues
         self._space = space
-        self._every = Kept() if every is None else every
-        self._waiting = Keeping(self._every)  # messages of topics, each once
+        self._every = SessionMemory() if every is None else every
+        self._waiting = MemoryShare(self._every)  # messages of topics, each once
         self._kept = list(kept)
         for name in self._kept:
             if name.startswith(TOPIC_PREFIX):

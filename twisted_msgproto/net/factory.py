@@ -22,9 +22,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, shown
-from ..core.kept import KEPT_LIMIT
 from ..core.limits import Limit, Limits
 from ..core.machine import Table
+from ..core.memory import SESSION_LIMIT
 from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
 from .counters import Counters, Traffic
@@ -63,7 +63,7 @@ COMMON_LIMITS: Final = (
         1,
     ),
     Limit(
-        KEPT_LIMIT,
+        SESSION_LIMIT,
         256 << 20,
         "bytes",
         "of all sessions, kept for longer than a message (calls, topics, subscriptions): above it"
@@ -197,7 +197,7 @@ class SessionFactory:
             self.limits.get("min-rate", MIN_RATE),
             clock,
         )
-        self.budget.kept.bound(self.limits.get(KEPT_LIMIT, inf))
+        self.budget.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
         self.traffic = Traffic(clock.seconds)

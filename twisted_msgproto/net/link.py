@@ -467,7 +467,7 @@ class Link:
             self._end(fault=False)
             return
         if self._held or self.wire.held or not machine.whole:
-            self._hold(machine.held + self.wire.held)
+            self._hold(machine.input_weight + self.wire.held)
             if machine.unfinished:
                 self._control.pause("decoding")
                 self._lookUnfinished()
@@ -480,7 +480,7 @@ class Link:
     def heldChanged(self) -> None:
         """The wire holds more or less than before, because reading is paused: count it."""
         if not self._ended:
-            self._hold(self.machine.held + self.wire.held)
+            self._hold(self.machine.input_weight + self.wire.held)
 
     def _lookUnfinished(self) -> None:
         """Continue in the next turn of the reactor, unless something else pauses reading.

@@ -5,7 +5,7 @@ above the bound of :class:`ByteBudget` those who have more than their share of i
 Unfinished messages and unread output cannot, because only the peer can finish or read them: with
 :class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
 off for what others hold.  What sessions keep for their peers has a bound of its own, above which
-more is refused: :mod:`twisted_msgproto.core.kept`.
+more is refused: :mod:`twisted_msgproto.core.memory`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, Final, Protocol
 
-from ..core.kept import Kept
+from ..core.memory import SessionMemory
 from .logs import PeerLog
 from .peers import Offenders
 
@@ -367,7 +367,7 @@ class ByteBudget:
         waiting: bytes that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
-        kept: what sessions keep for their peers for longer than a message.
+        session_memory: what sessions keep for their peers for longer than a message.
         peer_log: what peers do is logged through it, whichever server they came to.
         offenders: the addresses whose peers broke their protocol or failed to log in.
         shared: what servers of one kind share, by its class.
@@ -377,7 +377,7 @@ class ByteBudget:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
         self.held = Ledger()
-        self.kept = Kept()
+        self.session_memory = SessionMemory()
         self.peer_log = PeerLog()
         self.offenders = Offenders()
         self.shared: dict[type, Any] = {}

@@ -39,8 +39,8 @@ from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
-from .prompt import prompt_write
 from .turns import Turn
+from .wires.output import flushing_write
 
 try:
     from OpenSSL._util import ffi
@@ -199,7 +199,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self._gathered: list[bytes] = []
 
     def makeConnection(self, transport: Any) -> None:
-        self._leave = prompt_write(transport)
+        self._leave = flushing_write(transport)
         if self._leave != transport.write:
             transport.write = self._encrypted
         super().makeConnection(transport)  # type: ignore[no-untyped-call]

@@ -102,7 +102,7 @@ class Side(Connection[bytes, bytes, Any]):
         return self.state is State.CLOSED or (self.state is State.DRAINING and not self.waiting)
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         """Return how many bytes of an incomplete line are held."""
         return len(self._lines.rest)
 

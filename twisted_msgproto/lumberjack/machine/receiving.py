@@ -163,7 +163,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         return self.decoder.held_bytes
 
     @property

@@ -249,7 +249,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         return self._decoder.held
 
     @property

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from ... import __version__
-from ...core.kept import table_bytes
 from ...core.limits import Limits
+from ...core.memory import table_bytes
 from ...core.strict_json import (
     CHECKED_AT_ONCE_BYTES,
     CHECKED_DEPTH_MAX,

@@ -17,9 +17,9 @@ from typing import ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import Fault, shown
-from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import Table
+from ...core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import (
@@ -164,7 +164,7 @@ class Session(Sending):
         )
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         """Return the bytes of incomplete messages, of those being inspected, and of what came
         behind these.
         """
@@ -194,7 +194,7 @@ class Session(Sending):
             "received": self._window.received,
             "safe": self._window.safe,
             "acknowledged": self._window.acknowledged,
-            "held_bytes": self.held,
+            "held_bytes": self.input_weight,
             "paused": self._paused,
         }
 
@@ -587,7 +587,7 @@ class Server(Session):
         self,
         proposal: Proposal | None = None,
         limits: Limits | None = None,
-        every: Kept | None = None,
+        every: SessionMemory | None = None,
     ) -> None:
         """Make a server's machine; ``proposal`` is what we require, suggest and know, by default
         everything we know.
@@ -597,7 +597,7 @@ class Server(Session):
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
         self._asked: extensions.Asked | None = None
         self._every = every
-        self._keeping: Keeping | None = None  # most sessions keep nothing
+        self._keeping: MemoryShare | None = None  # most sessions keep nothing
 
     def _receive_handshake(self, frame: Handshake) -> None:
         if self._asked is None:
@@ -612,9 +612,9 @@ class Server(Session):
 
     def _keep(self, nbytes: int) -> None:
         if nbytes:
-            self._keeping = Keeping(self._every)
+            self._keeping = MemoryShare(self._every)
             if not self._keeping.take(nbytes):
-                raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {KEPT_LIMIT}")
+                raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {SESSION_LIMIT}")
 
     def lost(self, now: float) -> list[Event | WorkLost]:
         if self._keeping is not None:

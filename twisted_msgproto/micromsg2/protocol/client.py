@@ -13,8 +13,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused, shown
-from ...core.kept import KEPT_WEIGHT_BYTES
 from ...core.limits import Limits
+from ...core.memory import SESSION_WEIGHT_BYTES
 from ...core.message import Message, MessageBatch
 from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
@@ -53,8 +53,8 @@ LATE_BYTES: Final = 1 << 20
 
 def weigh(message: Message) -> int:
     fields = message.fields or {}
-    texts = sum(len(name) + len(value) + KEPT_WEIGHT_BYTES for name, value in fields.items())
-    return len(message.body or b"") + texts + KEPT_WEIGHT_BYTES
+    texts = sum(len(name) + len(value) + SESSION_WEIGHT_BYTES for name, value in fields.items())
+    return len(message.body or b"") + texts + SESSION_WEIGHT_BYTES
 
 
 class Arrivals(Backlog[Message]):

@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 
 from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
-from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
+from ...core.memory import SESSION_LIMIT
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
 from ...net.logs import LIMITS as LIMITS_MET
@@ -82,7 +82,9 @@ class MicroMsg2ServerLink(MicroMsg2Link):
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
-        return Server(self.factory.proposal, self.factory.limits, self.factory.budget.kept)
+        return Server(
+            self.factory.proposal, self.factory.limits, self.factory.budget.session_memory
+        )
 
     def sessionEnding(self, reason: Failure) -> None:
         if self.factory.broker is not None:
@@ -113,7 +115,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
             if isinstance(refusal, MemoryLimitExceeded):
-                self.factory.limitMet(KEPT_LIMIT, "subscription")
+                self.factory.limitMet(SESSION_LIMIT, "subscription")
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
 
@@ -303,7 +305,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.queues = queues or broker_of(
             sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
         )
-        every = self.budget.kept
+        every = self.budget.session_memory
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)

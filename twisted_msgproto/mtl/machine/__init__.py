@@ -11,7 +11,7 @@ from .client_flow import ClientFlow
 from .flows import (
     AuthenticationRequested,
     ContentReceived,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     Profile,
     ReadingFlow,
     ServerEvent,
@@ -33,7 +33,7 @@ __all__ = [
     "Client",
     "ClientFlow",
     "ContentReceived",
-    "KeptTooMuch",
+    "MemoryLimitExceeded",
     "Profile",
     "ReadingFlow",
     "Server",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from ...core.kept import KEPT_WEIGHT_BYTES, Keeping
 from ...core.machine import Machine
+from ...core.memory import SESSION_WEIGHT_BYTES, MemoryShare
 from ...core.window import ReceiveWindow
 from ..terms import SESSION, FlowState, SessionState
 from ..wire import data
@@ -194,11 +194,11 @@ CHARACTER_BYTES: Final = 4
 
 
 def name_weight(name: str) -> int:
-    return KEPT_WEIGHT_BYTES + (CHARACTER_BYTES + 1) * len(name)
+    return SESSION_WEIGHT_BYTES + (CHARACTER_BYTES + 1) * len(name)
 
 
 def lease_weight(resources: Sequence[str]) -> int:
-    nbytes = KEPT_WEIGHT_BYTES + LEASED_NAME_BYTES * len(resources)
+    nbytes = SESSION_WEIGHT_BYTES + LEASED_NAME_BYTES * len(resources)
     return nbytes + CHARACTER_BYTES * sum(map(len, resources))
 
 
@@ -441,7 +441,7 @@ class Session:
     flows: dict[bytes, Flow] = field(default_factory=dict)
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
-    kept: Keeping = field(default_factory=Keeping)
+    kept: MemoryShare = field(default_factory=MemoryShare)
     refused: bool = False  # the reply waits for the time that a failure costs
     ended: bool = False
 
@@ -485,7 +485,7 @@ class SessionRefused:
 
 
 @dataclass(slots=True)
-class KeptTooMuch:
+class MemoryLimitExceeded:
     """A client was refused ``what`` it wanted, because all sessions together keep too much for
     their clients.
     """
@@ -531,7 +531,7 @@ ServerEvent = (
     AuthenticationRequested
     | SessionOpened
     | SessionRefused
-    | KeptTooMuch
+    | MemoryLimitExceeded
     | SessionEstablished
     | SessionEnded
     | ContentReceived

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
-from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
+from ...core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..terms import (
     BURST,
     LEASE_SECONDS,
@@ -51,8 +51,8 @@ from .flows import (
     UNKNOWN,
     AuthenticationRequested,
     Flow,
-    KeptTooMuch,
     LeaseGrant,
+    MemoryLimitExceeded,
     Peer,
     Profile,
     ReadingFlow,
@@ -137,7 +137,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         data_port: int = 0,
         counters: dict[str, int] | None = None,
         may: May = everything,
-        every: Kept | None = None,
+        every: SessionMemory | None = None,
     ) -> None:
         """Make a broker.
 
@@ -149,7 +149,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         self.limits = limits
-        self._every = Kept() if every is None else every
+        self._every = SessionMemory() if every is None else every
         self.profiles = by_name(profiles)
         self.counters = Counter() if counters is None else counters
         self.fault = None
@@ -303,7 +303,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
         known = self._peers.get(peer, UNKNOWN)
         session.envelope, session.address, session.key = envelope, known.address, known.key
-        session.kept = Keeping(self._every)
+        session.kept = MemoryShare(self._every)
         self._sessions[peer] = session
         self.counters["sessions_total"] += 1
         self._events.append(SessionOpened(session))
@@ -368,7 +368,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             raise Invalid(403, "too many leases")
         nbytes = lease_weight(request.resources)
         if not self._may_keep(session, nbytes, "lease"):
-            raise Invalid(403, f"too many leases: {KEPT_LIMIT}")
+            raise Invalid(403, f"too many leases: {SESSION_LIMIT}")
         token = self._random(TOKEN_BYTES).hex()
         grant = LeaseGrant(
             token,
@@ -394,7 +394,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _may_keep(self, session: Session, nbytes: int, what: str) -> bool:
         if session.kept.fits(nbytes):
             return True
-        self._events.append(KeptTooMuch(what))
+        self._events.append(MemoryLimitExceeded(what))
         return False
 
     def _ready(self, session: Session) -> None:

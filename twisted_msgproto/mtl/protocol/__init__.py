@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed
-from ...core.kept import KEPT_LIMIT
+from ...core.memory import SESSION_LIMIT
 from ...core.message import MessageBatch
 from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
@@ -26,7 +26,7 @@ from ..machine import Arrival, Channel, Server, Session
 from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     Peer,
     ServerEvent,
     SessionEnded,
@@ -282,8 +282,8 @@ class BrokerLink(SessionLink):
     def _sessionRefused(self, event: SessionRefused) -> None:
         self.factory.limitMet(event.limit, "session")
 
-    def _keptTooMuch(self, event: KeptTooMuch) -> None:
-        self.factory.limitMet(KEPT_LIMIT, event.what)
+    def _memoryLimitExceeded(self, event: MemoryLimitExceeded) -> None:
+        self.factory.limitMet(SESSION_LIMIT, event.what)
 
     def _sessionEstablished(self, event: SessionEstablished) -> None:
         if self.factory.sessionLog is not None:
@@ -363,7 +363,7 @@ class BrokerLink(SessionLink):
         AuthenticationRequested: _alone(_authenticationRequested),
         SessionOpened: _alone(_sessionOpened),
         SessionRefused: _sessionRefused,
-        KeptTooMuch: _keptTooMuch,
+        MemoryLimitExceeded: _memoryLimitExceeded,
         SessionEstablished: _alone(_sessionEstablished),
         SessionEnded: _alone(_sessionEnded),
     }

@@ -265,7 +265,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
             may=self._may,
-            every=self.budget.kept,
+            every=self.budget.session_memory,
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:

@@ -197,8 +197,8 @@ class GatewayFigures:
             "waiting_connections": budget.senders,
             "held_bytes": ledger.held,
             "held_limit_bytes": _finite(ledger.limit),
-            "kept_bytes": budget.kept.nbytes,
-            "kept_limit_bytes": _finite(budget.kept.limit),
+            "kept_bytes": budget.session_memory.nbytes,
+            "kept_limit_bytes": _finite(budget.session_memory.limit),
         }
 
     def _offenders(self) -> Figures:

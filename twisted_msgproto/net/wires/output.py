@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, ClassVar, Final
 
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IPushProducer, ISSLTransport, IWriteDescriptor
 from zope.interface import implementer
 
 from ..memory import Clock, Ledger
@@ -20,6 +20,43 @@ SLICE_BYTES: Final = 64 << 10
 """Transports receive at most this many bytes at a time.  They report only when all of them are
 gone, so this is also the step in which progress is seen.
 """
+
+
+def flushing_write(
+    transport: Any, waits: Callable[[bytes], None] | None = None
+) -> Callable[[bytes], None]:
+    """Return a ``write`` for ``transport`` that hands the bytes to the system before it returns:
+    a peer waits for its ack before it sends more.
+
+    A transport keeps bytes until the next turn of the reactor finds its socket writable, as it
+    nearly always is.  For a short answer that costs three system calls more, and a turn. After the
+    first byte that the system does not accept, or an error, everything is left to the transport:
+    its peer reads more slowly than we write, or is gone.
+
+    Nobody else may write to the transport.  One that is no socket itself (TLS) writes as it is used
+    to.  ``waits`` is called with what the system does not accept; by default that is
+    ``transport.write``.
+    """
+    plain: Callable[[bytes], None] = transport.write if waits is None else waits
+    own_socket = bool(IWriteDescriptor.providedBy(transport))
+    if ISSLTransport.providedBy(transport) or not own_socket:
+        return plain
+    send: Callable[[bytes], int] = transport.getHandle().send
+    flushes = True  # the transport has been given nothing yet
+
+    def write(data: bytes) -> None:
+        nonlocal flushes
+        if flushes and data:
+            try:
+                data = data[send(data) :]
+            except OSError:  # full, broken or closed: the transport knows what to do
+                flushes = False
+            else:
+                flushes = not data
+        if data:
+            plain(data)
+
+    return write
 
 
 def nothing_changed(paused: bool) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
 from ..memory import Clock, Ledger
-from ..prompt import prompt_write
 from . import Wire
-from .output import Output
+from .output import Output, flushing_write
 
 
 class StreamWire(Wire):
@@ -49,7 +48,7 @@ class StreamWire(Wire):
         self.output = Output(
             transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
         )
-        self.write = prompt_write(transport, self.output.write)
+        self.write = flushing_write(transport, self.output.write)
         self.output.readAtMost(read_bytes)
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the

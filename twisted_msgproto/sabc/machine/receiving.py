@@ -13,8 +13,8 @@ from hmac import compare_digest
 from typing import Any, Final
 
 from ...core.errors import Fault
-from ...core.kept import table_bytes
 from ...core.limits import Limits
+from ...core.memory import table_bytes
 from .. import wire
 from ..terms import (
     BAD_REQUEST,

@@ -121,7 +121,7 @@ class Side(Listener[S]):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         most = self.message_bytes
         kept = [
             min(incoming.size, most) + incoming.weight

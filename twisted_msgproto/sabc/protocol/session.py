@@ -18,9 +18,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Keeping, Kept, table_bytes
 from ...core.limits import Limit
 from ...core.machine import IllegalTransition
+from ...core.memory import (
+    SESSION_LIMIT,
+    SESSION_WEIGHT_BYTES,
+    MemoryShare,
+    SessionMemory,
+    table_bytes,
+)
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
@@ -200,7 +206,7 @@ class SabcLink(SessionLink):
     # What most sessions never change stands here: an idle one weighs less.
     outputPaused = False
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
-    _keeping: Keeping | None = None
+    _keeping: MemoryShare | None = None
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -225,13 +231,13 @@ class SabcLink(SessionLink):
         return self._established and not self._ended and not self.machine.closed
 
     @property
-    def keptByAll(self) -> Kept | None:
+    def sessionMemory(self) -> SessionMemory | None:
         return None
 
     @property
-    def keeping(self) -> Keeping:
+    def keeping(self) -> MemoryShare:
         if self._keeping is None:
-            self._keeping = Keeping(self.keptByAll)
+            self._keeping = MemoryShare(self.sessionMemory)
         return self._keeping
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
@@ -414,12 +420,14 @@ class SabcLink(SessionLink):
         bodies: list[bytes] = []
         ask = self.protocol.requestReceived
         fits = (self._keeping or self.keeping).fits
-        crowded = not fits(batch.nbytes + batch.weight + KEPT_WEIGHT_BYTES * batch.count)
+        crowded = not fits(batch.nbytes + batch.weight + SESSION_WEIGHT_BYTES * batch.count)
         for message in batch:
             number: Any = message.message_id
             if crowded and not fits(_owed(message)):
-                self.factory.limitMet(KEPT_LIMIT, "a request")
-                self.machine.fail(number, TOO_MANY, f"too many unanswered requests: {KEPT_LIMIT}")
+                self.factory.limitMet(SESSION_LIMIT, "a request")
+                self.machine.fail(
+                    number, TOO_MANY, f"too many unanswered requests: {SESSION_LIMIT}"
+                )
                 continue
             try:
                 result = ask(message)
@@ -528,7 +536,7 @@ class SabcLink(SessionLink):
 def _owed(message: Message) -> int:
     """Return what a request takes until its answer is there: a coroutine keeps all of it."""
     headers = 0 if message.fields is None else table_bytes(message.fields)
-    return getsizeof(message.message_id) + len(message.body or b"") + headers + KEPT_WEIGHT_BYTES
+    return getsizeof(message.message_id) + len(message.body or b"") + headers + SESSION_WEIGHT_BYTES
 
 
 @cache

@@ -14,8 +14,8 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Refused
-from ...core.kept import KEPT_LIMIT, Kept, table_bytes
 from ...core.limits import Limits
+from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
@@ -65,9 +65,9 @@ class SabcServerLink(SabcLink):
 
     def _connecting(self, event: ConnectReceived) -> None:
         if event.headers and not self._keeps(event.headers):
-            self.factory.limitMet(KEPT_LIMIT, "CONNECT with many headers")
+            self.factory.limitMet(SESSION_LIMIT, "CONNECT with many headers")
             self.factory.counters["rejected"] += 1
-            self.machine.reject(self._now(), UNAVAILABLE, f"too many headers: {KEPT_LIMIT}")
+            self.machine.reject(self._now(), UNAVAILABLE, f"too many headers: {SESSION_LIMIT}")
             return
         self.protocol.connectHeaders = event.headers
         self._login = maybeDeferred(self.protocol.authorise, event)
@@ -80,8 +80,8 @@ class SabcServerLink(SabcLink):
         return keeping.take(table_bytes(headers))
 
     @property
-    def keptByAll(self) -> Kept:
-        return self.factory.budget.kept
+    def sessionMemory(self) -> SessionMemory:
+        return self.factory.budget.session_memory
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None

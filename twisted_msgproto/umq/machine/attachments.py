@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Final
 
-from ...core.kept import KEPT_WEIGHT_BYTES
+from ...core.memory import SESSION_WEIGHT_BYTES
 from ..terms import (
     Attachment,
     AttachmentArrived,
@@ -269,7 +269,7 @@ def attachment_bytes(attachment: Attachment) -> int:
 def event_bytes(event: Event) -> int:
     texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
     attachments = getattr(event, "attachments", ())
-    return KEPT_WEIGHT_BYTES + sum(map(text_bytes, texts)) + attachments_bytes(attachments)
+    return SESSION_WEIGHT_BYTES + sum(map(text_bytes, texts)) + attachments_bytes(attachments)
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import shown
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Kept
 from ...core.limits import Limits
 from ...core.machine import State
+from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
 from .. import wire
 from ..terms import (
     STREAMABLE,
@@ -110,7 +110,7 @@ class Peer(Speaker):
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
     def __init__(
-        self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
+        self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
     ) -> None:
         super().__init__(initial, limits, now, every)
         limits = self._limits
@@ -133,7 +133,7 @@ class Peer(Speaker):
         return len(self._serving)
 
     @property
-    def held(self) -> int:
+    def input_weight(self) -> int:
         """Return bytes of messages that wait for attachments, with those that are there and with
         the objects that all this is made of.
         """
@@ -158,7 +158,7 @@ class Peer(Speaker):
             "callbacks": len(self._callbacks),
             "attributes": len(self.attributes),
             "announcements": len(self._incoming),
-            "held_bytes": self.held,
+            "held_bytes": self.input_weight,
             "slots": len(self._outgoing),
         }
 
@@ -387,7 +387,7 @@ class Peer(Speaker):
             return False
         payload = frame.payload
         nbytes = len(payload) if payload.isascii() else text_bytes(payload)
-        if not self.kept.take(nbytes + KEPT_WEIGHT_BYTES):
+        if not self.kept.take(nbytes + SESSION_WEIGHT_BYTES):
             self._refuse_kept(id, events)
             self._discard(frame, events)
             return False
@@ -418,7 +418,7 @@ class Peer(Speaker):
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
         self.counters.calls_refused += 1
-        text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
+        text = f"{Code.UNAVAILABLE.value} too many calls are pending: {SESSION_LIMIT}"
         self._out.append(encode(CallError(id, text)))
         events.append(MemoryLimitExceeded("call"))
 
@@ -547,10 +547,10 @@ class Peer(Speaker):
             self._fail(fault, events)
             return False
         weight = text_bytes(message.name) + text_bytes(message.value) + attachments
-        weight += KEPT_WEIGHT_BYTES + ATTACHMENT_BYTES * len(message.attachments)
+        weight += SESSION_WEIGHT_BYTES + ATTACHMENT_BYTES * len(message.attachments)
         if not self.kept.take(weight):
             events.append(MemoryLimitExceeded("new attribute"))
-            text = f"too many attributes: {KEPT_LIMIT}"
+            text = f"too many attributes: {SESSION_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
         attribute = PeerAttribute(message.value, message.attachments, nbytes, weight)

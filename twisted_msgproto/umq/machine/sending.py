@@ -12,9 +12,9 @@ from typing import Any, Final
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, MemoryShare, SessionMemory
 from .. import wire
 from ..terms import (
     CLOSING_SECONDS,
@@ -87,7 +87,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     closed_state: State
     counters: Counters
     deadlines: Deadlines
-    kept: Keeping
+    kept: MemoryShare
 
     # What most connections never change stands here: an idle one weighs less.
     _draining = False
@@ -96,11 +96,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     _last_topic = 0
 
     def __init__(
-        self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
+        self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
     ) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
-        self.kept = Keeping(every)
+        self.kept = MemoryShare(every)
         self.clock = now
         self._machine: Machine[Any] = Machine(self.table, initial)
         self._out: list[Wire] = []
@@ -314,7 +314,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._send(kind, served[0], payload, attachments)
         nbytes = self._serving.pop(number)[1]
         self._serving_bytes -= nbytes
-        self.kept.remove(nbytes + KEPT_WEIGHT_BYTES)
+        self.kept.remove(nbytes + SESSION_WEIGHT_BYTES)
 
     def later(self, id: str) -> None:
         """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
@@ -330,7 +330,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def _forget_call(self, number: int) -> None:
         nbytes = self._serving.pop(number)[1]
         self._serving_bytes -= nbytes
-        self.kept.remove(nbytes + KEPT_WEIGHT_BYTES)
+        self.kept.remove(nbytes + SESSION_WEIGHT_BYTES)
 
     def register_callback(self) -> int:
         """A new callback that the peer may call until it is unregistered (``UM-11``)."""
@@ -377,7 +377,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if len(self._published) >= self._limits["topics"]:
             raise LimitExceeded(f"{len(self._published)} topics are open already")
         if not self.kept.take(TOPIC_WEIGHT_BYTES):
-            raise LimitExceeded(f"too many topics are open already: {KEPT_LIMIT}")
+            raise LimitExceeded(f"too many topics are open already: {SESSION_LIMIT}")
         self._published[topic] = id
         return topic
 

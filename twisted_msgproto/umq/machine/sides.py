@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_BYTES, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
+from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
 from ..terms import (
     CLIENT,
     HELLO_ATTACHMENTS,
@@ -53,7 +53,7 @@ class Client(Peer):
         now: float = 0.0,
         *,
         decides: bool = False,
-        every: Kept | None = None,
+        every: SessionMemory | None = None,
     ) -> None:
         """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
 
@@ -112,7 +112,7 @@ class Server(Peer):
     closed_state = ServerState.CLOSED
 
     def __init__(
-        self, limits: Limits | None = None, now: float = 0.0, *, every: Kept | None = None
+        self, limits: Limits | None = None, now: float = 0.0, *, every: SessionMemory | None = None
     ) -> None:
         """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``.
 
@@ -146,11 +146,11 @@ class Server(Peer):
         if type(message) is HelloReceived:
             # From H to W is our own time: it is limited, and H with its attachments is kept.
             nbytes = text_bytes(message.payload) + attachments_bytes(message.attachments)
-            nbytes += KEPT_WEIGHT_BYTES
+            nbytes += SESSION_WEIGHT_BYTES
             if not self.kept.take(nbytes):
                 events.append(MemoryLimitExceeded("log-in"))
-                text = f"too many log-ins wait: {KEPT_LIMIT}"
-                self._fail(UmqFault(KEPT_LIMIT, text, b"", Code.UNAVAILABLE), events)
+                text = f"too many log-ins wait: {SESSION_LIMIT}"
+                self._fail(UmqFault(SESSION_LIMIT, text, b"", Code.UNAVAILABLE), events)
                 return
             self.deadlines.set("hello", self.clock + self._limits["hello-seconds"])
         super()._emit(message, events)

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, PeerError, Refused, TimedOut, shown
-from ...core.kept import KEPT_LIMIT
 from ...core.machine import IllegalTransition
+from ...core.memory import SESSION_LIMIT
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CALL, refusal_text
 from ...net.hooks import promised
@@ -261,7 +261,7 @@ class Streams:
         link = self._link
         if not stream.awaited and not link.machine.kept.fits(attachment_bytes(attachment)):
             link.keptTooMuch("streamed attachment")
-            attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
+            attachment = AttachmentFailure(f"too much is kept: {SESSION_LIMIT}")
         stream.arrived(attachment)
 
     def of(self, message: object) -> AttachmentStream | None:

@@ -18,8 +18,8 @@ from twisted.python.failure import Failure
 
 from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, shown
-from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limit
+from ...core.memory import SESSION_LIMIT
 from ...core.message import Message
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
@@ -156,7 +156,7 @@ class UmqLink(SessionLink):
         self._control.resume(why)
 
     def keptTooMuch(self, what: str) -> None:
-        self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
+        self.factory.counters[f"limit:{SESSION_LIMIT}"] += 1
 
     def admit(self, event: CallReceived | CallbackReceived) -> None:
         """Decide whether this call may come at all: raise Refused before anything is stored."""

@@ -15,8 +15,8 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
-from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
+from ...core.memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
@@ -50,12 +50,12 @@ class UmqServerLink(UmqLink):
 
     def makeMachine(self) -> Server:
         factory = self.factory
-        machine = Server(factory.limits, self._now(), every=factory.budget.kept)
+        machine = Server(factory.limits, self._now(), every=factory.budget.session_memory)
         machine.taken_at = self.takenAt
         return machine
 
     def keptTooMuch(self, what: str) -> None:
-        self.factory.limitMet(KEPT_LIMIT, what)
+        self.factory.limitMet(SESSION_LIMIT, what)
 
     def login(self, credentials: ICredentials) -> Deferred[str | None]:
         asked = self.factory.authentication.login(credentials, self.address)
@@ -249,8 +249,8 @@ class UmqClientLink(ClientLink, UmqLink):
 
     def makeMachine(self) -> Client:
         """Return a machine that tells nothing before we accept the server."""
-        factory = self.factory
-        machine = Client(factory.limits, self._now(), decides=True, every=factory.budget.kept)
+        limits, every = self.factory.limits, self.factory.budget.session_memory
+        machine = Client(limits, self._now(), decides=True, every=every)
         machine.taken_at = self.takenAt
         return machine
 

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded
-from ...core.kept import KEPT_WEIGHT_BYTES
+from ...core.memory import SESSION_WEIGHT_BYTES
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes, text_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
@@ -71,7 +71,7 @@ class Topic:
                 self._producer.pauseProducing()
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
         nbytes = len(payload) + attached
-        weight = text_bytes(payload) + attached + KEPT_WEIGHT_BYTES
+        weight = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
         kept = link.machine.kept
         fits = kept.fits(weight)
         kept.add(weight)
@@ -191,7 +191,7 @@ class Topic:
 def weigh(update: Update) -> int:
     attachments = update.attachments
     nbytes = attachments_bytes(attachments) + ATTACHMENT_BYTES * len(attachments)
-    return KEPT_WEIGHT_BYTES + text_bytes(update.payload) + nbytes
+    return SESSION_WEIGHT_BYTES + text_bytes(update.payload) + nbytes
 
 
 SLOW_TIMES: Final = 4

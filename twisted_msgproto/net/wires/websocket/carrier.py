@@ -23,10 +23,9 @@ from twisted_msgproto.core.errors import ConnectionClosed, shown
 from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
 from ...factory import host_of, peer_name, tls_refusal
-from ...prompt import prompt_write
 from ...turns import TURN_SECONDS, next_stretch
 from .. import FramedSession, WebSocketBroken, Wire
-from ..output import Output
+from ..output import Output, flushing_write
 from .frames import (
     BINARY,
     CLOSE_INTERNAL,
@@ -257,7 +256,7 @@ class Carrier(_Mixin):
             drained=self._drained,
             ledger=factory.sessions.outputLedger,
         )
-        self.send = prompt_write(self.transport, self.output.write)
+        self.send = flushing_write(self.transport, self.output.write)
         tell_rest = getattr(self.transport, "tellRest", None)
         if tell_rest is not None:
             tell_rest(self._encryptedRest)

@@ -13,9 +13,9 @@ from math import inf
 from sys import getsizeof
 from typing import Final
 
-KEPT_LIMIT: Final = "process-session-bytes"
+SESSION_LIMIT: Final = "process-session-bytes"
 
-KEPT_WEIGHT_BYTES: Final = 256
+SESSION_WEIGHT_BYTES: Final = 256
 """What is kept counts as this many bytes beside its own: the objects that it is made of."""
 
 ENTRY_BYTES: Final = 80
@@ -39,7 +39,7 @@ def table_bytes(texts: Mapping[str, str]) -> int:
     return nbytes + ENTRY_BYTES * len(texts)
 
 
-class Kept:
+class SessionMemory:
     """What all sessions of a process keep.
 
     All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_BYTES` for each
@@ -61,7 +61,7 @@ class Kept:
         self.limit = min(self.limit, limit)
 
 
-class Keeping:
+class MemoryShare:
     """What one session keeps.
 
     Attributes:
@@ -70,9 +70,9 @@ class Keeping:
 
     __slots__ = ("_every", "nbytes")
 
-    def __init__(self, every: Kept | None = None) -> None:
+    def __init__(self, every: SessionMemory | None = None) -> None:
         """``every`` counts those of all sessions; without it this one has no bound."""
-        self._every = Kept() if every is None else every
+        self._every = SessionMemory() if every is None else every
         self.nbytes = 0
 
     def fits(self, nbytes: int) -> bool:
@@ -117,4 +117,4 @@ class Keeping:
         by those who hear of it late, is counted nowhere.
         """
         self.remove(self.nbytes)
-        self._every = Kept()
+        self._every = SessionMemory()
