@@ -191,12 +191,48 @@ def neighbours(directory: Path, scale: float) -> Readings:
 # ── The queue and the table ─────────────────────────────────────────────────────────────────────
 
 
-def batches(group: int, messages: int) -> Iterator[Any]:
+LINE = b'{"message": "' + b"a line of a log " * 18 + b'"}'
+
+
+def document(number: int, kind: str) -> bytes:
+    """Return the body of an event with what a typed table takes, about 330 bytes.
+
+    ``quoted``: its numbers are in quotes, its time has nine digits; ``bad``: one of a hundred has a
+    number that is none.
+    """
+    status: int | str = 200 + number % 300
+    if kind == "bad" and number % 100 == 0:
+        status = "n/a"
+    quoted = kind == "quoted"
+    event = {
+        "@timestamp": f"2026-01-31T12:00:{number % 60:02d}.{'123456789' if quoted else '123'}Z",
+        "host": {"name": f"web-{number % 20}"},
+        "http": {"status": str(status) if quoted else status, "bytes": number},
+        "duration": str(number / 7) if quoted else number / 7,
+        "message": "a line of a log " * 10,
+        "user": f"user-{number % 1000}",
+    }
+    return json.dumps(event).encode()
+
+
+COLUMNS = """
+[table.columns]
+time = { path = "@timestamp", type = "timestamp" }
+host = { path = "host.name", type = "string" }
+status = { path = "http.status", type = "int" }
+duration = { type = "double" }
+user = { type = "string" }
+"""
+
+
+def batches(
+    group: int, messages: int, body_of: Callable[[int], bytes] = lambda number: LINE
+) -> Iterator[Any]:
     """Yield batches of a group each, as a server of Lumberjack makes them."""
     from twisted_msgproto.core.message import MessageBatch
 
-    body = b'{"message": "' + b"a line of a log " * 18 + b'"}'
     for first in range(0, messages, group):
+        bodies = [body_of(number) for number in range(first, first + group)]
         yield MessageBatch(
             "lumberjack",
             "json",
@@ -204,9 +240,9 @@ def batches(group: int, messages: int) -> Iterator[Any]:
             peer="tcp:127.0.0.1:50000",
             session="lumberjack-20260101T000000-1",
             count=group,
-            nbytes=group * len(body),
+            nbytes=sum(map(len, bodies)),
             message_id=list(range(first, first + group)),
-            body=[body] * group,
+            body=bodies,
         )
 
 
@@ -279,11 +315,18 @@ def _landed(log: Path) -> int:
     return 0
 
 
-def bridge(unit: str, directory: Path, scale: float) -> Readings:
-    """Yield what a row takes from the queue into the table: rows a second, or CPU time."""
-    made = list(batches(GROUP, max(GROUP, int(500_000 * scale) // GROUP * GROUP)))
-    words = ["--queue", str(directory / "queue"), "--table", str(directory / "table")]
-    command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--trigger", "0", *words]
+def bridge(unit: str, kind: str, directory: Path, scale: float) -> Readings:
+    """Yield what a row takes from the queue into the table: rows a second, or CPU time.
+
+    ``kind`` is "" for lines, ``raw`` for documents as they are, and else what ``document`` has for
+    a table with columns.
+    """
+    body_of = partial(document, kind=kind) if kind else lambda number: LINE
+    made = list(batches(GROUP, max(GROUP, int(500_000 * scale) // GROUP * GROUP), body_of))
+    columns = "" if kind in ("", "raw") else COLUMNS
+    file = directory / "bridge.toml"
+    file.write_text(f'queue = "queue"\ntrigger = "0"\n[[table]]\nlocation = "table"\n{columns}')
+    command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--config", str(file)]
     with _queue(directory) as (_, writer), (directory / "bridge.log").open("w") as log:
         fill(writer, made[:1])
         running = subprocess.Popen(
@@ -317,6 +360,17 @@ def bridge(unit: str, directory: Path, scale: float) -> Readings:
             running.wait(60)
 
 
+def _typed() -> Iterator[tuple[str, Row]]:
+    for kind, text in (
+        ("raw", "documents of 330 bytes into the table"),
+        ("typed", "the same, into five columns"),
+        ("quoted", "numbers in quotes, and times of nine digits"),
+        ("bad", "one document of a hundred has no number where one should be"),
+    ):
+        yield f"json-{kind}-rate", Row("rows/s", text, partial(bridge, "rows/s", kind))
+        yield f"json-{kind}-cpu", Row("µs CPU", text, partial(bridge, "µs CPU", kind))
+
+
 def _protocols() -> Iterator[tuple[str, Row]]:
     for words, loads in (("large", LARGE), ("small", SMALL)):
         for name, load in loads.items():
@@ -346,8 +400,9 @@ ROWS: dict[str, Row] = {
     ),
     "queue-read": Row("µs CPU", f"batches of {GROUP:,}", partial(queue_read, GROUP, 400_000)),
     "queue-read-lone": Row("µs CPU", "messages written alone", partial(queue_read, 1, 20_000)),
-    "bridge-rate": Row("rows/s", "from the queue into the table", partial(bridge, "rows/s")),
-    "bridge-cpu": Row("µs CPU", "the same, all of its processes", partial(bridge, "µs CPU")),
+    "bridge-rate": Row("rows/s", "from the queue into the table", partial(bridge, "rows/s", "")),
+    "bridge-cpu": Row("µs CPU", "the same, all of its processes", partial(bridge, "µs CPU", "")),
+    **dict(_typed()),
     "neighbours": Row("ms", "lumberjack: p99 of a client's acks beside bulk", neighbours),
 }
 """Name → row.  A figure is of one message, connection or acknowledgement."""
