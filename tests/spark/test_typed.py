@@ -427,3 +427,59 @@ def test_check_reads_a_bridges_file_and_the_command_refuses_options_beside_it(
         assert refused.returncode == 2
         assert f"{option[0]} stands in the file of --config" in refused.stderr
     assert "bridge needs --queue, or --config" in launch.run("bridge").stderr
+
+
+# -- a proposal, and trying it out ----------------------------------------------------------------
+
+
+def test_a_proposal_of_a_raw_table_fits_its_rows_and_is_tried_out(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue = tmp_path / "queue"
+    document = {
+        "@timestamp": "2026-01-31T12:00:00Z",
+        "host": {"name": "web-1", "ip.v4": "10.0.0.1"},
+        "status": 200,
+        "took": 1.5,
+        "zip": "01234",
+        "ok": True,
+        "tags": ["a", "b"],
+        "parts": [{"a": 1}],
+        "day": "2026-01-31",
+        "Status": "quoted",
+        "none": None,
+    }
+    bodies = [json.dumps(document).encode(), b"no JSON", b'{"status": 7, "took": 3}']
+    pairs = [{"user": "joe"}] + [None] * 299
+    write(queue, messages(0, 300, body=[bodies[n % 3] for n in range(300)], fields=pairs))
+    configured(tmp_path, RAW)
+    drain(launch)
+    proposed = launch.run("table", "columns", "raw")
+    assert proposed.returncode == 0, proposed.stderr
+    assert 'timestamp = { path = "@timestamp", type = "timestamp" }' in proposed.stdout
+    assert 'host_ip_v4 = { path = ["host", "ip.v4"], type = "string" }' in proposed.stdout
+    for line in (
+        'status = { path = "status", type = "long" }',
+        'took = { path = "took", type = "double" }',
+        'zip = { path = "zip", type = "string" }',
+        'ok = { path = "ok", type = "boolean" }',
+        'tags = { path = "tags", type = "array<string>" }',
+        'parts = { path = "parts", type = "json" }',
+        'day_2 = { path = "day", type = "date" }',
+        'Status_2 = { path = "Status", type = "string" }',
+        '# seldom: "user"',
+    ):
+        assert f"\n{line}" in proposed.stdout, proposed.stdout
+    configured(tmp_path, '[[table]]\nlocation = "typed"\n', proposed.stdout)
+    tried = launch.run("table", "columns", "raw", "--config", "bridge.toml", "--try", "100")
+    assert tried.returncode == 0, tried.stderr
+    assert "typed: 100 rows, 33 errors" in tried.stdout
+    assert "typed: body: 33 errors, as: the body is not JSON" in tried.stdout
+    assert "typed: status: 0 errors" in tried.stdout
+    assert not (tmp_path / "typed").exists(), "nothing is changed"
+    drain(launch)
+    assert {row["_error"] for row in rows_of(tmp_path / "typed")} == {None, "the body is not JSON"}
+    refused = launch.run("table", "columns", "typed")
+    assert "name a table with the queue's columns" in refused.stderr
+    for words in (["--try", "5"], ["--config", "bridge.toml", "--try", "0"]):
+        assert "--try is a whole number" in launch.run("table", "columns", "raw", *words).stderr

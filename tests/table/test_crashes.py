@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.tools.disks import (
@@ -37,6 +38,9 @@ from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.verify import verify
 
 HOURS = 3600.0
+
+STATUS = pa.field("status", pa.int32())
+"""A column that the tables do not have yet."""
 
 
 @pytest.fixture
@@ -111,6 +115,14 @@ def vacuuming(scene: Scene) -> None:
     vacuum(scene.open(), clock=scene.clock)
 
 
+def growing(scene: Scene) -> None:
+    """Adds a column, and lands on."""
+    table = scene.open()
+    table.grow([STATUS], run=RUN)
+    assert STATUS.name in table.schema.names
+    scene.land(table, "a", 10)
+
+
 ACTS = [
     Act("data", two_commits, land, lambda step: ".parquet" in step or "day=" in step),
     Act("commit", two_commits, land_both),
@@ -118,6 +130,7 @@ ACTS = [
     Act("log cleanup", checkpoint_due, clean),
     Act("create", lambda scene: None, creating),
     Act("compaction", small_files, compacting),
+    Act("growth", two_commits, growing),
     Act("vacuum", compacted, vacuuming),
 ]
 
@@ -198,6 +211,12 @@ def do_vacuum(scene: Upkeep, table: Table) -> object:
     return vacuum(table, clock=tomorrow)
 
 
+def do_grow(scene: Upkeep, table: Table) -> object:
+    added = table.grow([STATUS], run=Run.new())
+    assert opened(Path(table.location)).schema.field(STATUS.name).type == STATUS.type
+    return added
+
+
 def nothing(scene: Upkeep) -> None:
     """The table is as bridges left it."""
 
@@ -215,6 +234,7 @@ def hole(scene: Upkeep) -> None:
 WORKS: dict[str, tuple[Callable[[Upkeep], None], Work]] = {
     "compaction": (nothing, do_compact),
     "expiry": (nothing, do_expire),
+    "growth": (nothing, do_grow),
     "rewind": (hole, do_rewind),
     "vacuum": (small_files_compacted, do_vacuum),
 }

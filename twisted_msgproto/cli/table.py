@@ -20,6 +20,7 @@ import click
 from twisted_msgproto.core.errors import ConfigurationError
 
 from .options import (
+    FILE,
     LOCATION,
     as_json,
     command,
@@ -328,4 +329,42 @@ def _rewind(arguments: SimpleNamespace) -> int:
             f"{found.removed} rows taken out{lost}"
         )
     print("nothing was changed" if plan.version is None else f"version {plan.version} says so")
+    return 0
+
+
+@action("columns", "propose the columns of a bridge.toml for a raw table, or try them out")
+@option("--config", metavar="FILE", type=FILE, help="a bridge.toml whose columns are tried out")
+@option(
+    "--try",
+    metavar="N",
+    type=int,
+    help="with --config: errors of each column in the first N rows; default: 10000",
+)
+def _columns(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.table.proposal import ROWS, propose, raw_rows, tried_lines, try_out
+
+    number = getattr(arguments, "try")
+    if number is not None and (number < 1 or arguments.config is None):
+        raise click.UsageError("--try is a whole number from 1, beside --config")
+    table = _open(arguments)
+    if arguments.config is None:
+        text = propose(raw_rows(table, ROWS))
+        print(json.dumps({"columns": text}) if arguments.json else text)
+        return 0
+    from twisted_msgproto.spark.configuration import read_bridge_file
+
+    shapes = {
+        one.name: one.shape
+        for one in read_bridge_file(arguments.config)
+        if one.shape is not None and one.shape.columns is not None
+    }
+    if not shapes:
+        raise ConfigurationError(f"{arguments.config}: no table has [table.columns]")
+    for name, shape in shapes.items():
+        tried = try_out(shape, raw_rows(table, number or ROWS))
+        if arguments.json:
+            print(json.dumps({"table": name, **asdict(tried)}))
+            continue
+        for line in tried_lines(name, shape, tried):
+            print(line)
     return 0
