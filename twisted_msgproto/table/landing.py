@@ -54,6 +54,9 @@ GROUP_BYTES = 32 << 20
 memory.
 """
 
+FOOTER_TEXT = 1024
+"""A footer has no bounds of a column in which a text is a few times as long."""
+
 OPEN_FILES_MAX = 16
 """A task writes this many files at once: each holds up to a row group in memory.
 
@@ -415,6 +418,8 @@ class PartitionFile:
         # A footer does not say it, and NaN has no place in an order.
         self._floats = [part.name for part in self._schema if pa.types.is_floating(part.type)]
         self._finite = True
+        self._strings = [part.name for part in self._schema if pa.types.is_string(part.type)]
+        self._bounds: dict[str, tuple[str, str]] = {}
 
     def write(self, table: pa.Table) -> None:
         table = table.select(self._schema.names)
@@ -430,6 +435,12 @@ class PartitionFile:
         self._rows = self._bytes = 0
         for name in self._floats:
             self._finite &= pc.all(pc.is_finite(group.column(name))).as_py() is not False
+        for name in self._strings:
+            column = group.column(name)
+            if (pc.max(pc.binary_length(column)).as_py() or 0) >= FOOTER_TEXT:
+                bounds = pc.min_max(column).as_py()
+                known = self._bounds.get(name, (bounds["min"], bounds["max"]))
+                self._bounds[name] = min(known[0], bounds["min"]), max(known[1], bounds["max"])
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:
@@ -449,7 +460,7 @@ class PartitionFile:
             size=self._size,
             partition=self.partition,
             rows=footer.num_rows,
-            statistics=statistics_of(footer, finite=self._finite),
+            statistics=statistics_of(footer, finite=self._finite, texts=self._bounds),
             modified=int(time.time() * 1000),
         )
 

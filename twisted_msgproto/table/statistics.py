@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -28,18 +30,22 @@ class _Bounds:
     least: Any = None
     most: Any = None
 
-    def take(self, column: Any, ordered: bool) -> bool:
-        """Add a row group's column; False when its footer does not say enough."""
+    def take(self, column: Any, ordered: bool, known: tuple[str, str] | None) -> bool:
+        """Add a row group's column; False when its footer does not say enough.
+
+        ``known`` bounds the texts of groups in which the footer has no room for them.
+        """
         found = column.statistics
         if found is None or not found.has_null_count:
             return False
         self.nulls += found.null_count
         if not ordered or found.null_count == column.num_values:
             return True
-        if not found.has_min_max:
+        if not found.has_min_max and known is None:
             return False
-        self.least = found.min if self.least is None else min(self.least, found.min)
-        self.most = found.max if self.most is None else max(self.most, found.max)
+        least, most = (found.min, found.max) if found.has_min_max else known or ("", "")
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
         return True
 
 
@@ -50,15 +56,21 @@ class _Collected:
     nulls: dict[str, int] = field(default_factory=dict)
 
 
-def statistics_of(footer: pq.FileMetaData, *, finite: bool = False) -> str:
+def statistics_of(
+    footer: pq.FileMetaData,
+    *,
+    finite: bool = False,
+    texts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> str:
     """Return the ``stats`` of a Parquet file, from its footer: a JSON text.
 
     Only the number of rows stands there when a column's footer says too little, or when a column
     is of a type whose order in Parquet is not the one of Delta's readers (structures, decimals,
     times without a zone, floats unless all of them are known to be ``finite``).
+    ``texts`` are the bounds of columns with texts for which a footer has no room.
     """
     rows: dict[str, Any] = {"numRecords": footer.num_rows}
-    collected = _collect(footer, finite) if footer.num_rows else None
+    collected = _collect(footer, finite, texts) if footer.num_rows else None
     if collected is not None:
         rows["minValues"] = collected.minimum
         rows["maxValues"] = collected.maximum
@@ -66,7 +78,9 @@ def statistics_of(footer: pq.FileMetaData, *, finite: bool = False) -> str:
     return json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
 
 
-def _collect(footer: pq.FileMetaData, finite: bool) -> _Collected | None:
+def _collect(
+    footer: pq.FileMetaData, finite: bool, texts: Mapping[str, tuple[str, str]]
+) -> _Collected | None:
     """Return the statistics of all columns; None when those of one are not known."""
     places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
     collected = _Collected()
@@ -79,7 +93,7 @@ def _collect(footer: pq.FileMetaData, finite: bool) -> _Collected | None:
         bounds = _Bounds()
         for group in range(footer.num_row_groups):
             part = footer.row_group(group).column(places[column.name])
-            if not bounds.take(part, ordered):
+            if not bounds.take(part, ordered, texts.get(column.name)):
                 return None
         collected.nulls[column.name] = bounds.nulls
         if bounds.least is not None:
