@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.mtl.cases import (
     IMPATIENT,
@@ -185,6 +186,25 @@ class Limited(MtlCase):
         await service.send("a", b"good")
         await until(lambda: sink.bodies == [bytes(1000), bytes(1000), b"good"])
         self.assertEqual(factory.counters["flows_total"], 3)
+
+    @run
+    async def test_what_a_reader_cannot_take_is_a_dead_letter_soon_and_a_line__RD_44(self) -> None:
+        """MT-26, MT-29: it has a smaller limit than the server, and what is behind comes."""
+        factory = self.server(HeldSink())
+        writing = await self.ready(factory, "queue")
+        slow = {"content-bytes": 1000, "heartbeat": 30.0, "liveness": 90.0}
+        reading = await self.ready(factory, "queue", limits=slow)
+        writer, reader = await writing.writer(["a"]), await reading.reader(["a"])
+        with capturedLogs() as lines:
+            await reader.summon("a")
+            await writer.sendMany("a", [bytes(1001), b"behind"])
+            content = await reader.__anext__()
+            reader.confirm(content.sequence)
+        self.assertEqual(content.body, b"behind")
+        figures: Any = factory.snapshot()["profiles"]
+        self.assertEqual(figures["queue"]["broker_dead_letters"], 1)
+        texts = [formatEvent(line) or "" for line in lines]
+        self.assertTrue(any("above our content-bytes, 1000" in text for text in texts), texts)
 
     @run
     async def test_a_content_of_just_the_limit_is_taken_with_keys_too__RD_44(self) -> None:

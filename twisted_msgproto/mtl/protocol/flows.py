@@ -230,7 +230,11 @@ class FlowLink(Link):
         """The server does not know the next connection of this socket, which libzmq makes."""
         self._ending = None
         if not self.wire.paused and self.machine.state is ClientFlowState.OPEN:
-            self._follow(self.machine.suspend("the server ended the connection"))
+            reason = "the connection ended"
+            if self.protocol.reads:
+                most = self.factory.limits.integer("content-bytes")
+                reason += f", as it does at a content above our content-bytes, {most}"
+            self._follow(self.machine.suspend(reason))
 
     def _forgetEnding(self) -> None:
         if self._ending is not None:
@@ -293,7 +297,7 @@ class FlowLink(Link):
 
     def _suspended(self, event: FlowSuspended) -> None:
         trouble = self.wire.trouble
-        log.info("a data flow was lost: {reason} {trouble}", reason=event.reason, trouble=trouble)
+        log.info("a data flow was lost: {reason}; {trouble}", reason=event.reason, trouble=trouble)
         self._drop()
         if self._opening is not None and event.reason == LEASE_UNANSWERED:
             text = f"the server's data port {self._port} does not answer"
