@@ -7,7 +7,7 @@ import ssl
 import sys
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,64 +134,27 @@ class Queues:
     durable = False
 
     def __init__(self, limits: Limits) -> None:
-        self.machine = broker.Broker(limits)
+        self.machine = broker.Broker(limits, changed=self._changed)
         self._place = 0
-        self._within = False
 
-    def declare(self, name: broker.QueueName, *, kept: bool = False) -> None:
-        self.machine.declare(name, 0.0, kept=kept)
-
-    def reclaim(self, spaces: str) -> bool:
-        return self.machine.reclaim(spaces, 0.0)
+    def now(self) -> float:
+        return 0.0
 
     def publish(self, rows: Sequence[tuple[broker.QueueName, bytes, bytes]]) -> None:
         for name, envelope, body in rows:
             self._place += 1
             octets = broker.weight(envelope, body)
             letter = broker.Letter(self._place, octets, envelope, body, 0.0)
-            self._do(self.machine.publish, name, [letter], 0.0)
+            self.machine.publish(name, [letter], 0.0)
 
     def when_accepted(
         self, names: Iterable[broker.QueueName], accepted: Callable[[], None]
     ) -> None:
         for name in names:
-            self.machine.when_room(name, accepted)
+            self.machine.store.when_room(name, accepted)
 
-    def subscribe(self, consumer: Any, name: broker.QueueName) -> None:
-        self.machine.subscribe(consumer, name, 0.0)
-
-    def unsubscribe(self, consumer: Any, name: broker.QueueName) -> bool:
-        return self.machine.unsubscribe(consumer, name, 0.0)
-
-    def settle(self, consumer: Any, places: Sequence[int]) -> None:
-        self._do(self.machine.settle, consumer, places)
-
-    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
-        self._do(self.machine.reject, consumer, places, requeue=requeue)
-
-    def ready(self, consumer: Any) -> None:
-        self._do(self.machine.ready, consumer)
-
-    def gone(self, consumer: Any, *, orderly: bool = False) -> None:
-        self._do(self.machine.gone, consumer, 0.0, orderly=orderly)
-
-    def snapshot(self) -> Mapping[str, int]:
-        return self.machine.snapshot()
-
-    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        """Call the machine, and then let it deliver all that can be delivered.
-
-        A consumer that was called may call back; the outermost call continues with that.
-        """
-        within, self._within = self._within, True
-        try:
-            call(*arguments, **named)
-            while self.machine.unfinished and not within:
-                self.machine.go_on()
-        finally:
-            self._within = within
-        if not within:
-            self.machine.take_events()
+    def _changed(self) -> None:
+        self.machine.store.take_events()
 
 
 class HeldSink(testing.HeldSink):

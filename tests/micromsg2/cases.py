@@ -242,7 +242,7 @@ class Peers(Case):
 
     def waiting(self, queue: str) -> int:
         """How many messages wait in a queue, or are with consumers."""
-        queues = self.factory.queues.queues()
+        queues = self.factory.queues.store.queues()
         return sum(q.waiting + q.in_flight for q in queues if q.name.name == queue)
 
 

@@ -95,7 +95,7 @@ class Gateway:
         await self.sink.close()
 
     def figures(self, name: str = "q") -> Any:
-        found = [each for each in self.factory.queues.queues() if each.name.name == name]
+        found = [each for each in self.factory.queues.store.queues() if each.name.name == name]
         return found[0] if found else None
 
 

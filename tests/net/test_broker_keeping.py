@@ -86,21 +86,21 @@ class Keeps(TestCase):
 
     async def test_what_is_settled_is_written_while_the_gateway_runs(self) -> None:
         sink, broker = self.start()
-        broker.declare(ORDERS, kept=True)
+        broker.store.declare(ORDERS, broker.now(), kept=True)
         reader = Reader()
-        broker.subscribe(reader, ORDERS)
+        broker.machine.subscribe(reader, ORDERS, broker.now())
         await sink.put(batch(b"1", b"2"))
         self.assertEqual([letter.place for letter in reader.letters], [0, 1])
         file = Path(self.directory) / "broker" / "settled"
         before = file.read_bytes() if file.exists() else b""
-        broker.settle(reader, [0, 1])
+        broker.machine.settle(reader, [0, 1])
         while not file.exists() or file.read_bytes() == before:
             await deferLater(reactor, 0.01)
 
     async def test_a_purge_is_answered_when_it_is_on_disk_or_with_why_it_is_not(self) -> None:
         """RD-57: it was answered before, and a kill undid it."""
         sink, broker = self.start()
-        broker.declare(ORDERS, kept=True)
+        broker.store.declare(ORDERS, broker.now(), kept=True)
         view = ServedQueues([broker], reactor)
         state: Any = sink.keeping.state  # type: ignore[union-attr]
         file = Path(self.directory) / "broker" / "settled"
@@ -120,26 +120,26 @@ class Keeps(TestCase):
     async def test_what_left_the_memory_in_flight_comes_back_from_the_disk__NB_02(self) -> None:
         """NB-02: a consumer has read everything, has acknowledged nothing, and goes."""
         sink, broker = self.start(broker_memory=5000)
-        broker.declare(ORDERS, kept=True)
+        broker.store.declare(ORDERS, broker.now(), kept=True)
         first, second = Reader(), Reader()
-        broker.subscribe(first, ORDERS)
+        broker.machine.subscribe(first, ORDERS, broker.now())
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         for body in sent:
             await sink.put(batch(body))
         self.assertEqual([letter.body for letter in first.letters], sent)
-        self.assertLess(broker.snapshot()["broker_memory"], 5000)
-        broker.settle(first, [0])
-        broker.subscribe(second, ORDERS)
-        broker.gone(first, orderly=True)
+        self.assertLess(broker.store.snapshot()["broker_memory"], 5000)
+        broker.machine.settle(first, [0])
+        broker.machine.subscribe(second, ORDERS, broker.now())
+        broker.machine.gone(first, broker.now(), orderly=True)
         while len(second.letters) < 39:
             await deferLater(reactor, 0.01)
         self.assertEqual([letter.body for letter in second.letters], sent[1:])
         self.assertTrue(all(letter.again for letter in second.letters))
-        self.assertLess(broker.snapshot()["broker_memory"], 5000)
+        self.assertLess(broker.store.snapshot()["broker_memory"], 5000)
 
     async def test_an_operator_is_shown_what_left_the_memory(self) -> None:
         sink, broker = self.start(broker_memory=5000)
-        broker.declare(ORDERS, kept=True)
+        broker.store.declare(ORDERS, broker.now(), kept=True)
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         await sink.put(batch(*sent))
         shown = await ServedQueues([broker], reactor).peek(*ORDERS, 40)
@@ -151,28 +151,28 @@ class Keeps(TestCase):
         lines = list[str]()
         disk = BrokenDisk()
         sink, broker = self.start(disk=disk, report=lines.append, broker_memory=5000)
-        broker.declare(ORDERS, kept=True)
+        broker.store.declare(ORDERS, broker.now(), kept=True)
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         await sink.put(batch(*sent))
         disk.fail("read", times=None, name=".segment")
         reader = Reader()
-        broker.subscribe(reader, ORDERS)
+        broker.machine.subscribe(reader, ORDERS, broker.now())
         tries = disk.counts["read"] + 100
         while disk.counts["read"] < tries:
             await deferLater(reactor, 0.01)
         with self.assertRaises(OSError):
             await broker.read([39])
-        self.assertEqual(broker.snapshot()["broker_unreadable"], 0)
+        self.assertEqual(broker.store.snapshot()["broker_unreadable"], 0)
         self.assertEqual(len([line for line in lines if "cannot be read now" in line]), 1)
         self.assertIn("cannot read", sink.writer.unreadable)
         disk.heal()
         while len(reader.letters) < 40:
             await deferLater(reactor, 0.01)
         self.assertEqual([letter.body for letter in reader.letters], sent)
-        broker.settle(reader, [letter.place for letter in reader.letters])
+        broker.machine.settle(reader, [letter.place for letter in reader.letters])
         await broker.end()
         _, broker = self.start()
-        self.assertEqual([figures.waiting for figures in broker.queues()], [0])
+        self.assertEqual([figures.waiting for figures in broker.store.queues()], [0])
 
     async def test_what_somebody_took_away_is_delivered_when_it_is_put_back(self) -> None:
         """RD-54: it was dropped and settled for good, though a line asks to put it back."""
@@ -180,17 +180,17 @@ class Keeps(TestCase):
         for cut in (False, True):
             lines = list[str]()
             sink, broker = self.start(report=lines.append, broker_memory=5000)
-            broker.declare(ORDERS, kept=True)
+            broker.store.declare(ORDERS, broker.now(), kept=True)
             sent = [b"%d" % number + bytes(1000) for number in range(40)]
             await sink.put(batch(*sent))
             (segment,) = Path(self.directory).glob("*.segment")
             octets = segment.read_bytes()
             segment.write_bytes(b"") if cut else segment.rename(f"{self.directory}.away")
             reader = Reader()
-            broker.subscribe(reader, ORDERS)
+            broker.machine.subscribe(reader, ORDERS, broker.now())
             while not any("messages of queues cannot be read now" in line for line in lines):
                 await deferLater(reactor, 0.01)
-            self.assertEqual(broker.snapshot()["broker_unreadable"], 0)
+            self.assertEqual(broker.store.snapshot()["broker_unreadable"], 0)
             segment.write_bytes(octets) if cut else Path(f"{self.directory}.away").rename(segment)
             while len(reader.letters) < 40:
                 await deferLater(reactor, 0.01)
@@ -204,7 +204,7 @@ class Keeps(TestCase):
         for part in ("00.segment", "broker/names", "broker/log/identity"):
             disk = BrokenDisk()
             sink, broker = self.start()
-            broker.declare(ORDERS, kept=True)
+            broker.store.declare(ORDERS, broker.now(), kept=True)
             await sink.put(batch(b"1", b"2"))
             await broker.end()
             sink = DurableSink(self.directory, reactor, disk=disk)
@@ -216,8 +216,8 @@ class Keeps(TestCase):
                     broker.open()
             disk.heal()
             broker.open()
-            (figures,) = broker.queues()
-            broker.purge(ORDERS, figures.waiting)
+            (figures,) = broker.store.queues()
+            broker.store.purge(ORDERS, figures.waiting)
             broker.left()
             await sink.close()
             self.assertEqual((figures.name, figures.waiting), (ORDERS, 2))
@@ -233,7 +233,7 @@ class Keeps(TestCase):
             declare(names)
 
         self.patch(state, "declare", late)
-        broker.declare(ORDERS)
+        broker.store.declare(ORDERS, broker.now())
         await sink.put(batch(b"1"))
         accepted: Deferred[None] = Deferred()
         broker.when_accepted([ORDERS], lambda: accepted.callback(None))
@@ -255,7 +255,7 @@ class Keeps(TestCase):
 
         self.patch(state, "declare", failing)
         self.patch(type(sink.keeping), "log", type("Log", (), {"warn": lambda *_, **__: None})())
-        broker.declare(ORDERS)
+        broker.store.declare(ORDERS, broker.now())
         accepted: Deferred[None] = Deferred()
         broker.when_accepted([ORDERS], lambda: accepted.callback(None))
         await accepted
@@ -266,12 +266,12 @@ class Keeps(TestCase):
     ) -> None:
         """BK: it begins with that message, though the message came before its name did"""
         sink, broker = self.start()
-        broker.declare(ORDERS)
+        broker.store.declare(ORDERS, broker.now())
         stored = sink.put(batch(b"1"))
-        self.assertTrue(broker.machine.forget(ORDERS))
+        self.assertTrue(broker.store.forget(ORDERS))
         broker._look()
         await stored
-        self.assertTrue(broker.knows(ORDERS))
+        self.assertTrue(broker.store.knows(ORDERS))
         accepted: Deferred[None] = Deferred()
         broker.when_accepted([ORDERS], lambda: accepted.callback(None))
         await accepted
@@ -285,7 +285,7 @@ class Keeps(TestCase):
 
     async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
         sink, broker = self.start()
-        broker.declare(ORDERS)
+        broker.store.declare(ORDERS, broker.now())
         await sink.put(batch(b"1"))
         accepted: Deferred[None] = Deferred()
         broker.when_accepted([ORDERS], lambda: accepted.callback(None))

@@ -17,7 +17,7 @@ from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import Letter, QueueName, machine, places, store, turns
 from twisted_msgproto.core.broker.machine import Broker
-from twisted_msgproto.core.broker.places import Places, Row
+from twisted_msgproto.core.broker.places import Places
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
 from twisted_msgproto.core.broker.store import QueueStore
 
@@ -226,8 +226,8 @@ def returns_to_the_tail() -> AbstractContextManager[object]:
     def at_the_tail(self: Broker, released: Released, tried: set[int]) -> None:
         insert = Places.insert
 
-        def append(places: Places, row: Row) -> None:
-            insert(places, Row(max(row.place, places.last + 1), row.weight, row.second))
+        def append(places: Places, place: int, *numbers: int) -> None:
+            insert(places, max(place, places.last + 1), *numbers)
 
         with mock.patch.object(Places, "insert", append):
             put_back(self, released, tried)
@@ -295,7 +295,7 @@ def offers_once() -> AbstractContextManager[object]:
 
     def once(self: Broker, queue: BrokerQueue) -> int:
         steps = serve(self, queue)
-        self._awake.pop(queue, None)
+        self.store.awake.pop(queue, None)
         return steps
 
     return mock.patch.object(Broker, "_serve", once)
@@ -343,7 +343,9 @@ def written_too_early() -> AbstractContextManager[object]:
 
     def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
         for _, letters in hands:
-            self._events.append(store.Settled(queue.name, [letter.place for letter in letters]))
+            self.store.events.append(
+                store.Settled(queue.name, [letter.place for letter in letters])
+            )
         carry_out(self, queue, hands, unwanted)
 
     return mock.patch.object(Broker, "_carry_out", carrying)
@@ -351,16 +353,16 @@ def written_too_early() -> AbstractContextManager[object]:
 
 def dead_letters_are_not_told() -> AbstractContextManager[object]:
     """The durable half does not hear of dead letters: after a crash they are in their queue."""
-    bury = QueueStore._bury
+    bury = QueueStore.bury
 
     def burying(self: QueueStore, *arguments: Any) -> None:
-        events = len(self._events)
+        events = len(self.events)
         bury(self, *arguments)
-        self._events[events:] = [
-            event for event in self._events[events:] if not isinstance(event, store.DeadLettered)
+        self.events[events:] = [
+            event for event in self.events[events:] if not isinstance(event, store.DeadLettered)
         ]
 
-    return mock.patch.object(QueueStore, "_bury", burying)
+    return mock.patch.object(QueueStore, "bury", burying)
 
 
 def senders_wait_for_ever() -> AbstractContextManager[object]:
@@ -392,7 +394,7 @@ def reads_for_all_at_once() -> AbstractContextManager[object]:
         if queue.loading is None:
             self._ask(queue)
 
-    return mock.patch.object(QueueStore, "_want", asking)
+    return mock.patch.object(QueueStore, "want", asking)
 
 
 def what_was_read_stays() -> AbstractContextManager[object]:
@@ -402,7 +404,7 @@ def what_was_read_stays() -> AbstractContextManager[object]:
 
 def nobody_is_next_in_line() -> AbstractContextManager[object]:
     """Room for reading is there, and nobody who waits for it is told."""
-    return mock.patch.object(QueueStore, "_read_on", lambda self, busy: None)
+    return mock.patch.object(QueueStore, "read_on", lambda self, has_room: None)
 
 
 BROKER_BUGS: dict[str, Bug] = {

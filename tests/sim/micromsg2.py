@@ -405,7 +405,7 @@ class MicroMsg2:
         """What was acknowledged, and no consumer has had, is in the queue again."""
         if self._consumers and self._acknowledged:
             missing = len(self._acknowledged - self._world.handed_on)
-            waiting = sum(figures.waiting for figures in factory.queues.machine.queues())
+            waiting = sum(figures.waiting for figures in factory.queues.store.queues())
             if waiting < missing:
                 raise Violation(f"{waiting} messages wait after a start, {missing} must")
 

@@ -48,4 +48,4 @@ def test_a_planted_bug_of_the_broker_is_caught(bug: str) -> None:
 def test_a_seed_of_the_broker_replays() -> None:
     first, second = (BrokerWorld(7).run() for _ in range(2))
     assert first.told == second.told
-    assert first.watched.broker.snapshot() == second.watched.broker.snapshot()
+    assert first.watched.broker.store.snapshot() == second.watched.broker.store.snapshot()

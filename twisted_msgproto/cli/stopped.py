@@ -80,7 +80,7 @@ class StoppedBroker:
             MessageShown(
                 place=letter.place,
                 received_at=arrived[letter.place] * 1_000_000,
-                tries=rows.tries.get(letter.place),
+                tries=rows.tries.number(letter.place),
                 bytes=len(letter.body),
                 fields=texts_of(letter.envelope),
                 body=letter.body,

@@ -264,12 +264,12 @@ class Broker:
     def declare(self) -> None:
         """Make the queues that were named beforehand; TooManyQueues if they are too many."""
         for name in self._kept:
-            self._served.declare(QueueName(self._space, name), kept=True)
+            self._served.store.declare(QueueName(self._space, name), self._served.now(), kept=True)
 
     def snapshot(self) -> dict[str, int]:
         """Return figures for metrics: the counters, those of the queues, and subscriptions."""
         return {
-            **self._served.snapshot(),
+            **self._served.store.snapshot(),
             **self.counters,
             "subscriptions": sum(len(s.filters) for s in self._subscribers.values()),
         }
@@ -324,13 +324,14 @@ class Broker:
         name = QueueName(self._space, destination)
         try:
             if chosen is None:
-                self._served.subscribe(subscriber, name)
+                self._served.machine.subscribe(subscriber, name, self._served.now())
                 return
             condition, checks, searches = chosen, len(chosen.conditions), chosen.searches
             read, reading = self._glance.properties, self._glance.steps
-            self._served.subscribe(
+            self._served.machine.subscribe(
                 subscriber,
                 name,
+                self._served.now(),
                 lambda letter: condition.matches(read(letter)),
                 lambda letter: (
                     checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_BYTES)
@@ -356,7 +357,8 @@ class Broker:
         if destination in self._topics:
             self._leave(subscriber, destination)
         else:
-            self._served.unsubscribe(subscriber, QueueName(self._space, destination))
+            name = QueueName(self._space, destination)
+            self._served.machine.unsubscribe(subscriber, name, self._served.now())
 
     def _leave(self, subscriber: Subscriber, topic: str) -> None:
         subscribers = self._topics[topic]
@@ -560,7 +562,7 @@ class Broker:
             return
         places = subscriber.acknowledged(numbers)
         if places:
-            self._served.settle(subscriber, places)
+            self._served.machine.settle(subscriber, places)
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:
@@ -573,7 +575,7 @@ class Broker:
         except Exception as error:
             self._end(subscriber, error)
             return
-        self._served.ready(subscriber)
+        self._served.machine.ready(subscriber)
 
     def lost(self, consumer: Consumer, *, orderly: bool = False) -> None:
         """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``).
@@ -594,4 +596,4 @@ class Broker:
         for destination in destinations:
             if destination in self._topics:
                 self._leave(subscriber, destination)
-        self._served.gone(subscriber, orderly=orderly)
+        self._served.machine.gone(subscriber, self._served.now(), orderly=orderly)

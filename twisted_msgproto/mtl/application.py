@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ..core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
@@ -97,38 +97,14 @@ class Queues(Protocol):
     durable: bool
     machine: Broker
 
-    def declare(self, name: QueueName, *, kept: bool = False) -> None:
-        """Let there be a queue; TooManyQueues above the limit."""
-
-    def reclaim(self, spaces: str) -> bool:
-        """Forget an empty queue that was not used for a while; False if there is none."""
+    def now(self) -> float:
+        """Return the time by which the machine is called, in seconds."""
 
     def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
         """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
 
     def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
         """Call ``accepted`` when none of these queues is full."""
-
-    def subscribe(self, consumer: Any, name: QueueName) -> None:
-        """Let a consumer compete for the letters of a queue; TooManyQueues above the limit."""
-
-    def unsubscribe(self, consumer: Any, name: QueueName) -> bool:
-        """Deliver nothing more of a queue to a consumer."""
-
-    def settle(self, consumer: Any, places: Sequence[int]) -> None:
-        """A consumer has confirmed the letters with these places."""
-
-    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
-        """A consumer has rejected the letters with these places."""
-
-    def ready(self, consumer: Any) -> None:
-        """A consumer may have room."""
-
-    def gone(self, consumer: Any, *, orderly: bool = False) -> None:
-        """A consumer has ended; ``orderly``: nothing that it had counts as a try."""
-
-    def snapshot(self) -> Mapping[str, int]:
-        """Return figures for metrics."""
 
 
 @dataclass(slots=True)
@@ -208,12 +184,13 @@ class QueueProfile(Profile):
 
     def _is_made(self, make: Callable[[], None]) -> bool:
         """Return whether ``make()`` made a queue; one that nobody uses may have to go for it."""
+        store = self._broker.machine.store
         for _ in range(2):
             try:
                 make()
             except TooManyQueues:
                 # Servers of other protocols do not make a queue again that has gone meanwhile.
-                if self._space is not None or not self._broker.reclaim(SPACES):
+                if self._space is not None or not store.reclaim(SPACES, self._broker.now()):
                     break
             else:
                 return True
@@ -231,11 +208,13 @@ class QueueProfile(Profile):
         if resource.endswith(DEAD):
             return False
         name = self.queue(flow.session.virtual_host, resource)
-        machine = self._broker.machine
-        if not machine.knows(name) and not self._is_made(partial(self._broker.declare, name)):
+        store = self._broker.machine.store
+        if not store.knows(name) and not self._is_made(
+            partial(store.declare, name, self._broker.now())
+        ):
             return False
         on_the_way = flow.window.unsafe + len(flow.sequences)
-        return not machine.overfull(name, on_the_way + 1, nbytes)
+        return not store.overfull(name, on_the_way + 1, nbytes)
 
     def envelopes(
         self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]
@@ -280,30 +259,31 @@ class QueueProfile(Profile):
         if reader is None:
             reader = self._readers[flow] = QueueReader(flow, self)
         name = self.queue(flow.session.virtual_host, resource)
-        return self._is_made(partial(self._broker.subscribe, reader, name))
+        now = self._broker.now()
+        return self._is_made(partial(self._broker.machine.subscribe, reader, name, now))
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
         """Remove a reader of one queue; what it has of it stays with it."""
         name = self.queue(flow.session.virtual_host, resource)
-        self._broker.unsubscribe(self._readers[flow], name)
+        self._broker.machine.unsubscribe(self._readers[flow], name, self._broker.now())
 
     def ready(self, flow: ReadingFlow) -> None:
         """Deliver from all queues that the flow has summoned, as far as it has space."""
         reader = self._readers.get(flow)
         if reader is not None:
-            self._broker.ready(reader)
+            self._broker.machine.ready(reader)
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
         """Tell the broker that they are done with."""
         self.counters["confirmed"] += len(contents)
-        self._broker.settle(self._readers[flow], _message_ids(contents))
+        self._broker.machine.settle(self._readers[flow], _message_ids(contents))
 
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
         """Put them back to their places, or forget them."""
         self.counters["recycled" if recycle else "rejected"] += len(contents)
-        self._broker.reject(self._readers[flow], _message_ids(contents), requeue=recycle)
+        self._broker.machine.reject(self._readers[flow], _message_ids(contents), requeue=recycle)
 
     def gone(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
@@ -312,7 +292,7 @@ class QueueProfile(Profile):
         reader = self._readers.pop(flow, None)
         if reader is not None:
             self.counters["recycled"] += len(contents)
-            self._broker.gone(reader, orderly=orderly)
+            self._broker.machine.gone(reader, self._broker.now(), orderly=orderly)
 
     def given(self, name: QueueName, letters: Sequence[Letter]) -> list[tuple[Given, bytes]]:
         """Return letters as contents, each with the properties that a reader gets.
@@ -335,7 +315,7 @@ class QueueProfile(Profile):
         self.end_flow(flow, error)
 
     def snapshot(self) -> dict[str, object]:
-        return {**self.counters, **self._broker.snapshot()}
+        return {**self.counters, **self._broker.machine.store.snapshot()}
 
 
 def _message_ids(contents: list[tuple[str, Stored]]) -> list[int]:

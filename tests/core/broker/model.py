@@ -166,7 +166,7 @@ class Watched:
     # ── what consumers see ──────────────────────────────────────────────────────────────────────
 
     def delivered(self, peer: Peer, queue: QueueName, place: int) -> None:
-        self.follow(self.broker.take_events())
+        self.follow(self.broker.store.take_events())
         story = self.stories[place]
         if story.queue != queue:
             raise Violation(f"place {place} of {story.queue} was delivered from {queue}")
@@ -220,7 +220,7 @@ class Watched:
         self.broker.publish(queue, letters, self.now)
         sender = self.place
         self.senders[sender] = queue
-        self.broker.when_room(queue, lambda: self.senders.__delitem__(sender))
+        self.broker.store.when_room(queue, lambda: self.senders.__delitem__(sender))
         self.check()
 
     def connect(self, window: int, acknowledges: bool = True) -> Peer:
@@ -271,18 +271,18 @@ class Watched:
         self.check()
 
     def purge(self, queue: QueueName, most: int) -> None:
-        self.broker.purge(queue, most)
+        self.broker.store.purge(queue, most)
         self.check()
 
     def requeue(self, queue: QueueName, to: QueueName, most: int) -> None:
-        self.broker.requeue(queue, to, most, self.now)
+        self.broker.store.requeue(queue, to, most, self.now)
         self.check()
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        deadline = self.broker.deadline
+        deadline = self.broker.store.deadline
         if deadline is not None and deadline <= self.now:
-            self.broker.advance(self.now)
+            self.broker.store.advance(self.now)
         self.check()
 
     def read(self, part: int = 1, *, damaged: bool = False, failed: bool = False) -> None:
@@ -291,11 +291,11 @@ class Watched:
         for event in wanted:
             places = event.places[::part]
             if failed:
-                self.broker.not_loaded(event.name)
+                self.broker.store.not_loaded(event.name)
             elif damaged:
-                self.broker.loaded(event.name, self._letters(places[1:]), places[:1])
+                self.broker.store.loaded(event.name, self._letters(places[1:]), places[:1])
             else:
-                self.broker.loaded(event.name, self._letters(places))
+                self.broker.store.loaded(event.name, self._letters(places))
         self.check()
 
     def _letters(self, places: Sequence[int]) -> list[Letter]:
@@ -355,7 +355,7 @@ class Watched:
             queues.setdefault(story.queue, []).append(place)
         self.stories = stories
         for name, places in queues.items():
-            self.broker.restore(
+            self.broker.store.restore(
                 name,
                 sorted(places),
                 [self.disk[place].nbytes for place in sorted(places)],
@@ -403,7 +403,7 @@ class Watched:
         """Let the broker finish, and compare it with the specification."""
         while self.broker.unfinished:
             self.broker.go_on(50)
-        self.follow(self.broker.take_events())
+        self.follow(self.broker.store.take_events())
         if self.untold:
             raise Violation("a consumer was not told that its push has raised")
         waiting: dict[QueueName, list[int]] = {}
@@ -413,9 +413,9 @@ class Watched:
                 waiting.setdefault(story.queue, []).append(place)
             elif story.state.state is LetterState.IN_FLIGHT:
                 flying[story.queue] = flying.get(story.queue, 0) + 1
-        for figures in self.broker.queues():
+        for figures in self.broker.store.queues():
             name = figures.name
-            rows = self.broker.peek(name, 10**6)
+            rows = self.broker.store.peek(name, 10**6)
             there = [row.place for row in rows]
             if there != waiting.get(name, []):
                 raise Violation(f"{name}: {there} wait, not {waiting.get(name, [])}")
@@ -430,7 +430,7 @@ class Watched:
         if waiting or flying:
             raise Violation(f"queues are gone: {waiting}, {flying}")
         for name in set(self.senders.values()):
-            if not self.broker.full(name):
+            if not self.broker.store.full(name):
                 raise Violation(f"{name}: senders wait, and it is not full")
         self._check_memory()
         self.fresh.clear()
@@ -440,8 +440,8 @@ class Watched:
         """The first letter that somebody wants waits for room, or for its body, and all behind."""
         if any(event.name == name for event in self.wanted):
             return
-        if self.broker._queues[name] in self.broker._in_line:
-            if not self.broker.memory.expected:
+        if self.broker.store.by_name[name] in self.broker.store.in_line:
+            if not self.broker.store.memory.expected:
                 raise Violation(f"{name} waits to be read, and nothing is being read")
             return
         consumers = [peer for peer in self.peers if name in peer.filters]
@@ -461,23 +461,24 @@ class Watched:
             break
 
     def _check_memory(self) -> None:
-        figures = self.broker.snapshot()
-        rows = [row for one in self.broker.queues() for row in self.broker.peek(one.name, 10**6)]
+        store = self.broker.store
+        figures = store.snapshot()
+        rows = [row for one in store.queues() for row in store.peek(one.name, 10**6)]
         waiting = sum(row.nbytes for row in rows if row.letter is not None)
         flying = sum(
             story.letter.nbytes
             for story in self.stories.values()
             if story.state.state is LetterState.IN_FLIGHT
         )
-        expected = sum(queue.expected for queue in self.broker._queues.values())
-        if self.broker.memory.expected != expected or (expected and not self.wanted):
-            raise Violation(f"{self.broker.memory.expected} bytes are expected, not {expected}")
-        limit = self.broker.memory.limit
+        expected = sum(queue.expected for queue in store.by_name.values())
+        if store.memory.expected != expected or (expected and not self.wanted):
+            raise Violation(f"{store.memory.expected} bytes are expected, not {expected}")
+        limit = store.memory.limit
         one = max((story.letter.nbytes for story in self.stories.values()), default=0)
-        if self.durable and self.broker.memory.used + expected > limit + one:
-            raise Violation(f"{self.broker.memory.used} + {expected} bytes, of {limit} (NB-02)")
+        if self.durable and store.memory.used + expected > limit + one:
+            raise Violation(f"{store.memory.used} + {expected} bytes, of {limit} (NB-02)")
         held = figures["broker_memory"] - waiting
-        if self.durable and not 0 <= held <= min(flying, self.broker.memory.limit):
+        if self.durable and not 0 <= held <= min(flying, store.memory.limit):
             raise Violation(f"{held} bytes in flight are in memory, of {flying} (NB-02)")
         if not self.durable and held != flying:
             raise Violation(f"{figures['broker_memory']} bytes counted, not {waiting + flying}")
@@ -490,7 +491,7 @@ class Watched:
         while self.peers:
             self.lose(self.peers[0], orderly=True)
         peer = self.connect(7)
-        for figures in self.broker.queues():
+        for figures in self.broker.store.queues():
             self.subscribe(peer, figures.name)
         for _ in range(10 * len(self.disk) + 100):
             if self.wanted:
@@ -506,7 +507,7 @@ class Watched:
         ]
         if left:
             raise Violation(f"never done with: {left}")
-        figures = self.broker.snapshot()
+        figures = self.broker.store.snapshot()
         for name in ("waiting", "in_flight", "bytes", "memory"):
             if figures[f"broker_{name}"]:
                 raise Violation(f"{figures[f'broker_{name}']} {name} are left")

@@ -28,12 +28,14 @@ from twisted_msgproto.core.limits import Limits
 
 
 def wanted(one: Broker) -> dict[QueueName, list[int]]:
-    return {event.name: event.places for event in one.take_events() if isinstance(event, Wanted)}
+    return {
+        event.name: event.places for event in one.store.take_events() if isinstance(event, Wanted)
+    }
 
 
 def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> None:
     places = list(places)
-    one.restore(name, places, [LETTER_BYTES] * len(places), [int(NOW)] * len(places), NOW)
+    one.store.restore(name, places, [LETTER_BYTES] * len(places), [int(NOW)] * len(places), NOW)
 
 
 def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
@@ -41,9 +43,11 @@ def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> 
     for name, start in ((ORDERS, 0), (OTHERS, 20)):
         for place in range(start, start + 20):
             one.publish(name, letters([place], body=b""), NOW)
-    kept = [sum(row.letter is not None for row in one.peek(name, 99)) for name in (ORDERS, OTHERS)]
+    kept = [
+        sum(row.letter is not None for row in one.store.peek(name, 99)) for name in (ORDERS, OTHERS)
+    ]
     assert kept == [4, 2]
-    assert one.snapshot()["broker_waiting"] == 40
+    assert one.store.snapshot()["broker_waiting"] == 40
 
 
 def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
@@ -59,7 +63,7 @@ def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
     queue.keep(some)
     queue.alone = {1}
     assert [one.place for one in queue.ready_run(4)] == [0]
-    queue.waiting.remove(0)
+    queue.waiting.pop(0)
     assert [one.place for one in queue.ready_run(4)] == [1]
 
 
@@ -73,32 +77,32 @@ def test_dead_letters_of_a_volatile_broker_keep_their_bodies_whatever_memory_is_
 
 def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
     one = broker()
-    assert not one.forget(ORDERS)
-    one.declare(ORDERS, NOW)
+    assert not one.store.forget(ORDERS)
+    one.store.declare(ORDERS, NOW)
     reader = subscribed(one)
-    assert not one.forget(ORDERS)
+    assert not one.store.forget(ORDERS)
     one.gone(reader, NOW)
-    assert one.forget(ORDERS)
-    assert not one.knows(ORDERS)
+    assert one.store.forget(ORDERS)
+    assert not one.store.knows(ORDERS)
 
 
 def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
     one = broker(durable=True, queue_idle=10)
-    one.declare(ORDERS, NOW)
-    one.restore(ORDERS, [], [], [], NOW, kept=True)
-    one.advance(NOW + 10)
-    assert one.knows(ORDERS)
+    one.store.declare(ORDERS, NOW)
+    one.store.restore(ORDERS, [], [], [], NOW, kept=True)
+    one.store.advance(NOW + 10)
+    assert one.store.knows(ORDERS)
 
 
 def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
     one = broker(durable=True, broker_memory=4999)
     names = [QueueName("tests", name) for name in "abc"]
     for place, name in enumerate(names):
-        one.restore(name, [place], [5000], [0], NOW)
+        one.store.restore(name, [place], [5000], [0], NOW)
     readers = [subscribed(one, name) for name in names]
     assert list(wanted(one)) == names[:1]
     for place, name in enumerate(names):
-        one.loaded(name, letters([place], body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters([place], body=bytes(5000 - LETTER_BYTES)))
         readers[place].settle(one)
         assert list(wanted(one)) == names[place + 1 : place + 2]
 
@@ -111,7 +115,7 @@ def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
     assert (reader.places, wanted(one)) == ([], {ORDERS: list(range(10))})
     one.ready(reader)
     assert wanted(one) == {}, "it is being read"
-    one.loaded(ORDERS, letters(range(10)))
+    one.store.loaded(ORDERS, letters(range(10)))
     assert reader.places == list(range(10))
 
 
@@ -125,7 +129,7 @@ def test_at_least_100_places_are_read_at_a_time_and_at_most_a_number() -> None:
 
 def test_large_bodies_are_read_one_by_one() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, [0, 1], [2 << 20, 2 << 20], [0, 0], NOW)
+    one.store.restore(ORDERS, [0, 1], [2 << 20, 2 << 20], [0, 0], NOW)
     subscribed(one)
     assert wanted(one) == {ORDERS: [0]}
 
@@ -136,7 +140,7 @@ def test_what_is_in_memory_waits_for_what_is_before_it() -> None:
     one.publish(ORDERS, letters(range(5, 8)), NOW)
     reader = subscribed(one)
     assert (reader.places, wanted(one)) == ([], {ORDERS: [0, 1, 2, 3, 4]})
-    one.loaded(ORDERS, letters(range(5)))
+    one.store.loaded(ORDERS, letters(range(5)))
     assert reader.places == list(range(8))
 
 
@@ -145,11 +149,11 @@ def test_what_was_not_read_is_asked_for_again() -> None:
     restored(one, range(4))
     reader = subscribed(one)
     wanted(one)
-    one.not_loaded(ORDERS)
+    one.store.not_loaded(ORDERS)
     assert wanted(one) == {ORDERS: [0, 1, 2, 3]}
-    one.loaded(ORDERS, letters([0, 2]))
+    one.store.loaded(ORDERS, letters([0, 2]))
     assert (reader.places, wanted(one)) == ([0], {ORDERS: [1, 3]})
-    one.loaded(ORDERS, letters([1, 3]))
+    one.store.loaded(ORDERS, letters([1, 3]))
     assert reader.places == [0, 1, 2, 3]
 
 
@@ -158,36 +162,36 @@ def test_a_damaged_place_is_done_with_and_counted() -> None:
     restored(one, range(3))
     reader = subscribed(one)
     wanted(one)
-    one.loaded(ORDERS, letters([0, 2]), [1])
+    one.store.loaded(ORDERS, letters([0, 2]), [1])
     assert reader.places == [0, 2]
-    assert [event for event in one.take_events() if isinstance(event, Settled)] == [
+    assert [event for event in one.store.take_events() if isinstance(event, Settled)] == [
         Settled(ORDERS, [1])
     ]
-    figures = one.snapshot()
+    figures = one.store.snapshot()
     assert (figures["broker_unreadable"], figures["broker_waiting"]) == (1, 0)
 
 
 def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
     one = broker(durable=True)
     restored(one, range(3))
-    one.loaded(ORDERS, letters(range(3)))
-    one.loaded(OTHERS, letters([7]))
-    assert one.snapshot()["broker_memory"] == 0
+    one.store.loaded(ORDERS, letters(range(3)))
+    one.store.loaded(OTHERS, letters([7]))
+    assert one.store.snapshot()["broker_memory"] == 0
     subscribed(one)
-    one.purge(ORDERS, 1)
-    one.loaded(ORDERS, letters([0, 9]))
-    assert one.snapshot()["broker_memory"] == 0
+    one.store.purge(ORDERS, 1)
+    one.store.loaded(ORDERS, letters([0, 9]))
+    assert one.store.snapshot()["broker_memory"] == 0
 
 
 def test_tries_come_back_with_the_places() -> None:
     one = broker(durable=True, tries=3)
-    one.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries=tries({1: 2}), kept=True)
-    assert [row.tries for row in one.peek(ORDERS, 9)] == [0, 2]
+    one.store.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries=tries({1: 2}), kept=True)
+    assert [row.tries for row in one.store.peek(ORDERS, 9)] == [0, 2]
     reader = subscribed(one)
-    one.loaded(ORDERS, letters([0, 1]))
+    one.store.loaded(ORDERS, letters([0, 1]))
     assert [letter.tries for _, letter in reader.got] == [0, 2]
     reader.reject(one, 1)
-    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [1]
+    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [1]
 
 
 def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
@@ -205,19 +209,19 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
     one = broker(durable=True, broker_memory=8 * LETTER_BYTES)
     for start in range(0, 50, 5):
         one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
-        assert all(row.letter for row in one.peek(ORDERS, 9)), start
+        assert all(row.letter for row in one.store.peek(ORDERS, 9)), start
         one.publish(ORDERS, letters([start + 4], body=b""), NOW)
-        assert [row.letter is None for row in one.peek(ORDERS, 9)] == [False] * 4 + [True]
-        assert one.purge(ORDERS, 9) == 5
-        assert one.snapshot()["broker_memory"] == 0
+        assert [row.letter is None for row in one.store.peek(ORDERS, 9)] == [False] * 4 + [True]
+        assert one.store.purge(ORDERS, 9) == 5
+        assert one.store.snapshot()["broker_memory"] == 0
 
 
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
     limits = Limits.of(LIMITS).replace({"broker-memory": LETTER_BYTES})
     one = Broker(limits)
     one.publish(ORDERS, letters([0]), NOW)
-    assert one.full(ORDERS) and one.peek(ORDERS, 1)[0].letter
-    assert not Broker(limits, durable=True).full(ORDERS)
+    assert one.store.full(ORDERS) and one.store.peek(ORDERS, 1)[0].letter
+    assert not Broker(limits, durable=True).store.full(ORDERS)
 
 
 LARGE = bytes(10_000)
@@ -227,11 +231,11 @@ LIMIT = 100_000
 def read_back(one: Broker, name: QueueName = ORDERS) -> None:
     """Read what is wanted until nothing is."""
     while places := wanted(one).get(name):
-        one.loaded(name, letters(places, body=LARGE))
+        one.store.loaded(name, letters(places, body=LARGE))
 
 
 def held(one: Broker) -> int:
-    figures = one.snapshot()
+    figures = one.store.snapshot()
     assert isinstance(figures["broker_memory"], int)
     return figures["broker_memory"]
 
@@ -253,9 +257,9 @@ def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__N
     assert good.places == [round * 100 + 50 for round in range(20)]
     assert wanted(one) == {}, "the neighbour's letters came from memory"
     assert 0 < most <= LIMIT
-    assert one.snapshot()["broker_in_flight"] == 20 * 17
+    assert one.store.snapshot()["broker_in_flight"] == 20 * 17
     hog.settle(one)
-    figures = one.snapshot()
+    figures = one.store.snapshot()
     assert (figures["broker_memory"], figures["broker_bytes"], figures["broker_strays"]) == (0,) * 3
 
 
@@ -277,13 +281,13 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
     assert [each.place for _, each in second.got if each.again] == [*range(3), *range(4, 41)]
     assert [each.place for _, each in second.got if each.tries] == [5]
     second.reject(one, 5)
-    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [5]
+    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [5]
     second.settle(one)
     third = subscribed(one, ORDERS.dead)
     read_back(one, ORDERS.dead)
     assert [(each.place, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
     third.settle(one)
-    assert held(one) == one.snapshot()["broker_bytes"] == 0
+    assert held(one) == one.store.snapshot()["broker_bytes"] == 0
 
 
 def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
@@ -292,24 +296,24 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     queues = [QueueName("tests", f"{number}") for number in range(20)]
     for number, name in enumerate(queues):
         places = range(number * 100, number * 100 + 10)
-        one.restore(name, places, [5000] * 10, [0] * 10, NOW)
+        one.store.restore(name, places, [5000] * 10, [0] * 10, NOW)
     reader = subscribed(one, *queues, window=1)
     asked = wanted(one)
-    assert LIMIT - 5000 < one.memory.expected <= LIMIT + 5000
-    assert one.memory.expected == 5000 * sum(map(len, asked.values()))
-    one.purge(queues[0], 10)
+    assert LIMIT - 5000 < one.store.memory.expected <= LIMIT + 5000
+    assert one.store.memory.expected == 5000 * sum(map(len, asked.values()))
+    one.store.purge(queues[0], 10)
     assert one.unsubscribe(reader, queues[0], NOW)
-    assert one.forget(queues[0])
+    assert one.store.forget(queues[0])
     served: list[QueueName] = []
     while asked or reader.unsettled:
         for name, places in asked.items():
-            one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
-        assert held(one) + one.memory.expected <= LIMIT + 5000
+            one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+        assert held(one) + one.store.memory.expected <= LIMIT + 5000
         served += [name for name, letter in reader.got if letter.place in reader.unsettled]
         reader.settle(one)
         asked = wanted(one)
     assert {name: served.count(name) for name in queues[1:]} == dict.fromkeys(queues[1:], 10)
-    assert (one.memory.expected, held(one)) == (0, 0)
+    assert (one.store.memory.expected, held(one)) == (0, 0)
 
 
 def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_memory() -> None:
@@ -317,20 +321,20 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
     one = broker(durable=True, broker_memory=LIMIT)
     others = [QueueName("tests", f"{number}") for number in range(100)]
     for number, name in enumerate((*others, ORDERS)):
-        one.restore(name, range(number * 10, number * 10 + 5), [5000] * 5, [0] * 5, NOW)
+        one.store.restore(name, range(number * 10, number * 10 + 5), [5000] * 5, [0] * 5, NOW)
     hog, good = subscribed(one, *others, window=1), subscribed(one)
 
     def answered() -> int:
         events = wanted(one)
         for name, places in events.items():
-            one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+            one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
         return len(events)
 
     turns = 0
     while len(good.got) < 5:
         hog.settle(one)  # one letter, and all of its queues want to be read
         assert answered(), "nobody is read"
-        assert held(one) + one.memory.expected <= LIMIT + 5000
+        assert held(one) + one.store.memory.expected <= LIMIT + 5000
         turns += 1
     assert turns <= 10
     assert good.places == [1000, 1001, 1002, 1003, 1004]
@@ -339,13 +343,13 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
 def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -> None:
     one = broker(durable=True, broker_memory=1)  # room for one letter
     for number, name in enumerate((ORDERS, OTHERS)):
-        one.restore(name, range(number * 10, number * 10 + 3), [5000] * 3, [0] * 3, NOW)
+        one.store.restore(name, range(number * 10, number * 10 + 3), [5000] * 3, [0] * 3, NOW)
     first, second = subscribed(one, window=1), subscribed(one, OTHERS, window=1)
     turns = []
     while asked := wanted(one):
         ((name, places),) = asked.items()
         turns.append((name, places))
-        one.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
         (first if name == ORDERS else second).settle(one)
     assert turns == [
         *((ORDERS, [0]), (OTHERS, [10]), (ORDERS, [1])),
@@ -357,12 +361,12 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
     one = broker(durable=True, broker_memory=9000)
     names = [QueueName("tests", name) for name in ("one", "other", "third")]
     for number, name in enumerate(names):
-        one.restore(name, [number], [5000], [0], NOW)
+        one.store.restore(name, [number], [5000], [0], NOW)
     full = [subscribed(one, name, window=1) for name in names[:2]]
     assert list(wanted(one)) == names[:2]
     for number, name in enumerate(names[:2]):
         full[number].window = 0
-        one.loaded(name, letters([number], body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters([number], body=bytes(5000 - LETTER_BYTES)))
     assert held(one) == 10_000
     subscribed(one, names[2])
     assert list(wanted(one)) == names[2:]
@@ -372,38 +376,38 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
 def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
     one = broker(durable=True, broker_memory=1)
     for number, name in enumerate((ORDERS, OTHERS)):
-        one.restore(name, [number], [5000], [0], NOW)
+        one.store.restore(name, [number], [5000], [0], NOW)
     subscribed(one, window=1)
     second = subscribed(one, OTHERS, window=1)
     assert list(wanted(one)) == [ORDERS]
-    one.purge(OTHERS, 1)
+    one.store.purge(OTHERS, 1)
     assert one.unsubscribe(second, OTHERS, NOW)
-    assert one.forget(OTHERS)
+    assert one.store.forget(OTHERS)
     assert wanted(one) == {}
 
 
 def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_comes_again() -> None:
     one = broker(durable=True, broker_memory=1, tries=9)
-    one.restore(ORDERS, [0], [5000], [0], NOW)
-    one.restore(OTHERS, [2], [5000], [0], NOW)
+    one.store.restore(ORDERS, [0], [5000], [0], NOW)
+    one.store.restore(OTHERS, [2], [5000], [0], NOW)
     body = bytes(5000 - LETTER_BYTES)
     first = subscribed(one, window=1)
     assert wanted(one) == {ORDERS: [0]}
-    one.loaded(ORDERS, letters([0], body=body))
+    one.store.loaded(ORDERS, letters([0], body=body))
     first.reject(one, 0)  # it is on disk again
     assert wanted(one) == {ORDERS: [0]}
     first.window = 0
-    one.loaded(ORDERS, letters([0], body=body))
+    one.store.loaded(ORDERS, letters([0], body=body))
     second = subscribed(one, OTHERS)
     assert wanted(one) == {OTHERS: [2]}
     assert held(one) == 0
-    one.loaded(OTHERS, letters([2], body=body))
+    one.store.loaded(OTHERS, letters([2], body=body))
     assert second.places == [2]
     second.settle(one)
     first.window = 2
     one.ready(first)
     assert wanted(one) == {ORDERS: [0]}
-    one.loaded(ORDERS, letters([0], body=body))
+    one.store.loaded(ORDERS, letters([0], body=body))
     assert [(each.place, each.again, each.tries) for _, each in first.got[1:]] == [(0, True, 1)]
 
 
@@ -414,11 +418,11 @@ def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -
     for place in range(40):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
     one.gone(first, NOW)
-    back = [row.place for row in one.peek(ORDERS, 40) if row.letter is None]
+    back = [row.place for row in one.store.peek(ORDERS, 40) if row.letter is None]
     assert back, "some came back when they were not in memory"
-    assert one.purge(ORDERS, back[0] + 1) == back[0] + 1
-    assert one.purge(ORDERS, 40) == 39 - back[0]
-    assert (held(one), one.snapshot()["broker_bytes"]) == (0, 0)
+    assert one.store.purge(ORDERS, back[0] + 1) == back[0] + 1
+    assert one.store.purge(ORDERS, 40) == 39 - back[0]
+    assert (held(one), one.store.snapshot()["broker_bytes"]) == (0, 0)
 
 
 SLOW = 10**9
@@ -434,20 +438,20 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
 
     class Meddling(Reader):
         def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
-            assert one.purge(ORDERS, 1) == 1
+            assert one.store.purge(ORDERS, 1) == 1
             holder.window = 0
             holder.reject(one, 0)
             return super().push(queue, letters)
 
     meddling = Meddling()
-    one.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
+    one.store.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
     one.subscribe(meddling, OTHERS, NOW, lambda letter: True, lambda letter: SLOW)
     one.go_on()
     assert wanted(one) == {OTHERS: [10]}
-    one.restore(ORDERS, [1], [LETTER_BYTES], [int(NOW)], NOW)
+    one.store.restore(ORDERS, [1], [LETTER_BYTES], [int(NOW)], NOW)
     reader = subscribed(one)
     assert wanted(one) == {}, "the memory is full of what is being read for others"
-    one.loaded(OTHERS, letters([10]))
+    one.store.loaded(OTHERS, letters([10]))
     assert meddling.places == [10]
     assert wanted(one) == {}, "the one that came back stands alone, and is in memory"
     assert reader.places == [] and one.unfinished
@@ -460,17 +464,17 @@ def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__N
     one = broker(durable=True, broker_memory=2000)
     busy, third = QueueName("tests", "busy"), subscribed(one, OTHERS)
     one.publish(busy, letters([1]), NOW)
-    one.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
+    one.store.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
     first = subscribed(one)
     assert wanted(one) == {ORDERS: [0]}
-    one.restore(OTHERS, [2], [LETTER_BYTES], [int(NOW)], NOW)
+    one.store.restore(OTHERS, [2], [LETTER_BYTES], [int(NOW)], NOW)
     one.go_on()
     assert wanted(one) == {}, "it is in line"
     slow = Reader()
     one.subscribe(slow, busy, NOW, lambda letter: True, lambda letter: SLOW)
-    one.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_BYTES)))
+    one.store.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_BYTES)))
     assert (slow.places, first.places) == ([1], []), "the turn has ended"
-    assert (wanted(one), one.peek(ORDERS, 1)[0].letter is None) == ({}, False)
+    assert (wanted(one), one.store.peek(ORDERS, 1)[0].letter is None) == ({}, False)
     one.go_on()
     assert first.places == [0]
     assert (wanted(one), third.places) == ({OTHERS: [2]}, [])
@@ -481,23 +485,23 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
     one = broker(durable=True, broker_memory=40_000, tries=9)
     reader = subscribed(one, window=1)
     one.publish(ORDERS, letters([0]), NOW)
-    one.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
+    one.store.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
     subscribed(one, OTHERS)
     assert wanted(one) == {OTHERS: [10]}
     before = held(one)
     reader.reject(one, 0)
     assert (before, held(one)) == (LETTER_BYTES + 4, 0)
     assert wanted(one) == {}
-    one.loaded(OTHERS, [], [10])
+    one.store.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
-    one.loaded(ORDERS, letters([0]))
+    one.store.loaded(ORDERS, letters([0]))
     assert [(each.place, each.again, each.tries) for _, each in reader.got[1:]] == [(0, True, 1)]
 
 
 def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
     one = broker(durable=True, broker_memory=LETTER_BYTES)
     for name, place in ((OTHERS, 10), (ORDERS, 0)):
-        one.restore(name, [place], [5000], [int(NOW)], NOW)
+        one.store.restore(name, [place], [5000], [int(NOW)], NOW)
     other, broken = subscribed(one, OTHERS), subscribed(one)
     assert wanted(one) == {OTHERS: [10]}
 
@@ -505,22 +509,22 @@ def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_al
         raise RuntimeError("no idea")
 
     broken.room = room  # type: ignore[method-assign]
-    one.loaded(OTHERS, [], [10])
+    one.store.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
-    one.loaded(ORDERS, letters([0]))
+    one.store.loaded(ORDERS, letters([0]))
     assert [str(error) for error in broken.failures] == ["no idea"]
     assert (broken.got, other.failures) == ([], [])
-    assert [row.place for row in one.peek(ORDERS, 1)] == [0]
+    assert [row.place for row in one.store.peek(ORDERS, 1)] == [0]
 
 
 def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
     """NB-02: to the byte; one letter is read in any case."""
     for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
         one = broker(durable=True, broker_memory=limit)
-        one.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
+        one.store.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
         subscribed(one)
         assert wanted(one) == {ORDERS: places}
-        assert one.memory.expected == 5000 * len(places)
+        assert one.store.memory.expected == 5000 * len(places)
 
 
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
@@ -528,12 +532,12 @@ def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     subscribed(one)
     for place in range(20):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
-    assert held(one) == one.snapshot()["broker_bytes"] > LIMIT
+    assert held(one) == one.store.snapshot()["broker_bytes"] > LIMIT
 
 
 def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -> None:
     one = broker(durable=True)
     restored(one, [])
-    one.restore(OTHERS, [], [], [], NOW, kept=True)
-    one.advance(NOW + 10**9)
-    assert [one.knows(name) for name in (ORDERS, OTHERS)] == [False, True]
+    one.store.restore(OTHERS, [], [], [], NOW, kept=True)
+    one.store.advance(NOW + 10**9)
+    assert [one.store.knows(name) for name in (ORDERS, OTHERS)] == [False, True]

@@ -20,7 +20,7 @@ def test_letters_are_delivered_in_the_order_of_their_places() -> None:
     one.publish(ORDERS, letters(range(5, 9)), NOW)
     assert reader.places == list(range(9))
     reader.settle(one)
-    figures = one.snapshot()
+    figures = one.store.snapshot()
     assert figures["broker_acknowledged"] == 9
     assert {figures[f"broker_{name}"] for name in ("waiting", "in_flight", "bytes", "memory")} == {
         0
@@ -58,7 +58,7 @@ def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
     while one.unfinished:
         one.go_on()
     assert reader.places == list(range(5000))
-    assert one.snapshot()["broker_bytes"] == 0
+    assert one.store.snapshot()["broker_bytes"] == 0
 
 
 def test_what_a_lost_consumer_had_comes_first_again() -> None:
@@ -85,7 +85,7 @@ def test_a_letter_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
     one = broker(tries=3)
     one.publish(ORDERS, letters(range(10)), NOW)
     readers = []
-    while 4 not in [row.place for row in one.peek(ORDERS.dead, 10)]:
+    while 4 not in [row.place for row in one.store.peek(ORDERS.dead, 10)]:
         reader = Reader()
         reader.raises = lambda given: 4 in [letter.place for letter in given]
         one.subscribe(reader, ORDERS, NOW)
@@ -94,7 +94,7 @@ def test_a_letter_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
         assert len(readers) < 10
     assert readers[-1].failures and len(readers) == 4
     one.gone(readers[-1], NOW)
-    assert [row.place for row in one.peek(ORDERS.dead, 10)] == [4]
+    assert [row.place for row in one.store.peek(ORDERS.dead, 10)] == [4]
     assert subscribed(one).places == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
@@ -118,8 +118,8 @@ def test_what_was_fetched_ahead_has_had_no_try_BK_07() -> None:
         assert reader.places == list(range(run, run + 10))
         reader.settle(one, run)
         one.gone(reader, NOW)
-    assert one.peek(ORDERS.dead, 1) == []
-    assert [row.tries for row in one.peek(ORDERS, 10)] == [1] + [0] * 9
+    assert one.store.peek(ORDERS.dead, 1) == []
+    assert [row.tries for row in one.store.peek(ORDERS, 10)] == [1] + [0] * 9
 
 
 def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
@@ -128,7 +128,7 @@ def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> No
     reader = subscribed(one)
     reader.settle(one, 2)
     one.gone(reader, NOW)
-    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [
         (0, 1),
         (1, 1),
         (3, 1),
@@ -141,7 +141,7 @@ def test_who_says_goodbye_has_tried_nothing_BK_07() -> None:
     one = broker(tries=1)
     one.publish(ORDERS, letters(range(3)), NOW)
     one.gone(subscribed(one), NOW, orderly=True)
-    assert [row.tries for row in one.peek(ORDERS, 10)] == [0, 0, 0]
+    assert [row.tries for row in one.store.peek(ORDERS, 10)] == [0, 0, 0]
 
 
 def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
@@ -153,7 +153,7 @@ def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
         assert reader.got[-1][1].tries == (0 if tries == 3 else tries)
     assert reader.places == [0, 0, 0, 1]
     assert [letter.tries for _, letter in reader.got] == [3, 3, 3, 0]  # one object
-    (dead,) = one.peek(QueueName("tests", "orders.dead"), 10)
+    (dead,) = one.store.peek(QueueName("tests", "orders.dead"), 10)
     assert (dead.place, dead.tries) == (0, 3)
 
 
@@ -163,8 +163,8 @@ def test_a_letter_rejected_for_good_is_done_with() -> None:
     reader = subscribed(one, window=1)
     reader.reject(one, 0, requeue=False)
     assert reader.places == [0, 1]
-    assert one.snapshot()["broker_rejected"] == 1
-    assert not one.knows(ORDERS.dead)
+    assert one.store.snapshot()["broker_rejected"] == 1
+    assert not one.store.knows(ORDERS.dead)
 
 
 def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
@@ -177,21 +177,21 @@ def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -
     holder.settle(one, 0)
     one.settle(holder, [0])
     one.reject(holder, [0], requeue=False)
-    assert one.snapshot()["broker_strays"] == 7
+    assert one.store.snapshot()["broker_strays"] == 7
     one.gone(holder, NOW)
     one.gone(other, NOW)
-    assert [row.place for row in one.peek(ORDERS, 9)] == [1, 2, 3]
+    assert [row.place for row in one.store.peek(ORDERS, 9)] == [1, 2, 3]
 
 
 def test_one_queue_too_many_is_refused() -> None:
     one = broker(broker_queues=1)
-    one.declare(ORDERS, NOW)
-    one.declare(ORDERS, NOW)
+    one.store.declare(ORDERS, NOW)
+    one.store.declare(ORDERS, NOW)
     with pytest.raises(TooManyQueues, match="others: broker-queues allows 1"):
-        one.declare(OTHERS, NOW)
+        one.store.declare(OTHERS, NOW)
     with pytest.raises(TooManyQueues):
         one.subscribe(Reader(), OTHERS, NOW)
-    assert not one.knows(OTHERS)
+    assert not one.store.knows(OTHERS)
 
 
 def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07() -> None:
@@ -204,7 +204,7 @@ def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07(
     one.gone(first, NOW)
     assert second.places == [2, 3, 4, 0, 1]
     one.gone(second, NOW)
-    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 2), (1, 0)]
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [(0, 2), (1, 0)]
 
 
 Wants = Callable[[Letter], bool] | None
@@ -247,7 +247,7 @@ def test_letters_are_given_in_turn__NB_07(
     one.publish(ORDERS, letters(range(count)), NOW)
     assert [reader.places for reader in readers] == got
     waiting = count - sum(map(len, got))
-    assert one.snapshot()["broker_waiting"] == waiting
+    assert one.store.snapshot()["broker_waiting"] == waiting
     # Whoever had no room gets the rest when it says that it has.
     for reader, (room, _) in zip(readers, who, strict=True):
         if room == 0:

@@ -1,6 +1,6 @@
 """What the broker does with what is not there: consumers that are gone, empty lists, one room.
 
-A backlog in chunks is the same as a sorted list.
+Rows of numbers in chunks of arrays are the same as a dictionary.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from twisted_msgproto.core.broker import (
     Tried,
 )
 from twisted_msgproto.core.broker import places as module
-from twisted_msgproto.core.broker.places import Places, Row
+from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
 
 
 def test_no_letters_make_no_queue() -> None:
     one = broker()
     one.publish(ORDERS, [], NOW)
-    assert (one.take_events(), list(one.peek(ORDERS, 10))) == ([], [])
+    assert (one.store.take_events(), list(one.store.peek(ORDERS, 10))) == ([], [])
 
 
 def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> None:
@@ -54,19 +54,19 @@ def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> N
     one.settle(stranger, [0])
     one.reject(stranger, [0, 1], requeue=True)
     one.reject(stranger, [2], requeue=False)
-    assert one.counters.strays == 4
-    assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
+    assert one.store.counters.strays == 4
+    assert [row.place for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
 
 
 def test_who_has_not_subscribed_to_a_queue_cannot_unsubscribe_from_it() -> None:
     one = broker()
     reader = subscribed(one, OTHERS)
-    one.declare(ORDERS, NOW)
-    one.take_events()
+    one.store.declare(ORDERS, NOW)
+    one.store.take_events()
     for consumer, name in ((Reader(), ORDERS), (reader, ORDERS), (reader, ORDERS.dead)):
         assert not one.unsubscribe(consumer, name, NOW)
     assert not one.unsubscribe(Reader(), QueueName("tests", "none"), NOW)
-    assert one.take_events() == []
+    assert one.store.take_events() == []
     assert one.unsubscribe(reader, OTHERS, NOW)
     assert not one.unsubscribe(reader, OTHERS, NOW)
 
@@ -85,8 +85,8 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     one.publish(ORDERS, letters(range(3)), NOW)
     one.subscribe(reader, ORDERS, NOW)
     one.go_on()
-    assert (one.counters.failed_consumers, len(reader.failures)) == (1, 1)
-    assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
+    assert (one.store.counters.failed_consumers, len(reader.failures)) == (1, 1)
+    assert [row.place for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
 
 
 def test_one_that_cannot_take_its_letters_does_not_keep_others_from_theirs_BK_02() -> None:
@@ -107,24 +107,28 @@ def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> Non
     one.go_on()
     assert reader.places == [1]
     left = []
-    while one.purge(ORDERS, 1):
-        left.append([row.place for row in one.peek(ORDERS, 10)])
+    while one.store.purge(ORDERS, 1):
+        left.append([row.place for row in one.store.peek(ORDERS, 10)])
     assert left == [[2, 3, 4], [3, 4], [4], []]
 
 
 def test_a_queue_is_restored_in_parts() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, [0, 1], [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
-    one.restore(ORDERS, [5], [LETTER_BYTES], [int(NOW)], NOW, kept=True)
-    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 0), (1, 2), (5, 0)]
-    assert one.snapshot()["broker_queues"] == 1
+    one.store.restore(ORDERS, [0, 1], [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
+    one.store.restore(ORDERS, [5], [LETTER_BYTES], [int(NOW)], NOW, kept=True)
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [
+        (0, 0),
+        (1, 2),
+        (5, 0),
+    ]
+    assert one.store.snapshot()["broker_queues"] == 1
 
 
 def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
     one = broker(broker_memory=10 * LETTER_BYTES)
-    assert not one.overfull(ORDERS, 1, 20 * LETTER_BYTES)
-    assert one.overfull(ORDERS, 1, 20 * LETTER_BYTES + 1)
-    assert not broker(durable=True).overfull(ORDERS, 1, 1 << 40)
+    assert not one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES)
+    assert one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES + 1)
+    assert not broker(durable=True).store.overfull(ORDERS, 1, 1 << 40)
 
 
 def test_a_second_sender_waits_for_room_without_another_event() -> None:
@@ -132,9 +136,9 @@ def test_a_second_sender_waits_for_room_without_another_event() -> None:
     one.publish(ORDERS, letters(range(2)), NOW)
     called: list[int] = []
     first, second = (lambda: called.append(1)), (lambda: called.append(2))
-    one.when_room(ORDERS, first)
-    one.when_room(ORDERS, second)
-    assert [event for event in one.take_events() if isinstance(event, QueueFull)] == [
+    one.store.when_room(ORDERS, first)
+    one.store.when_room(ORDERS, second)
+    assert [event for event in one.store.take_events() if isinstance(event, QueueFull)] == [
         QueueFull(ORDERS)
     ]
     reader = subscribed(one)
@@ -152,7 +156,7 @@ def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_w
     reader = subscribed(one)
     assert reader.pushes == [1, 1, 1]
     reader.settle(one)
-    settled = [event.places for event in one.take_events() if isinstance(event, Settled)]
+    settled = [event.places for event in one.store.take_events() if isinstance(event, Settled)]
     assert sorted(place for places in settled for place in places) == [0, 1, 2]
     one.publish(ORDERS, letters(range(3, 6)), NOW)
     one.go_on()
@@ -161,22 +165,22 @@ def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_w
 
 def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, range(2), [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW)
+    one.store.restore(ORDERS, range(2), [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW)
     subscribed(one)
-    one.loaded(ORDERS, [], [7])
-    assert one.counters.unreadable == 0
-    one.loaded(ORDERS, [], [0])
-    assert one.counters.unreadable == 1
-    assert [row.place for row in one.peek(ORDERS, 10)] == [1]
+    one.store.loaded(ORDERS, [], [7])
+    assert one.store.counters.unreadable == 0
+    one.store.loaded(ORDERS, [], [0])
+    assert one.store.counters.unreadable == 1
+    assert [row.place for row in one.store.peek(ORDERS, 10)] == [1]
 
 
 def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
     one = broker(durable=True, when_full="dead-letter", queue_messages=3)
-    one.restore(ORDERS, [0, 1, 2], [LETTER_BYTES] * 3, [int(NOW)] * 3, NOW)
+    one.store.restore(ORDERS, [0, 1, 2], [LETTER_BYTES] * 3, [int(NOW)] * 3, NOW)
     reader = subscribed(one)  # the three are asked for
     one.publish(ORDERS, letters([3]), NOW)
-    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [0]
-    one.loaded(ORDERS, letters(range(3)))
+    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [0]
+    one.store.loaded(ORDERS, letters(range(3)))
     assert reader.places == [1, 2, 3]
 
 
@@ -186,7 +190,7 @@ def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
     )
     for place in range(12):
         one.publish(ORDERS, letters([place], body=b""), NOW)
-    dead = list(one.peek(ORDERS.dead, 99))
+    dead = list(one.store.peek(ORDERS.dead, 99))
     assert [row.place for row in dead] == list(range(9))
     assert 0 < sum(row.letter is not None for row in dead) < 9
 
@@ -208,17 +212,17 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
             lambda: reader.reject(one, 2),
             [Tried(ORDERS, {2: 2}), Declared(dead, False), DeadLettered(ORDERS, [2], "tries")],
         ),
-        (lambda: one.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS, False)]),
-        (lambda: one.requeue(dead, OTHERS, 5, NOW), [Requeued(dead, OTHERS, [2])]),
-        (lambda: one.purge(OTHERS, 5), [Settled(OTHERS, [2])]),
-        (lambda: one.forget(OTHERS), [Forgotten(OTHERS)]),
+        (lambda: one.store.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS, False)]),
+        (lambda: one.store.requeue(dead, OTHERS, 5, NOW), [Requeued(dead, OTHERS, [2])]),
+        (lambda: one.store.purge(OTHERS, 5), [Settled(OTHERS, [2])]),
+        (lambda: one.store.forget(OTHERS), [Forgotten(OTHERS)]),
         (lambda: one.gone(reader, NOW, orderly=True), []),
-        (lambda: one.purge(ORDERS, 2), [Settled(ORDERS, [3, 4])]),
+        (lambda: one.store.purge(ORDERS, 2), [Settled(ORDERS, [3, 4])]),
     ]
     for number, (verb, events) in enumerate(steps):
         verb()
-        assert one.take_events() == events, f"step {number}"
-    figures = {name.removeprefix("broker_"): count for name, count in one.snapshot().items()}
+        assert one.store.take_events() == events, f"step {number}"
+    figures = {name.removeprefix("broker_"): count for name, count in one.store.snapshot().items()}
     assert {name: count for name, count in figures.items() if count} == {
         "published": 6,
         "delivered": 7,
@@ -243,81 +247,118 @@ def test_what_waited_behind_letters_that_were_moved_is_delivered() -> None:
     one.subscribe(odds, ORDERS, NOW, lambda letter: letter.place % 2 == 1)
     one.publish(ORDERS, letters(range(6)), NOW)
     assert (evens.places, odds.places) == ([0, 2], [1])
-    assert one.requeue(ORDERS, OTHERS, 1, NOW) == 1
+    assert one.store.requeue(ORDERS, OTHERS, 1, NOW) == 1
     assert (evens.places, odds.places) == ([0, 2, 4], [1])
-    assert [[row.place for row in one.peek(name, 9)] for name in (ORDERS, OTHERS)] == [[5], [3]]
+    assert [[row.place for row in one.store.peek(name, 9)] for name in (ORDERS, OTHERS)] == [
+        [5],
+        [3],
+    ]
 
 
-ROOM, DISTANCE_MAX = 2**63, 2**32 - 1
+DISTANCE_MAX = 2**32 - 1
+PLACE = st.one_of(
+    st.integers(0, 400),
+    st.integers(0, 60).map(lambda place: place * DISTANCE_MAX // 7),
+    st.sampled_from([2**62, 2**63 - 1]),
+)
 STEP = st.one_of(
-    st.tuples(st.just("extend"), st.integers(1, 12), st.sampled_from([1, 3, DISTANCE_MAX, 2**40])),
-    st.tuples(st.just("insert"), st.integers(0, 400), st.sampled_from([0, 0, DISTANCE_MAX, 2**40])),
     st.tuples(
-        st.sampled_from(["take", "skip", "remove", "prepend"]), st.integers(1, 9), st.just(0)
+        st.sampled_from(["extend", "merge"]),
+        PLACE,
+        st.integers(1, 12),
+        st.sampled_from([1, 3, DISTANCE_MAX, 2**40]),
+    ),
+    st.tuples(st.just("behind"), st.just(0), st.integers(1, 12), st.sampled_from([1, 2**40])),
+    st.tuples(
+        st.sampled_from(["insert", "take", "skip", "pop", "remove", "discard", "prepend"]),
+        PLACE,
+        st.integers(0, 30),
+        st.just(1),
     ),
 )
 
 
-def row(place: int) -> Row:
-    return Row(place, place % 97, place % 89)
+def columns_of(codes: str, places: Sequence[int], seed: int) -> list[list[int]]:
+    """Numbers for some places, others for another seed."""
+    return [[(place + seed + at) % 65536 for place in places] for at in range(len(codes))]
 
 
-@settings(max_examples=150)
-@given(st.lists(STEP, max_size=40), st.integers(2, 6))
-def test_places_are_a_sorted_list(steps: list[tuple[str, int, int]], chunk: int) -> None:
+@settings(max_examples=250)
+@given(
+    st.lists(STEP, max_size=40), st.integers(2, 6), st.sampled_from([SMALL, LARGE, LARGE + LARGE])
+)
+def test_places_are_a_dictionary_in_order(
+    steps: list[tuple[str, int, int, int]], chunk: int, codes: str
+) -> None:
     before, module.CHUNK = module.CHUNK, chunk  # type: ignore[misc]
     try:
-        walk(steps)
+        walk(steps, codes)
     finally:
         module.CHUNK = before  # type: ignore[misc]
 
 
-def walk(steps: list[tuple[str, int, int]]) -> None:
-    kept: list[int] = []
-    places = Places()
-    for step, number, gap in steps:
+def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
+    known: dict[int, tuple[int, ...]] = {}
+    here = Places(codes)
+    for seed, (step, place, number, gap) in enumerate(steps):
+        start = max(known, default=200) + 1 if step == "behind" else place
+        some = [start + gap * at for at in range(number) if start + gap * at < 2**63]
+        new = columns_of(codes, some, seed)
+        rows = dict(zip(some, zip(*new, strict=True), strict=True))
         match step:
-            case "extend":
-                start = (kept[-1] if kept else 200) + 1
-                new = [start + gap * index for index in range(number)]
-                if new[-1] < ROOM:
-                    places.extend(*zip(*map(row, new), strict=True))
-                    kept += new
-            case "insert" if number + gap not in kept:
-                places.insert(row(number + gap))
-                kept = sorted([*kept, number + gap])
+            case "extend" | "behind":
+                here.extend(some, *new)
+                known |= rows
+            case "merge":
+                other = Places(codes)
+                for one, numbers in reversed(rows.items()):
+                    other.insert(one, *numbers)
+                here.merge(other)
+                known |= rows
+            case "insert" if some:
+                here.insert(place, *rows[place])
+                known[place] = rows[place]
             case "take":
-                taken = places.take(number)
-                assert list(map(Row, *taken)) == [row(place) for place in kept[:number]]
-                del kept[:number]
+                taken = here.take(number)
+                first = sorted(known)[:number]
+                assert list(zip(*taken, strict=True)) == [(one, *known.pop(one)) for one in first]
             case "skip":
-                places.skip(number)
-                del kept[:number]
+                here.skip(number)
+                known = {one: known[one] for one in sorted(known)[number:]}
+            case "pop":
+                place = sorted(known)[number % len(known)] if known else place
+                row = known.pop(place, None)
+                assert here.pop(place) == (None if row is None else (place, *row))
+                assert here.pop(place) is None
             case "remove":
-                place = kept[number % len(kept)] if kept else number
-                assert places.remove(place) == (row(place) if kept else None)
-                assert places.remove(place) is None
-                kept = [one for one in kept if one != place]
+                here.remove(place, place + number)
+                known = {one: row for one, row in known.items() if one - place not in range(number)}
+            case "discard":
+                here.discard(some[::-1])
+                known = {one: row for one, row in known.items() if one not in some}
             case "prepend":
-                others = Places()
-                for place in kept[: number // 2]:
-                    places.remove(place)
-                    others.insert(row(place))
-                places.prepend(others)
+                others = Places(codes)
+                for one in sorted(known)[: number // 2]:
+                    row = here.pop(one)
+                    assert row is not None
+                    others.insert(*row)
+                here.prepend(others)
                 assert not others
-        assert list(places) == [row(place) for place in kept]
-        assert (len(places), places.last) == (len(kept), kept[-1] if kept else -1)
-        assert places.first == (row(kept[0]) if kept else None)
+        kept = sorted(known)
+        assert list(here) == [(one, *known[one]) for one in kept]
+        assert (len(here), here.last) == (len(kept), kept[-1] if kept else -1)
+        assert here.first == ((kept[0], *known[kept[0]]) if kept else None)
+        assert here.largest == max((row[0] for row in known.values()), default=0)
+        for one in (place - 1, place, place + 1):
+            assert here.get(one) == ((one, *known[one]) if one in known else None)
+            if len(codes) == 1:
+                assert here.number(one) == (known[one][0] if one in known else 0)
         for count in (1, 3, 1000):
-            assert places.front(count) == kept[:count]
-            assert list(map(Row, *places.head(count))) == [row(place) for place in kept[:count]]
-
-
-def test_what_is_added_behind_the_end_may_also_be_before_it() -> None:
-    places = Places()
-    places.extend([10, 20], [0, 0], [0, 0])
-    places.extend([5, 15, 25], [0, 0, 0], [0, 0, 0])
-    assert places.front(9) == [5, 10, 15, 20, 25]
+            assert here.front(count) == kept[:count]
+            assert list(zip(*here.head(count), strict=True)) == list(here)[:count]
+        lo, hi = place - 7, place + 9
+        inside = [row for lot in here.columns(lo, hi) for row in zip(*lot, strict=True)]
+        assert inside == [(one, *known[one]) for one in kept if lo <= one < hi]
 
 
 def test_a_place_costs_at_most_16_bytes() -> None:
@@ -325,7 +366,7 @@ def test_a_place_costs_at_most_16_bytes() -> None:
     count = 40 * module.CHUNK
     tracemalloc.start()
     try:
-        places = Places()
+        places = Places(LARGE + LARGE)
         for start in range(0, count, 100):
             batch = range(start, start + 100)
             places.extend(batch, array("I", [500]) * 100, array("I", [7]) * 100)
@@ -333,14 +374,3 @@ def test_a_place_costs_at_most_16_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert octets / len(places) <= 16
-
-
-def test_places_before_the_first_and_behind_the_last_are_not_here() -> None:
-    places = Places()
-    assert not places.has(5)
-    for place in (10**12, 10**12 + 2):
-        places.insert(Row(place, 1, 1))
-    assert [at for at in range(10**12 - 2, 10**12 + 5) if places.has(at)] == [10**12, 10**12 + 2]
-    assert not places.has(0) and not places.has(10**13)
-    places.skip(1)
-    assert (places.has(10**12), places.has(10**12 + 2)) == (False, True)

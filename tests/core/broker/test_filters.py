@@ -52,11 +52,11 @@ def test_what_nobody_wants_waits_aside_until_somebody_does() -> None:
         evens = filtered(one, even)
         one.publish(ORDERS, letters(range(6)), NOW)
         assert evens.places == [0, 2, 4]
-        assert [row.place for row in one.peek(ORDERS, 9)] == [1, 3, 5]
+        assert [row.place for row in one.store.peek(ORDERS, 9)] == [1, 3, 5]
         odds = filtered(one, odd)
-        for event in one.take_events():
+        for event in one.store.take_events():
             if isinstance(event, Wanted):
-                one.loaded(event.name, letters(event.places))
+                one.store.loaded(event.name, letters(event.places))
         assert odds.places == [1, 3, 5]
 
 
@@ -85,7 +85,7 @@ def test_a_second_subscription_replaces_the_filter() -> None:
     one.subscribe(reader, ORDERS, NOW, odd)
     one.go_on()
     assert reader.places == [0, 2, 1, 3]
-    assert one.snapshot()["broker_subscriptions"] == 1
+    assert one.store.snapshot()["broker_subscriptions"] == 1
 
 
 def test_a_filter_that_raises_ends_its_consumer() -> None:
@@ -158,7 +158,7 @@ def test_a_consumer_may_call_the_broker_while_it_is_written_to() -> None:
     one.subscribe(prompt, ORDERS, NOW)
     one.go_on()
     assert prompt.places == list(range(50))
-    assert one.snapshot()["broker_acknowledged"] == 50
+    assert one.store.snapshot()["broker_acknowledged"] == 50
     one.publish(ORDERS, letters(range(50, 60)), NOW)
     assert prompt.places == list(range(60))
 
@@ -178,7 +178,7 @@ def test_a_consumer_may_go_while_another_is_written_to() -> None:
     one.go_on()
     one.publish(ORDERS, letters(range(4)), NOW)
     assert (ending.places, last.places) == ([0, 2, 1], [])
-    assert [row.place for row in one.peek(ORDERS, 9)] == [3]
+    assert [row.place for row in one.store.peek(ORDERS, 9)] == [3]
 
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -1,15 +1,10 @@
-"""What is bounded, and what happens at the bound.
-
-Numbers of places in arrays are the same as a dictionary, in an eighth of its memory.
-"""
+"""What is bounded, and what happens at the bound."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
 from tests.doubles import bytes_of, lines_run
@@ -26,27 +21,27 @@ from twisted_msgproto.core.broker import (
     TooManyQueues,
     Wanted,
 )
-from twisted_msgproto.core.broker import numbers as module
-from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
+from twisted_msgproto.core.broker.terms import TRIES_COUNTED
 
 
 def waiting(one: Broker, name: QueueName = ORDERS) -> list[int]:
-    return [row.place for row in one.peek(name, 10_000)]
+    return [row.place for row in one.store.peek(name, 10_000)]
 
 
 def of_type(one: Broker, *types: type) -> list[object]:
-    return [event for event in one.take_events() if isinstance(event, types)]
+    return [event for event in one.store.take_events() if isinstance(event, types)]
 
 
 def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None:
     one = broker(queue_messages=3)
     called: list[str] = []
     one.publish(ORDERS, letters(range(3)), NOW)
-    one.when_room(ORDERS, lambda: called.append("at once"))
+    one.store.when_room(ORDERS, lambda: called.append("at once"))
     one.publish(ORDERS, letters(range(3, 5)), NOW)
-    assert (one.full(ORDERS), one.full(OTHERS), called) == (True, False, ["at once"])
-    one.when_room(ORDERS, lambda: called.append("later"))
-    one.when_room(OTHERS, lambda: called.append("others"))
+    assert (one.store.full(ORDERS), one.store.full(OTHERS), called) == (True, False, ["at once"])
+    one.store.when_room(ORDERS, lambda: called.append("later"))
+    one.store.when_room(OTHERS, lambda: called.append("others"))
     assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS)]
     reader = subscribed(one, window=2)
     reader.settle(one, 0)
@@ -59,44 +54,44 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
 def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
     one = broker(queue_bytes=10 * LETTER_BYTES)
     one.publish(ORDERS, letters(range(10), body=b""), NOW)
-    assert not one.full(ORDERS)
+    assert not one.store.full(ORDERS)
     one.publish(ORDERS, letters([10], body=b""), NOW)
-    assert one.full(ORDERS)
+    assert one.store.full(ORDERS)
 
 
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
     one = broker(broker_memory=10 * LETTER_BYTES, queue_idle=100)
     called: list[str] = []
     one.publish(OTHERS, letters(range(10)), NOW)
-    one.declare(ORDERS, NOW)
-    one.when_room(ORDERS, lambda: called.append("room"))
-    one.advance(NOW + 100)
-    assert one.knows(ORDERS) and not one.forget(ORDERS)
-    one.purge(OTHERS, 10)
+    one.store.declare(ORDERS, NOW)
+    one.store.when_room(ORDERS, lambda: called.append("room"))
+    one.store.advance(NOW + 100)
+    assert one.store.knows(ORDERS) and not one.store.forget(ORDERS)
+    one.store.purge(OTHERS, 10)
     assert called == ["room"]
-    one.advance(NOW + 200)
-    assert not one.knows(ORDERS)
+    one.store.advance(NOW + 200)
+    assert not one.store.knows(ORDERS)
 
 
 def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
     one = broker(queue_messages=3)
     one.publish(ORDERS, letters(range(6)), NOW)
-    assert (one.full(ORDERS), one.overfull(ORDERS, 0, 0)) == (True, False)
+    assert (one.store.full(ORDERS), one.store.overfull(ORDERS, 0, 0)) == (True, False)
     one.publish(ORDERS, letters([6]), NOW)
-    assert (one.overfull(ORDERS, 0, 0), one.overfull(OTHERS, 0, 0)) == (True, False)
+    assert (one.store.overfull(ORDERS, 0, 0), one.store.overfull(OTHERS, 0, 0)) == (True, False)
 
 
 def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_much() -> None:
     one = broker(queue_messages=3, queue_bytes=10_000)
-    one.declare(ORDERS, NOW)
-    assert not one.overfull(ORDERS, 6, 20_000)
-    assert one.overfull(ORDERS, 7, 0) and one.overfull(ORDERS, 0, 20_001)
+    one.store.declare(ORDERS, NOW)
+    assert not one.store.overfull(ORDERS, 6, 20_000)
+    assert one.store.overfull(ORDERS, 7, 0) and one.store.overfull(ORDERS, 0, 20_001)
     one.publish(ORDERS, letters(range(2), body=bytes(5000 - LETTER_BYTES)), NOW)
-    assert not one.full(ORDERS), "it has just what it may have"
-    assert not one.overfull(ORDERS, 4, 10_000)
-    assert one.overfull(ORDERS, 5, 0) and one.overfull(ORDERS, 0, 10_001)
+    assert not one.store.full(ORDERS), "it has just what it may have"
+    assert not one.store.overfull(ORDERS, 4, 10_000)
+    assert one.store.overfull(ORDERS, 5, 0) and one.store.overfull(ORDERS, 0, 10_001)
     one.publish(ORDERS, letters([2], body=b""), NOW)
-    assert one.full(ORDERS), "its bytes are too many"
+    assert one.store.full(ORDERS), "its bytes are too many"
 
 
 def test_all_queues_in_memory_share_its_limit() -> None:
@@ -104,8 +99,8 @@ def test_all_queues_in_memory_share_its_limit() -> None:
     called: list[str] = []
     one.publish(ORDERS, letters(range(8), body=b""), NOW)
     one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
-    assert one.full(ORDERS) and one.full(OTHERS)
-    one.when_room(OTHERS, lambda: called.append("others"))
+    assert one.store.full(ORDERS) and one.store.full(OTHERS)
+    one.store.when_room(OTHERS, lambda: called.append("others"))
     reader = subscribed(one)
     reader.settle(one, 0)
     assert called == []
@@ -116,15 +111,15 @@ def test_all_queues_in_memory_share_its_limit() -> None:
 def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
     one = broker(durable=True, broker_memory=10 * LETTER_BYTES)
     one.publish(ORDERS, letters(range(100)), NOW)
-    assert not one.full(ORDERS) and not one.full(OTHERS)
+    assert not one.store.full(ORDERS) and not one.store.full(OTHERS)
 
 
 def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     one = broker(when_full="dead-letter", queue_messages=3)
     one.publish(ORDERS, letters(range(5)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
-    assert not one.full(ORDERS) and not one.overfull(ORDERS, 0, 0)
-    assert DeadLettered(ORDERS, [0, 1], "full") in one.take_events()
+    assert not one.store.full(ORDERS) and not one.store.overfull(ORDERS, 0, 0)
+    assert DeadLettered(ORDERS, [0, 1], "full") in one.store.take_events()
 
 
 def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
@@ -151,7 +146,7 @@ def test_dead_letters_are_bounded_and_the_oldest_are_dropped_and_counted() -> No
     one = broker(when_full="dead-letter", queue_messages=1, dead_letters=2)
     one.publish(ORDERS, letters(range(6)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([5], [3, 4])
-    assert one.snapshot()["broker_dead_dropped"] == 3
+    assert one.store.snapshot()["broker_dead_dropped"] == 3
     dropped = [Settled(ORDERS.dead, [place]) for place in range(3)]
     assert of_type(one, Settled) == dropped
 
@@ -162,18 +157,18 @@ def test_a_queue_of_dead_letters_has_none_of_its_own() -> None:
     one.gone(subscribed(one), NOW)
     for _ in range(3):
         one.gone(subscribed(one, ORDERS.dead), NOW)
-    assert [(row.place, row.tries) for row in one.peek(ORDERS.dead, 9)] == [(0, 4)]
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS.dead, 9)] == [(0, 4)]
     assert ORDERS.dead.dead == ORDERS.dead
-    assert not one.knows(QueueName("tests", "orders.dead.dead"))
+    assert not one.store.knows(QueueName("tests", "orders.dead.dead"))
 
 
 def test_a_queue_of_dead_letters_needs_no_room_among_the_queues() -> None:
     one = broker(tries=1, broker_queues=2)
     one.publish(ORDERS, letters([0]), NOW)
     one.gone(subscribed(one), NOW)
-    one.declare(OTHERS, NOW)
+    one.store.declare(OTHERS, NOW)
     with pytest.raises(TooManyQueues):
-        one.declare(QueueName("tests", "more"), NOW)
+        one.store.declare(QueueName("tests", "more"), NOW)
     assert waiting(one, ORDERS.dead) == [0]
 
 
@@ -181,13 +176,13 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
     one = broker(queue_age=60)
     one.publish(ORDERS, letters([0, 1], arrived=NOW), NOW)
     one.publish(ORDERS, letters([2], arrived=NOW + 5), NOW + 5)
-    assert one.deadline == NOW + 60
-    one.advance(NOW + 59)
+    assert one.store.deadline == NOW + 60
+    one.store.advance(NOW + 59)
     assert waiting(one) == [0, 1, 2]
-    one.advance(NOW + 60)
+    one.store.advance(NOW + 60)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2], [0, 1])
-    assert one.deadline == NOW + 65
-    assert DeadLettered(ORDERS, [0, 1], "age") in one.take_events()
+    assert one.store.deadline == NOW + 65
+    assert DeadLettered(ORDERS, [0, 1], "age") in one.store.take_events()
 
 
 @pytest.mark.parametrize("now", [1_700_000_000, 1000], ids=["clock is set", "not yet"])
@@ -205,9 +200,9 @@ def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> No
     one.publish(ORDERS, letters([0], arrived=NOW), NOW)
     one.publish(ORDERS, letters([1], arrived=NOW + 5), NOW + 5)
     dead = subscribed(one, ORDERS.dead)
-    one.advance(NOW + 60)
+    one.store.advance(NOW + 60)
     assert dead.places == [0]
-    one.advance(NOW + 65)
+    one.store.advance(NOW + 65)
     assert dead.places == [0, 1]
 
 
@@ -215,11 +210,11 @@ def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
     one = broker(queue_age=60)
     one.publish(ORDERS, letters([0]), NOW)
     reader = subscribed(one)
-    one.advance(NOW + 100)
-    assert not one.knows(ORDERS.dead)
+    one.store.advance(NOW + 100)
+    assert not one.store.knows(ORDERS.dead)
     one.gone(reader, NOW + 100, orderly=True)
-    assert one.deadline is not None and one.deadline <= NOW + 100
-    one.advance(NOW + 100)
+    assert one.store.deadline is not None and one.store.deadline <= NOW + 100
+    one.store.advance(NOW + 100)
     assert waiting(one, ORDERS.dead) == [0]
 
 
@@ -227,71 +222,75 @@ def test_many_old_letters_take_several_calls_NB_07() -> None:
     one = broker(queue_age=60, dead_letters=10_000)
     one.publish(ORDERS, letters(range(2500)), NOW)
     calls = 0
-    while one.deadline is not None and one.deadline <= NOW + 60:
-        one.advance(NOW + 60)
+    while one.store.deadline is not None and one.store.deadline <= NOW + 60:
+        one.store.advance(NOW + 60)
         calls += 1
     assert (calls, len(waiting(one, ORDERS.dead))) == (3, 2500)
 
 
 def test_an_empty_queue_that_nobody_uses_is_forgotten() -> None:
     one = broker(queue_idle=100)
-    one.declare(ORDERS, NOW)
-    one.declare(OTHERS, NOW, kept=True)
+    one.store.declare(ORDERS, NOW)
+    one.store.declare(OTHERS, NOW, kept=True)
     reader = subscribed(one)
-    assert one.deadline == NOW + 100
-    one.advance(NOW + 100)
-    assert one.knows(ORDERS)
+    assert one.store.deadline == NOW + 100
+    one.store.advance(NOW + 100)
+    assert one.store.knows(ORDERS)
     one.gone(reader, NOW + 150)
-    assert one.deadline == NOW + 250
-    one.advance(NOW + 249)
-    assert one.knows(ORDERS)
-    one.take_events()
-    one.advance(NOW + 250)
-    assert (one.knows(ORDERS), one.knows(OTHERS)) == (False, True)
-    assert one.take_events() == [Forgotten(ORDERS)]
-    assert one.deadline is None
+    assert one.store.deadline == NOW + 250
+    one.store.advance(NOW + 249)
+    assert one.store.knows(ORDERS)
+    one.store.take_events()
+    one.store.advance(NOW + 250)
+    assert (one.store.knows(ORDERS), one.store.knows(OTHERS)) == (False, True)
+    assert one.store.take_events() == [Forgotten(ORDERS)]
+    assert one.store.deadline is None
 
 
 def test_a_queue_with_letters_is_not_forgotten_and_its_time_begins_when_it_is_empty() -> None:
     one = broker(queue_idle=100)
     one.publish(ORDERS, letters([0]), NOW)
-    one.advance(NOW + 100)
-    assert one.knows(ORDERS) and not one.forget(ORDERS)
+    one.store.advance(NOW + 100)
+    assert one.store.knows(ORDERS) and not one.store.forget(ORDERS)
     one.publish(ORDERS, letters([1]), NOW + 90)
-    while one.purge(ORDERS, 10):
+    while one.store.purge(ORDERS, 10):
         pass
-    one.advance(NOW + 189)
-    assert one.knows(ORDERS)
-    one.advance(NOW + 190)
-    assert not one.knows(ORDERS)
+    one.store.advance(NOW + 189)
+    assert one.store.knows(ORDERS)
+    one.store.advance(NOW + 190)
+    assert not one.store.knows(ORDERS)
 
 
 def test_a_queue_that_was_forgotten_meanwhile_is_made_again() -> None:
     one = broker(broker_queues=1)
-    one.declare(ORDERS, NOW)
-    assert one.forget(ORDERS)
-    one.declare(OTHERS, NOW)
-    one.take_events()
+    one.store.declare(ORDERS, NOW)
+    assert one.store.forget(ORDERS)
+    one.store.declare(OTHERS, NOW)
+    one.store.take_events()
     one.publish(ORDERS, letters([0]), NOW)
-    assert (waiting(one), one.take_events()) == ([0], [Declared(ORDERS, False)])
+    assert (waiting(one), one.store.take_events()) == ([0], [Declared(ORDERS, False)])
 
 
 def test_declaring_a_queue_twice_may_keep_it() -> None:
     one = broker(queue_idle=10)
-    one.declare(ORDERS, NOW)
-    one.declare(ORDERS, NOW, kept=True)
-    one.declare(ORDERS, NOW)
-    assert one.take_events() == [Declared(ORDERS, False), Declared(ORDERS, True)]
-    one.advance(NOW + 10)
-    assert one.knows(ORDERS)
+    one.store.declare(ORDERS, NOW)
+    one.store.declare(ORDERS, NOW, kept=True)
+    one.store.declare(ORDERS, NOW)
+    assert one.store.take_events() == [Declared(ORDERS, False), Declared(ORDERS, True)]
+    one.store.advance(NOW + 10)
+    assert one.store.knows(ORDERS)
 
 
 def test_purging_drops_what_waits_in_slices() -> None:
     one = broker()
     reader = subscribed(one, window=2)
     one.publish(ORDERS, letters(range(10)), NOW)
-    assert [one.purge(ORDERS, 5), one.purge(ORDERS, 5), one.purge(ORDERS, 5)] == [5, 3, 0]
-    assert one.purge(OTHERS, 5) == 0
+    assert [one.store.purge(ORDERS, 5), one.store.purge(ORDERS, 5), one.store.purge(ORDERS, 5)] == [
+        5,
+        3,
+        0,
+    ]
+    assert one.store.purge(OTHERS, 5) == 0
     assert of_type(one, Settled) == [Settled(ORDERS, list(range(2, 10)))]
     one.gone(reader, NOW)
     assert waiting(one) == [0, 1]
@@ -304,9 +303,11 @@ def test_dead_letters_come_back_to_their_places_without_tries() -> None:
     reader.reject(one, 0, 1)
     assert waiting(one, ORDERS.dead) == [0, 1]
     reader.window = 0
-    assert [one.requeue(ORDERS.dead, ORDERS, 1, NOW) for _ in range(3)] == [1, 1, 0]
-    assert [(row.place, row.tries) for row in one.peek(ORDERS, 9)] == [(0, 0), (1, 0)]
-    assert one.requeue(ORDERS, ORDERS, 9, NOW) == one.requeue(OTHERS, ORDERS, 9, NOW) == 0
+    assert [one.store.requeue(ORDERS.dead, ORDERS, 1, NOW) for _ in range(3)] == [1, 1, 0]
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 9)] == [(0, 0), (1, 0)]
+    assert (
+        one.store.requeue(ORDERS, ORDERS, 9, NOW) == one.store.requeue(OTHERS, ORDERS, 9, NOW) == 0
+    )
     heir = subscribed(one)
     assert heir.places == [0, 1]
     assert [letter.tries for _, letter in heir.got] == [0, 0]
@@ -314,14 +315,14 @@ def test_dead_letters_come_back_to_their_places_without_tries() -> None:
 
 def test_people_see_every_queue() -> None:
     one = broker()
-    one.declare(OTHERS, NOW, kept=True)
+    one.store.declare(OTHERS, NOW, kept=True)
     reader = subscribed(one, window=1)
     one.publish(ORDERS, letters(range(3), arrived=NOW + 0.5), NOW)
-    orders, others = one.queues()
+    orders, others = one.store.queues()
     assert (orders.name, orders.kept, orders.waiting, orders.in_flight) == (ORDERS, False, 2, 1)
     assert (orders.consumers, orders.oldest, orders.full) == (1, NOW, False)
     assert (others.name, others.kept, others.waiting, others.oldest) == (OTHERS, True, 0, None)
-    assert [row.letter is not None for row in one.peek(ORDERS, 1)] == [True]
+    assert [row.letter is not None for row in one.store.peek(ORDERS, 1)] == [True]
     assert reader.places == [0]
 
 
@@ -331,21 +332,21 @@ def test_what_asking_for_queues_costs_does_not_grow_with_those_that_are_there_NB
     for count in (3, 300):
         one = broker(broker_queues=count)
         for number in range(count):
-            one.declare(QueueName("s", f"{number}"), NOW)
-        assert not one.reclaim("", NOW)  # the next search is a second later
+            one.store.declare(QueueName("s", f"{number}"), NOW)
+        assert not one.store.reclaim("", NOW)  # the next search is a second later
 
         def ask(one: Broker = one) -> None:
             for number in range(100):
                 with pytest.raises(TooManyQueues):
-                    one.declare(QueueName("s", f"more {number}"), NOW)
-                assert not one.reclaim("", NOW)
+                    one.store.declare(QueueName("s", f"more {number}"), NOW)
+                assert not one.store.reclaim("", NOW)
 
         costs.append(lines_run(ask))
-        assert one.forget(QueueName("s", "1"))
-        one.declare(ORDERS, NOW)
+        assert one.store.forget(QueueName("s", "1"))
+        one.store.declare(ORDERS, NOW)
         with pytest.raises(TooManyQueues):
-            one.declare(OTHERS, NOW)
-        assert one.reclaim("", NOW + 60)
+            one.store.declare(OTHERS, NOW)
+        assert one.store.reclaim("", NOW + 60)
     assert costs[1] < costs[0] * 1.1
 
 
@@ -355,132 +356,60 @@ def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:
     reader = subscribed(one)
     for _ in range(2):
         one.reject(reader, [0], requeue=True)
-    assert [(row.name, row.tries) for row in one.queues()] == [(ORDERS, 2)]
+    assert [(row.name, row.tries) for row in one.store.queues()] == [(ORDERS, 2)]
     one.settle(reader, [0, 1])
-    assert [row.tries for row in one.queues()] == [0]
+    assert [row.tries for row in one.store.queues()] == [0]
 
 
 def test_of_unused_queues_the_one_that_was_used_longest_ago_is_forgotten_NB_07() -> None:
     one = broker()
     mine = [QueueName("mine", f"{number}") for number in range(3)]
     for number, name in enumerate(mine):
-        one.declare(name, NOW + (5, 1, 3)[number])
-    one.declare(QueueName("theirs", "0"), NOW)
-    assert not one.reclaim("mine", NOW + 60.5), "nobody has been idle for a minute"
-    assert not one.reclaim("mine", NOW + 61.4), "it is searched once a second"
-    assert one.reclaim("mine", NOW + 61.5)
-    assert [one.knows(name) for name in mine] == [True, False, True]
-    assert one.reclaim("mine", NOW + 63), "a minute is enough"
-    assert [one.knows(name) for name in mine] == [True, False, False]
-    assert not one.reclaim("mine", NOW + 64)
-    assert one.knows(QueueName("theirs", "0"))
-    assert one.reclaim("theirs", NOW + 64), "another search is another one's"
+        one.store.declare(name, NOW + (5, 1, 3)[number])
+    one.store.declare(QueueName("theirs", "0"), NOW)
+    assert not one.store.reclaim("mine", NOW + 60.5), "nobody has been idle for a minute"
+    assert not one.store.reclaim("mine", NOW + 61.4), "it is searched once a second"
+    assert one.store.reclaim("mine", NOW + 61.5)
+    assert [one.store.knows(name) for name in mine] == [True, False, True]
+    assert one.store.reclaim("mine", NOW + 63), "a minute is enough"
+    assert [one.store.knows(name) for name in mine] == [True, False, False]
+    assert not one.store.reclaim("mine", NOW + 64)
+    assert one.store.knows(QueueName("theirs", "0"))
+    assert one.store.reclaim("theirs", NOW + 64), "another search is another one's"
 
 
 def test_kept_queues_and_those_of_dead_letters_are_not_reclaimed_NB_07() -> None:
     one = broker()
-    one.declare(ORDERS, NOW, kept=True)
-    one.declare(OTHERS.dead, NOW)
-    assert not one.reclaim("", NOW + 1000)
-    one.declare(OTHERS, NOW)
-    assert one.reclaim("", NOW + 1001)
-    assert [row.name for row in one.queues()] == [ORDERS, OTHERS.dead]
+    one.store.declare(ORDERS, NOW, kept=True)
+    one.store.declare(OTHERS.dead, NOW)
+    assert not one.store.reclaim("", NOW + 1000)
+    one.store.declare(OTHERS, NOW)
+    assert one.store.reclaim("", NOW + 1001)
+    assert [row.name for row in one.store.queues()] == [ORDERS, OTHERS.dead]
 
 
 def test_a_letter_is_too_old_at_its_age_and_not_before() -> None:
     one = broker(queue_age=100)
     one.publish(ORDERS, letters([0]), NOW)
-    assert one.deadline is not None
-    one.advance(NOW + 99.5)
+    assert one.store.deadline is not None
+    one.store.advance(NOW + 99.5)
     assert waiting(one) == [0]
-    one.advance(NOW + 100)
+    one.store.advance(NOW + 100)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([], [0])
-
-
-TRIES_COUNTED, SMALL, LARGE, DISTANCE_MAX = 2**16 - 1, "H", "I", 2**32 - 1
-
-
-PLACE = st.one_of(
-    st.integers(0, 60),
-    st.integers(0, 60).map(lambda place: place * DISTANCE_MAX // 7),
-    st.sampled_from([2**62, 2**63 - 1]),
-)
-STEP = st.one_of(
-    st.tuples(st.just("set"), PLACE, st.integers(0, 70_000)),
-    st.tuples(st.sampled_from(["pop", "remove", "discard"]), PLACE, st.integers(0, 30)),
-    st.tuples(st.sampled_from(["extend", "merge"]), PLACE, st.integers(1, 30)),
-)
-
-
-@settings(max_examples=200)
-@given(st.lists(STEP, max_size=40), st.integers(2, 6), st.sampled_from([SMALL, LARGE]))
-def test_numbers_are_a_dictionary(
-    steps: list[tuple[str, int, int]], chunk: int, typecode: str
-) -> None:
-    before, module.CHUNK = module.CHUNK, chunk  # type: ignore[misc]
-    try:
-        walk(steps, typecode)
-    finally:
-        module.CHUNK = before  # type: ignore[misc]
-
-
-def walk(steps: list[tuple[str, int, int]], typecode: str) -> None:
-    known: dict[int, int] = {}
-    numbers = Numbers(typecode)
-    for step, place, number in steps:
-        match step:
-            case "set":
-                numbers.set(place, number)
-                known[place] = min(number, numbers.highest)
-            case "pop":
-                assert numbers.pop(place) == known.pop(place, 0)
-            case "remove":
-                numbers.remove(place, place + number)
-                known = {at: one for at, one in known.items() if not place <= at < place + number}
-            case "discard":
-                some = [place + 2 * at for at in range(number + 1)]
-                numbers.discard(some[::-1])
-                known = {at: one for at, one in known.items() if at not in some}
-            case "extend":
-                some = [place + at * at for at in range(number)]
-                numbers.extend(some, list(range(number)))
-                known.update(zip(some, range(number), strict=True))
-            case "merge":
-                other = Numbers(typecode)
-                other.update((place + 3 * at, at) for at in reversed(range(number)))
-                numbers.merge(other)
-                known.update(other)
-        assert list(numbers) == sorted(known.items())
-        assert (len(numbers), numbers.last) == (len(known), max(known, default=-1))
-        assert numbers.largest == max(known.values(), default=0)
-        assert all(numbers.get(at) == known.get(at, 0) for at in (place - 1, place, place + 1))
-        lo, hi = place - 7, place + 9
-        inside = [pair for lot in numbers.columns(lo, hi) for pair in zip(*lot, strict=True)]
-        assert inside == [pair for pair in sorted(known.items()) if lo <= pair[0] < hi]
-
-
-def test_what_begins_at_or_before_the_last_place_takes_the_place_of_what_is_there() -> None:
-    numbers = Numbers()
-    numbers.extend([3, 5], [1, 1])
-    numbers.extend([5, 9], [2, 3])
-    assert (list(numbers), len(numbers)) == ([(3, 1), (5, 2), (9, 3)], 3)
-    numbers.extend([4, 9, 10], [7, 8, 9])
-    assert list(numbers) == [(3, 1), (4, 7), (5, 2), (9, 8), (10, 9)]
-    assert len(numbers) == 5
-    numbers.extend([], [])
-    assert len(numbers) == 5
 
 
 def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
     one = broker(durable=True, tries=10**9)
-    told = Numbers()
-    told.set(0, TRIES_COUNTED - 1)
-    one.restore(ORDERS, [0], [400], [int(NOW)], NOW, tries=told)
-    assert [row.tries for row in one.peek(ORDERS, 1)] == [TRIES_COUNTED - 1]
+    told = Places(SMALL)
+    told.insert(0, TRIES_COUNTED - 1)
+    one.store.restore(ORDERS, [0], [400], [int(NOW)], NOW, tries=told)
+    assert [row.tries for row in one.store.peek(ORDERS, 1)] == [TRIES_COUNTED - 1]
     reader = subscribed(one, window=1)
-    one.loaded(ORDERS, letters([0]))
+    one.store.loaded(ORDERS, letters([0]))
     reader.reject(one, 0)
-    assert [(row.place, row.tries) for row in one.peek(ORDERS.dead, 1)] == [(0, TRIES_COUNTED)]
+    assert [(row.place, row.tries) for row in one.store.peek(ORDERS.dead, 1)] == [
+        (0, TRIES_COUNTED)
+    ]
 
 
 @pytest.mark.parametrize("stride", [1, 1_000_003])
@@ -497,10 +426,11 @@ def test_a_tried_letter_costs_little_wherever_it_is(
     elif order == "any":
         random.Random(5).shuffle(places)
 
-    def build() -> Numbers:
-        numbers = Numbers(typecode)
-        numbers.update((place, 3) for place in places)
-        return numbers
+    def build() -> Places:
+        tried = Places(typecode)
+        for place in places:
+            tried.insert(place, 3)
+        return tried
 
     assert bytes_of(build) <= octets * count + 10_000
 
@@ -509,20 +439,20 @@ def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
     """NB-02: all wait on disk, and all were tried."""
     count = 3000
     one = broker(durable=True, broker_memory=1, queue_messages=count)
-    one.restore(ORDERS, range(count), [400] * count, [int(NOW)] * count, NOW)
+    one.store.restore(ORDERS, range(count), [400] * count, [int(NOW)] * count, NOW)
     reader = subscribed(one, window=count)
     while len(reader.got) < count:
-        for event in one.take_events():
+        for event in one.store.take_events():
             if isinstance(event, Wanted):
-                one.loaded(ORDERS, letters(event.places))
+                one.store.loaded(ORDERS, letters(event.places))
 
     def reject() -> Broker:
         for place in range(count):
             reader.reject(one, place)
         reader.got.clear()
-        one.take_events()
+        one.store.take_events()
         return one
 
     assert bytes_of(reject) <= 40 * count
-    figures = one.queues()[0]
+    figures = one.store.queues()[0]
     assert (figures.waiting, figures.in_flight, figures.tries) == (count, 0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weight
-from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.limits import Limits
 
 NOW = 1_000_000.0
@@ -26,10 +26,11 @@ def letter(
     return Letter(place, weight(envelope, body), envelope, body, arrived)
 
 
-def tries(known: Mapping[int, int]) -> Numbers:
+def tries(known: Mapping[int, int]) -> Places:
     """Place → tries, as a broker is told them."""
-    found = Numbers()
-    found.update(known.items())
+    found = Places(SMALL)
+    for place, count in known.items():
+        found.insert(place, count)
     return found
 
 

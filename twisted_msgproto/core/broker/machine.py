@@ -1,56 +1,72 @@
 """The broker brings letters to consumers that compete for them.
 
-It is pure: no sockets, no files, no clock.  Whoever owns it calls it when something happens, calls
-:meth:`Broker.take_events` afterwards, :meth:`Broker.go_on` in the next turn while it is
-``unfinished``, and :meth:`Broker.advance` at its ``deadline``.
+It is pure: no sockets, no files, no clock.  Whoever owns it calls it when something happens.  It
+calls ``changed`` then: its owner follows the events of its store, calls :meth:`Broker.go_on` in the
+next turn while it is ``unfinished``, and has the store advance at its ``deadline``.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from .numbers import Numbers
-from .places import Row, Rows
-from .queues import Batch, BrokerQueue, Released, Subscriber, Wish
+from ..limits import Limits
+from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
 from .store import QueueStore
-from .terms import TRIES, Consumer, Letter, QueueName, Tried
+from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, Letter, QueueName, Tried
 from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
 
-TRIES_COUNTED: Final = Numbers().highest
-"""More tries of one letter than this many are not told apart."""
-
 SOFT_SHARE: Final = 0.75
 """Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
 
 
-class Broker(QueueStore):
+def nothing() -> None: ...
+
+
+class Broker:
     """All queues of one server, or of several that share them, and their consumers.
 
     Waiting letters of a queue are delivered in the order of their places, each to one consumer, in
     turn among consumers that have room.  A letter that comes back is at its old place again, so it
     comes first.
+
+    Attributes:
+        store: the queues, and what is in them.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        """The arguments are those of :class:`.QueueStore`."""
-        super().__init__(*arguments, **named)
-        self._tries_max = min(self._limits.integer("tries"), TRIES_COUNTED)
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        durable: bool = False,
+        when_full: str = WAIT,
+        changed: Callable[[], None] = nothing,
+    ) -> None:
+        """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
+
+        ``durable`` says that places can be read back, so not every body needs to stay in memory.
+        ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.  ``changed`` is called
+        at the end of every verb, of the store as well.
+        """
+        self._changed = changed
+        self.store = QueueStore(
+            limits, durable=durable, when_full=when_full, deliver=self._deliver, changed=changed
+        )
+        self._tries_max = min(self.store.limits.integer("tries"), TRIES_COUNTED)
         self._subscribers: dict[Consumer, Subscriber] = {}
-        self._awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._going = False
         self._batches = 0
         # Those that have letters in memory, perhaps; who was delivered to first stands first.
         self._carrying: dict[Subscriber, None] = {}
-        self._memory_soft = int(self.memory.limit * SOFT_SHARE)
+        self._memory_soft = int(self.store.memory.limit * SOFT_SHARE)
 
-    def _awaken(self, queue: BrokerQueue) -> None:
-        self._awake[queue] = None
+    def _deliver(self) -> None:
+        self.go_on()
+        self._changed()
 
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
@@ -63,26 +79,24 @@ class Broker(QueueStore):
         """
         if not letters:
             return
-        queue = self._queues.get(name)
-        if queue is None:
-            queue = self._make(name, now)
+        store = self.store
+        queue = store.found(name, now)
         queue.used = now
         nbytes = 0
         for letter in letters:
             nbytes += letter.nbytes
         queue.nbytes += nbytes
         count = len(letters)
-        self.counters.published += count
+        store.counters.published += count
         done = 0
         if queue.takers and not queue.waiting.count and not self._going:
             done = self._deliver_at_once(
                 queue, letters if count <= SERVED_MAX else letters[:SERVED_MAX]
             )
         if done < count:
-            self._add(queue, letters[done:])
-            self._added(queue)
-        if self._awake or self._calls:
-            self.go_on()
+            store.add(queue, letters[done:])
+            store.added(queue)
+        self._deliver()
 
     def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[Letter]) -> int:
         try:
@@ -113,32 +127,34 @@ class Broker(QueueStore):
         subscription of the same consumer replaces the first one.  Nothing is delivered before
         :meth:`go_on`.  Raises TooManyQueues as :meth:`declare` does.
         """
-        self.declare(name, now)
-        queue = self._queues[name]
+        queue = self.store.needed(name, now)
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             subscriber = self._subscribers[consumer] = Subscriber(consumer)
         queue.join(subscriber, Wish(wants, cost))
         queue.used = now
-        self._awaken(queue)
+        self.store.awake[queue] = None
+        self._changed()
 
     def unsubscribe(self, consumer: Consumer, name: QueueName, now: float) -> bool:
         """Deliver nothing more of this queue; what the consumer holds stays with it.
 
         False if it was not subscribed.
         """
-        subscriber, queue = self._subscribers.get(consumer), self._queues.get(name)
+        subscriber, queue = self._subscribers.get(consumer), self.store.by_name.get(name)
         if subscriber is None or queue is None or queue not in subscriber.queues:
             return False
         self._part(subscriber, queue, now)
-        self.go_on()
+        self._deliver()
         return True
 
     def _part(self, subscriber: Subscriber, queue: BrokerQueue, now: float) -> None:
         queue.leave(subscriber)
         queue.used = now
-        self._awaken(queue)  # what waited for this consumer alone is wanted by nobody now
-        self._look_idle(queue)
+        self.store.awake[queue] = (
+            None  # what waited for this consumer alone is wanted by nobody now
+        )
+        self.store.look_idle(queue)
 
     def ready(self, consumer: Consumer) -> None:
         """Deliver what waits, because ``consumer`` may have room again."""
@@ -150,9 +166,8 @@ class Broker(QueueStore):
         for queue in subscriber.queues:
             queue.takers[subscriber] = None
             if queue.waiting.count:
-                self._awaken(queue)
-        if self._awake or self._calls or self._in_line:
-            self.go_on()
+                self.store.awake[queue] = None
+        self._deliver()
 
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
         """Forget a consumer; what it holds goes back to its place.
@@ -163,7 +178,7 @@ class Broker(QueueStore):
         subscriber = self._subscribers.pop(consumer, None)
         if subscriber is not None:
             self._lose(subscriber, now, set() if orderly else subscriber.seen())
-            self.go_on()
+            self._deliver()
 
     def _lose(self, subscriber: Subscriber, now: float, tried: set[int]) -> None:
         self._carrying.pop(subscriber, None)
@@ -203,7 +218,7 @@ class Broker(QueueStore):
         self._ready(subscriber)
 
     def _gone_astray(self, places: Iterable[int]) -> None:
-        self.counters.strays += len(list(places))
+        self.store.counters.strays += len(list(places))
 
     def _release(self, subscriber: Subscriber, places: Iterable[int]) -> Released:
         release, strays = subscriber.held.pop, 0
@@ -220,7 +235,7 @@ class Broker(QueueStore):
                 last, some = batch, [place]
                 released.append((batch, some))
         if strays:
-            self.counters.strays += strays
+            self.store.counters.strays += strays
         for (number, _), some in released:
             latest = number, some[0] if len(some) == 1 else max(some)
             if latest > subscriber.latest:
@@ -231,68 +246,71 @@ class Broker(QueueStore):
         for (_, queue), places in released:
             count = len(places)
             if rejected:
-                self.counters.rejected += count
+                self.store.counters.rejected += count
             else:
-                self.counters.acknowledged += count
+                self.store.counters.acknowledged += count
             queue.in_flight -= count
-            self._done_with(queue, places, queue.landed(places))
+            self.store.done_with(queue, places, queue.landed(places))
 
     def _put_back(self, released: Released, tried: set[int]) -> None:
+        store = self.store
         returned: dict[BrokerQueue, list[int]] = {}
         for (_, queue), some in released:
             returned.setdefault(queue, []).extend(some)
         for queue, places in returned.items():
-            self.counters.returned += len(places)
+            self.store.counters.returned += len(places)
             queue.in_flight -= len(places)
             tries: dict[int, int] = {}
             dead: list[Row] = []
             for place in sorted(places):
                 letter = queue.letters.get(place)
                 if letter is None:
-                    row = queue.away.remove(place)
-                    assert row is not None
-                    queue.returned.insert(row)
+                    gone = queue.away.pop(place)
+                    assert gone is not None
+                    row = Row(*gone)
+                    queue.returned.insert(*row)
                 else:
                     letter.again = True
-                    if self._durable and not self.memory.has_room:
+                    if store.durable and not store.memory.has_room:
                         queue.drop_waiting((letter,))
-                    row = Row(place, letter.nbytes, int(letter.arrived))
+                    row = Row.of(letter)
                 if place in tried:
-                    tries[place] = min(queue.tries.get(place) + 1, TRIES_COUNTED)
+                    tries[place] = min(queue.tries.number(place) + 1, TRIES_COUNTED)
                     if letter is not None:
                         letter.tries = tries[place]
                     if tries[place] >= self._tries_max and not queue.for_dead:
                         dead.append(row)
                         continue
-                queue.waiting.insert(row)
+                queue.waiting.insert(*row)
             if tries:
-                queue.tries.update(tries.items())
-                self._events.append(Tried(queue.name, tries))
+                queue.tries.extend(list(tries), list(tries.values()))
+                store.events.append(Tried(queue.name, tries))
             if dead:
-                self._bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)
-            self._added(queue)
+                store.bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)
+            store.added(queue)
 
     # ── deliveries ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def unfinished(self) -> bool:
         """Return whether more is left than one call may do: call :meth:`go_on` in the next turn."""
-        return bool(self._awake or self._calls)
+        return bool(self.store.awake or self.store.calls)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
         """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go."""
-        if self._going or not (self._awake or self._calls or self._in_line):
+        store = self.store
+        if self._going or not (store.awake or store.calls or store.in_line):
             return  # somebody who was called calls back; the loop below continues with that
         self._going = True
         try:
-            while steps > 0 and (self._awake or self._calls):
-                if self._calls:
-                    self._calls.popleft()()
+            while steps > 0 and (store.awake or store.calls):
+                if store.calls:
+                    store.calls.popleft()()
                 else:
-                    queue, _ = self._awake.popitem(last=False)
+                    queue, _ = store.awake.popitem(last=False)
                     steps -= self._serve(queue)
-            if self._in_line:
-                self._read_on(self._awake)
+            if store.in_line:
+                store.read_on(self._has_room)
         finally:
             self._going = False
 
@@ -301,16 +319,16 @@ class Broker(QueueStore):
             return 1
         letters = queue.ready_run(SERVED_MAX)
         if not letters:
-            self._want(queue)
+            self.store.want(queue)
             return LETTER_STEPS
         try:
             done, hands, unwanted, steps = planned(queue, letters)
         except ConsumerRaised as raised:
-            self._awaken(queue)
+            self.store.awake[queue] = None
             self._fail(raised.subscriber, queue.used, set(), raised.error)
             return LETTER_STEPS
         if done:
-            self._awaken(queue)
+            self.store.awake[queue] = None
             queue.waiting.skip(done)
             self._carry_out(queue, hands, unwanted)
         return steps
@@ -323,8 +341,8 @@ class Broker(QueueStore):
 
     def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
         for letter in unwanted:  # they wait aside, until consumers or their filters change
-            queue.passed.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
-        if unwanted and self._durable:
+            queue.passed.insert(*Row.of(letter))
+        if unwanted and self.store.durable:
             queue.drop([letter.place for letter in unwanted])
         for subscriber, letters in hands:
             self._batches += 1
@@ -337,7 +355,7 @@ class Broker(QueueStore):
         for subscriber, letters in hands:
             if self._subscribers.get(subscriber.consumer) is not subscriber:
                 continue  # it went while others were called, and the letters are back
-            self.counters.delivered += len(letters)
+            self.store.counters.delivered += len(letters)
             try:
                 acknowledges = subscriber.consumer.push(queue.name, letters)
             except Exception as error:
@@ -347,10 +365,10 @@ class Broker(QueueStore):
                 held = subscriber.held
                 places = [letter.place for letter in letters if letter.place in held]
                 self._finish(self._release(subscriber, places))
-            elif self._durable:
+            elif self.store.durable:
                 self._carrying[subscriber] = None
-        memory = self.memory
-        if self._durable and memory.used + memory.expected > self._memory_soft:
+        memory = self.store.memory
+        if self.store.durable and memory.used + memory.expected > self._memory_soft:
             self._make_room(len(hands))
 
     def _make_room(self, least: int) -> None:
@@ -358,7 +376,7 @@ class Broker(QueueStore):
 
         A consumer that acknowledges nothing would fill the memory else.
         """
-        carrying, memory = self._carrying, self.memory
+        carrying, memory = self._carrying, self.store.memory
         while carrying and (least > 0 or not memory.has_room):
             least -= 1
             subscriber = next(iter(carrying))
@@ -386,7 +404,7 @@ class Broker(QueueStore):
             self._fail(subscriber, queue.used, set(), error)
 
     def _fail(self, subscriber: Subscriber, now: float, tried: set[int], error: Exception) -> None:
-        self.counters.failed_consumers += 1
+        self.store.counters.failed_consumers += 1
         if self._subscribers.pop(subscriber.consumer, None) is not None:
             self._lose(subscriber, now, tried)
-        self._calls.append(partial(subscriber.consumer.failed, error))
+        self.store.calls.append(partial(subscriber.consumer.failed, error))

@@ -1,98 +1,122 @@
-"""A backlog is an ordered set of places, in 12 bytes each.
+"""Rows of small numbers, a row for each place, in arrays.
 
-Places ascend, and nearly all come at the end and leave at the front.  So they are kept in chunks of
-arrays: the distance from the chunk's base, the weight, and the second of arrival.
+A dictionary needs more than ten times as much, and peers decide how many messages wait or were
+tried.  Places ascend, and nearly all come at the end and leave at the front.  So they are kept in
+chunks of arrays: the distance from the chunk's base, and a column for each number.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 CHUNK: Final = 4096
+"""A chunk that has twice as many places is split into two of this many."""
 
 DISTANCE_MAX: Final = 2**32 - 1
-"""Distances from the base, weights and seconds are unsigned 32-bit integers."""
+"""Distances from the base are unsigned 32-bit integers."""
 
+SMALL: Final = "H"
+"""The type code of a column of numbers up to 65,535; each takes 2 bytes beside the 4 of a place."""
 
-class Row(NamedTuple):
-    """One place: its weight in bytes, and the second when its letter arrived."""
-
-    place: int
-    weight: int
-    second: int
-
-
-class Rows(NamedTuple):
-    """The same columns of many places, in order."""
-
-    places: list[int]
-    weights: list[int]
-    seconds: list[int]
+LARGE: Final = "I"
+"""The type code of a column of numbers up to 4,294,967,295."""
 
 
 class _Chunk:
     """Neighbouring places; those before ``head`` have left."""
 
-    __slots__ = ("base", "distances", "head", "seconds", "weights")
+    __slots__ = ("base", "columns", "distances", "head")
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, columns: Iterable[array[int]]) -> None:
         self.base = base
         self.head = 0
         self.distances = array("I")
-        self.weights = array("I")
-        self.seconds = array("I")
+        self.columns = tuple(columns)
 
     def __len__(self) -> int:
         return len(self.distances) - self.head
 
-    def insert(self, at: int, row: Row) -> None:
-        self.distances.insert(at, row.place - self.base)
-        self.weights.insert(at, row.weight)
-        self.seconds.insert(at, row.second)
+    def at(self, place: int) -> int:
+        return bisect_left(self.distances, place - self.base, self.head)
 
-    def row(self, at: int) -> Row:
-        return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
+    def has(self, at: int, place: int) -> bool:
+        return at < len(self.distances) and self.distances[at] == place - self.base
+
+    def row(self, at: int) -> tuple[int, ...]:
+        return (self.base + self.distances[at], *[column[at] for column in self.columns])
+
+    def part(self, start: int, end: int) -> list[list[int]]:
+        base = self.base
+        places = [base + distance for distance in self.distances[start:end]]
+        return [places, *[column[start:end].tolist() for column in self.columns]]
 
     def cut(self, at: int) -> _Chunk:
-        upper = _Chunk(self.base + self.distances[at])
         shift = self.distances[at]
+        upper = _Chunk(self.base + shift, [column[at:] for column in self.columns])
         upper.distances.extend([distance - shift for distance in self.distances[at:]])
-        upper.weights = self.weights[at:]
-        upper.seconds = self.seconds[at:]
-        del self.distances[at:], self.weights[at:], self.seconds[at:]
+        del self.distances[at:]
+        for column in self.columns:
+            del column[at:]
         return upper
+
+    def remove(self, start: int, end: int) -> None:
+        del self.distances[start:end]
+        for column in self.columns:
+            del column[start:end]
 
 
 _base = attrgetter("base")
 
 
 class Places:
-    """Places in ascending order, each with its weight and its second of arrival.
+    """Places in ascending order, each with one number for each column.
 
-    What leaves from the front and what comes at the end costs no more for a longer backlog.
-    ``count`` is how many there are; to ask for it is cheaper than for the length.
+    What leaves from the front and what comes at the end costs no more where there are more of
+    them.  Many rows are a list of columns: their places, and then the numbers of each.
+
+    Attributes:
+        count: how many places are here; to ask for it is cheaper than for the length.
     """
 
-    __slots__ = ("_chunks", "count")
+    __slots__ = ("_chunks", "_codes", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, codes: str) -> None:
+        """``codes`` has the type code of each column, :data:`SMALL` or :data:`LARGE`."""
+        self._codes = codes
         self._chunks: list[_Chunk] = []  # none of them is empty
         self.count = 0
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[Row]:
-        for chunk in self._chunks:
-            for at in range(chunk.head, len(chunk.distances)):
-                yield chunk.row(at)
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        for columns in self.columns():
+            yield from zip(*columns, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def columns(self, lo: int = 0, hi: int = 2**64) -> Iterator[list[list[int]]]:
+        """Yield the rows of lo ≤ place < hi, in order, some thousands at a time; nothing may
+        change meanwhile.
+        """
+        chunks = self._chunks
+        for index in range(max(bisect_right(chunks, lo, key=_base) - 1, 0), len(chunks)):
+            chunk = chunks[index]
+            if chunk.base >= hi:
+                return
+            start, end = chunk.at(lo), chunk.at(hi)
+            if start < end:
+                yield chunk.part(start, end)
 
     @property
-    def first(self) -> Row | None:
+    def first(self) -> tuple[int, ...] | None:
         return self._chunks[0].row(self._chunks[0].head) if self._chunks else None
 
     @property
@@ -103,72 +127,119 @@ class Places:
         chunk = self._chunks[-1]
         return chunk.base + chunk.distances[-1]
 
-    def has(self, place: int) -> bool:
+    @property
+    def largest(self) -> int:
+        """Return the largest number of the first column; 0 if there is none."""
+        return max((max(chunk.columns[0][chunk.head :]) for chunk in self._chunks), default=0)
+
+    def get(self, place: int) -> tuple[int, ...] | None:
         index = bisect_right(self._chunks, place, key=_base) - 1
         if index < 0:
-            return False
+            return None
         chunk = self._chunks[index]
-        at = bisect_left(chunk.distances, place - chunk.base, chunk.head)
-        return at < len(chunk.distances) and chunk.distances[at] == place - chunk.base
+        at = chunk.at(place)
+        return chunk.row(at) if chunk.has(at, place) else None
 
-    def extend(self, places: Sequence[int], weights: Sequence[int], seconds: Sequence[int]) -> None:
-        """Add rows; ``places`` ascend, and mostly they are above all that are here."""
-        if not places:
-            return
-        if places[0] <= self.last:
-            for row in map(Row, places, weights, seconds):
-                self.insert(row)
-            return
-        chunk = self._chunks[-1] if self._chunks else None
-        if (
-            chunk is None
-            or len(chunk.distances) >= CHUNK
-            or len(places) > CHUNK
-            or places[-1] - chunk.base > DISTANCE_MAX
-        ):
-            if len(places) > CHUNK or places[-1] - places[0] > DISTANCE_MAX:
-                half = len(places) // 2 if len(places) <= 2 * CHUNK else CHUNK
-                for part in (slice(half), slice(half, None)):
-                    self.extend(places[part], weights[part], seconds[part])
-                return
-            chunk = _Chunk(places[0])
-            self._chunks.append(chunk)
-        base = chunk.base
-        chunk.distances.extend([place - base for place in places])
-        chunk.weights.extend(weights)
-        chunk.seconds.extend(seconds)
-        self.count += len(places)
+    def number(self, place: int) -> int:
+        """Return the number of the only column; 0 for a place that is not here."""
+        row = self.get(place)
+        return row[1] if row else 0
 
-    def insert(self, row: Row) -> None:
+    def front(self, count: int) -> list[int]:
+        places: list[int] = []
+        for chunk in self._chunks:
+            base, start = chunk.base, chunk.head
+            places += [base + distance for distance in chunk.distances[start : start + count]]
+            count -= len(chunk)
+            if count <= 0:
+                break
+        return places
+
+    def head(self, count: int) -> list[list[int]]:
+        rows: list[list[int]] = [[] for _ in range(1 + len(self._codes))]
+        for chunk in self._chunks:
+            if count <= 0:
+                break
+            for column, part in zip(rows, chunk.part(chunk.head, chunk.head + count), strict=True):
+                column += part
+            count -= len(chunk)
+        return rows
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────
+
+    def insert(self, place: int, *numbers: int) -> None:
+        """Add a row, in the place of the one that is there."""
         chunks = self._chunks
-        index = bisect_right(chunks, row.place, key=_base) - 1
+        index = bisect_right(chunks, place, key=_base) - 1
         if index < 0:
-            # Others that came back may follow, mostly lower ones, so the base is far below.
-            chunks.insert(0, _Chunk(max(row.place - DISTANCE_MAX // 2, 0)))
+            # Others may follow, mostly lower ones, so the base is far below.
             index = 0
-        chunk = chunks[index]
-        if row.place - chunk.base > DISTANCE_MAX:
+            self._begin(0, max(place - DISTANCE_MAX // 2, 0))
+        elif place - chunks[index].base > DISTANCE_MAX:
             index += 1
-            chunk = _Chunk(row.place)
-            chunks.insert(index, chunk)
-        at = bisect_left(chunk.distances, row.place - chunk.base, chunk.head)
-        chunk.insert(at, row)
+            self._begin(index, place)
+        chunk = chunks[index]
+        at = chunk.at(place)
+        if chunk.has(at, place):
+            for column, number in zip(chunk.columns, numbers, strict=True):
+                column[at] = number
+            return
+        chunk.distances.insert(at, place - chunk.base)
+        for column, number in zip(chunk.columns, numbers, strict=True):
+            column.insert(at, number)
         self.count += 1
         if len(chunk) >= 2 * CHUNK:
             chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
-    def take(self, count: int) -> Rows:
-        rows = Rows([], [], [])
-        chunks = self._chunks
-        while count > 0 and chunks:
-            chunk = chunks[0]
-            start, end = chunk.head, min(chunk.head + count, len(chunk.distances))
-            self._copy(chunk, start, end, rows)
-            chunk.head = end
-            count -= end - start
-            self.count -= end - start
-            if end == len(chunk.distances):
-                del chunks[0]
+    def extend(self, places: Sequence[int], *columns: Sequence[int]) -> None:
+        """Add many rows; ``places`` ascend, and mostly they are above all that are here."""
+        for start in range(0, len(places), CHUNK):
+            end = start + CHUNK
+            self._extend(places[start:end], [column[start:end] for column in columns])
+
+    def _extend(self, places: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
+        if places[0] <= self.last or places[-1] - places[0] > DISTANCE_MAX:
+            for row in zip(places, *columns, strict=True):
+                self.insert(*row)
+            return
+        chunk = self._chunks[-1] if self._chunks else None
+        if (
+            chunk is None
+            or places[-1] - chunk.base > DISTANCE_MAX
+            or len(chunk.distances) + len(places) >= 2 * CHUNK
+        ):
+            chunk = self._begin(len(self._chunks), places[0])
+        base = chunk.base
+        chunk.distances.extend([place - base for place in places])
+        for column, numbers in zip(chunk.columns, columns, strict=True):
+            column.extend(numbers)
+        self.count += len(places)
+
+    def _begin(self, index: int, base: int) -> _Chunk:
+        chunk = _Chunk(base, map(array, self._codes))
+        self._chunks.insert(index, chunk)
+        return chunk
+
+    def merge(self, other: Places) -> None:
+        """Let all places of ``other`` have the numbers that they have there."""
+        for columns in other.columns():
+            self.extend(*columns)
+
+    def prepend(self, others: Places) -> None:
+        """Add all of ``others``, and empty them; most of them are below all that are here."""
+        while (first := self.first) is not None and first[0] < others.last:
+            self.skip(1)
+            others.insert(*first)
+        if self._chunks:  # its base may be far below its first row
+            self._chunks[0] = self._chunks[0].cut(self._chunks[0].head)
+        self._chunks[:0] = others._chunks
+        self.count += others.count
+        others._chunks = []
+        others.count = 0
+
+    def take(self, count: int) -> list[list[int]]:
+        rows = self.head(count)
+        self.skip(count)
         return rows
 
     def skip(self, count: int) -> None:
@@ -182,56 +253,30 @@ class Places:
             if not chunk:
                 del chunks[0]
 
-    def front(self, count: int) -> list[int]:
-        places: list[int] = []
-        for chunk in self._chunks:
-            base, start = chunk.base, chunk.head
-            places += [base + distance for distance in chunk.distances[start : start + count]]
-            count -= len(chunk)
-            if count <= 0:
-                break
-        return places
-
-    def head(self, count: int) -> Rows:
-        rows = Rows([], [], [])
-        for chunk in self._chunks:
-            end = min(chunk.head + count, len(chunk.distances))
-            self._copy(chunk, chunk.head, end, rows)
-            count -= end - chunk.head
-            if count <= 0:
-                break
-        return rows
-
-    @staticmethod
-    def _copy(chunk: _Chunk, start: int, end: int, rows: Rows) -> None:
-        base = chunk.base
-        rows.places.extend([base + distance for distance in chunk.distances[start:end]])
-        rows.weights.extend(chunk.weights[start:end])
-        rows.seconds.extend(chunk.seconds[start:end])
-
-    def remove(self, place: int) -> Row | None:
-        index = bisect_right(self._chunks, place, key=_base) - 1
-        if index < 0:
-            return None
-        chunk = self._chunks[index]
-        at = bisect_left(chunk.distances, place - chunk.base, chunk.head)
-        if at == len(chunk.distances) or chunk.distances[at] != place - chunk.base:
-            return None
-        row = chunk.row(at)
-        del chunk.distances[at], chunk.weights[at], chunk.seconds[at]
-        self.count -= 1
-        if not chunk:
-            del self._chunks[index]
+    def pop(self, place: int) -> tuple[int, ...] | None:
+        row = self.get(place)
+        if row is not None:
+            self.remove(place, place + 1)
         return row
 
-    def prepend(self, others: Places) -> None:
-        """Add all of ``others``, and empty them; most of them are below all that are here."""
-        while (first := self.first) is not None and first.place < others.last:
-            self.take(1)
-            others.insert(first)
-        if self._chunks:  # its base may be far below its first row
-            self._chunks[0] = self._chunks[0].cut(self._chunks[0].head)
-        self._chunks[:0] = others._chunks
-        self.count += others.count
-        others._chunks = []
-        others.count = 0
+    def remove(self, lo: int, hi: int) -> None:
+        """Remove all places lo ≤ place < hi."""
+        chunks = self._chunks
+        index = max(bisect_right(chunks, lo, key=_base) - 1, 0)
+        while index < len(chunks) and chunks[index].base < hi:
+            chunk = chunks[index]
+            start, end = chunk.at(lo), chunk.at(hi)
+            chunk.remove(start, end)
+            self.count -= end - start
+            if chunk:
+                index += 1
+            else:
+                del chunks[index]
+
+    def discard(self, places: Sequence[int]) -> None:
+        """Remove those of some places that are here; they come in any order."""
+        if self.count < len(places):  # mostly one that comes again and again, beside many others
+            here = [place for columns in self.columns() for place in columns[0]]
+            places = [*set(places).intersection(here)]
+        for place in places:
+            self.remove(place, place + 1)

@@ -7,9 +7,33 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .numbers import Numbers
-from .places import Places, Row, Rows
+from .places import LARGE, SMALL, Places
 from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
+
+
+class Row(NamedTuple):
+    """A message that waits: its weight in bytes, and the second when it arrived."""
+
+    place: int
+    weight: int
+    second: int
+
+    @classmethod
+    def of(cls, letter: Letter) -> Row:
+        return cls(letter.place, letter.nbytes, int(letter.arrived))
+
+
+class Rows(NamedTuple):
+    """The same columns of many messages, in order."""
+
+    places: list[int]
+    weights: list[int]
+    seconds: list[int]
+
+
+def rows() -> Places:
+    """Return what keeps rows, in 12 bytes each."""
+    return Places(LARGE + LARGE)
 
 
 class Memory:
@@ -133,17 +157,17 @@ class BrokerQueue:
     def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
         self.name = name
         self.kept = kept
-        self.waiting = Places()
-        self.passed = Places()
+        self.waiting = rows()
+        self.passed = rows()
         self.in_flight = 0
-        self.away = Places()
-        self.returned = Places()
+        self.away = rows()
+        self.returned = rows()
         self.read = array("q")
         self.nbytes = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
         self._memory = memory
-        self.tries = Numbers()
+        self.tries = Places(SMALL)
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
         self.expected = 0
@@ -167,7 +191,7 @@ class BrokerQueue:
     @property
     def first(self) -> Row | None:
         firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
-        return min(firsts, default=None)
+        return Row(*min(firsts)) if firsts else None
 
     # ── letters ─────────────────────────────────────────────────────────────────────────────────
 
@@ -207,14 +231,14 @@ class BrokerQueue:
         """Hold these letters in flight in memory no longer: if they return, they are read back."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
-            self.away.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
+            self.away.insert(*Row.of(letter))
 
     def drop_waiting(self, letters: Sequence[Letter]) -> None:
         """Hold these waiting letters in memory no longer: they are read back in their turn."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
             if letter.again:
-                self.returned.insert(Row(letter.place, letter.nbytes, int(letter.arrived)))
+                self.returned.insert(*Row.of(letter))
 
     def keep_read(self, letters: Sequence[Letter]) -> None:
         self.keep(letters)
@@ -224,7 +248,7 @@ class BrokerQueue:
     def drop_read(self) -> None:
         """Hold what was read back in memory no longer, as far as it still waits."""
         letters = [self.letters[place] for place in self.read if place in self.letters]
-        self.drop_waiting([letter for letter in letters if self.waiting.has(letter.place)])
+        self.drop_waiting([letter for letter in letters if self.waiting.get(letter.place)])
         self.read = array("q")
 
     def landed(self, places: Sequence[int]) -> int:
@@ -232,8 +256,8 @@ class BrokerQueue:
         nbytes = self.drop(places)
         if self.away.count:
             for place in places:
-                row = self.away.remove(place)
-                nbytes += 0 if row is None else row.weight
+                row = self.away.pop(place)
+                nbytes += 0 if row is None else Row(*row).weight
         return nbytes
 
     def ready_run(self, most: int) -> list[Letter]:
@@ -250,8 +274,8 @@ class BrokerQueue:
     def take_oldest(self, most: int) -> Rows:
         passed, waiting = self.passed.first, self.waiting.first
         if passed is None or waiting is None:
-            return (self.waiting if passed is None else self.passed).take(most)
-        return (self.passed if passed < waiting else self.waiting).take(1)
+            return Rows(*(self.waiting if passed is None else self.passed).take(most))
+        return Rows(*(self.passed if passed < waiting else self.waiting).take(1))
 
     def reconsider(self) -> None:
         """Let what nobody wanted wait again, because somebody may want it now."""
@@ -277,11 +301,11 @@ class BrokerQueue:
     # ── people ──────────────────────────────────────────────────────────────────────────────────
 
     def peek(self, count: int) -> list[Waiting]:
-        found: list[tuple[int, int, int]] = []
+        found: list[tuple[int, ...]] = []
         for places in (self.passed, self.waiting):
             found += zip(*places.head(count), strict=True)
         return [
-            Waiting(place, nbytes, second, self.tries.get(place), self.letters.get(place))
+            Waiting(place, nbytes, second, self.tries.number(place), self.letters.get(place))
             for place, nbytes, second in sorted(found)[:count]
         ]
 

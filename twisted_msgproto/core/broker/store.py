@@ -1,20 +1,19 @@
 """All queues of a broker: what they hold, their limits, their ages, and their dead letters.
 
-Nothing here knows how letters are delivered; that is :mod:`.machine`.
+Nothing here knows how letters are delivered: that is :mod:`.machine`, which owns what is here.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Final
 
 from ..deadlines import ManyDeadlines
 from ..limits import Limits
-from .numbers import Numbers
-from .places import Row, Rows
-from .queues import BrokerQueue, Memory
+from .places import Places
+from .queues import BrokerQueue, Memory, Row, Rows
 from .terms import (
     AGE,
     DEAD_LETTER,
@@ -63,7 +62,10 @@ class QueueStore:
     """The letters of all queues, waiting or in flight.
 
     Attributes:
+        awake: queues of which something may be deliverable, since they have changed.
+        calls: of those who waited for room, and have it.
         counters: plain integers for metrics.
+        events: what happened since they were taken (:meth:`take_events`).
         memory: how much of the letters is in memory.
     """
 
@@ -73,45 +75,39 @@ class QueueStore:
         *,
         durable: bool = False,
         when_full: str = WAIT,
+        deliver: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
-        """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
-
-        ``durable`` says that places can be read back, so not every body needs to stay in memory.
-        ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.
+        """The arguments are those of :class:`.Broker`; ``deliver`` is called at the end of what may
+        make something deliverable, ``changed`` at the end of all else that changes something.
         """
         if when_full not in WHEN_FULL:
             raise ValueError(f"a full queue does one of {', '.join(WHEN_FULL)}, not {when_full!r}")
         limits = Limits.of(LIMITS) if limits is None else limits
-        self._limits = limits
+        self.limits = limits
         self._messages_max = limits.integer("queue-messages")
         self._bytes_max = limits.integer("queue-bytes")
         self._age = limits["queue-age"]
         self._idle = limits["queue-idle"]
         self._dead_max = limits.integer("dead-letters")
-        self._durable = durable
+        self.durable = durable
         self._when_full = when_full
-        self._queues: dict[QueueName, BrokerQueue] = {}
+        self._deliver = deliver
+        self._changed = changed
+        self.by_name: dict[QueueName, BrokerQueue] = {}
         self._counted = 0  # of them, without those of dead letters
         self._unclaimed: dict[str, float] = {}  # spaces → until when a search there is in vain
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        self.awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._withholding: dict[BrokerQueue, None] = {}
-        self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
+        self.calls: deque[Callable[[], None]] = deque()
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
         # Queues that wait for room to have their letters read back, in turn, and those that had it.
-        self._in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self.in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
         self.memory = Memory(limits.integer("broker-memory"))
         self.counters = Counters()
-
-    def go_on(self) -> None:
-        raise NotImplementedError
-
-    def _awaken(self, queue: BrokerQueue) -> None:
-        raise NotImplementedError
-
-    def _has_room(self, queue: BrokerQueue) -> bool:
-        raise NotImplementedError
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 
@@ -121,50 +117,61 @@ class QueueStore:
         ``kept`` queues are never forgotten.  Raises TooManyQueues above ``broker-queues``; so call
         it before anything to that queue is acknowledged.
         """
-        queue = self._queues.get(name)
+        self.needed(name, now, kept=kept)
+        self._changed()
+
+    def needed(self, name: QueueName, now: float, *, kept: bool = False) -> BrokerQueue:
+        queue = self.by_name.get(name)
         if queue is None:
             self._check_number(name)
-            self._make(name, now, kept)
+            queue = self._make(name, now, kept)
         elif kept and not queue.kept:
             queue.kept = True
-            self._events.append(Declared(name, True))
+            self.events.append(Declared(name, True))
+        return queue
 
     def _check_number(self, name: QueueName) -> None:
-        allowed = self._limits.integer("broker-queues")
+        allowed = self.limits.integer("broker-queues")
         if self._counted >= allowed:
             raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
 
-    def _found(self, name: QueueName, now: float) -> BrokerQueue:
-        queue = self._queues.get(name)
+    def found(self, name: QueueName, now: float) -> BrokerQueue:
+        """Return a queue, which is made if need be, however many there are."""
+        queue = self.by_name.get(name)
         return self._make(name, now) if queue is None else queue
 
     def _make(self, name: QueueName, now: float, kept: bool = False) -> BrokerQueue:
         queue = self._new(name, now, kept)
-        self._events.append(Declared(name, kept))
-        self._look_idle(queue)
+        self.events.append(Declared(name, kept))
+        self.look_idle(queue)
         return queue
 
     def _new(self, name: QueueName, now: float, kept: bool) -> BrokerQueue:
-        queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        queue = self.by_name[name] = BrokerQueue(name, self.memory, kept, now)
         self._counted += not queue.for_dead
         return queue
 
     def knows(self, name: QueueName) -> bool:
-        return name in self._queues
+        return name in self.by_name
 
     def forget(self, name: QueueName) -> bool:
         """Remove a queue that is empty and that nobody uses; False for any other."""
-        queue = self._queues.get(name)
+        forgotten = self._forget(name)
+        self._changed()
+        return forgotten
+
+    def _forget(self, name: QueueName) -> bool:
+        queue = self.by_name.get(name)
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
         queue.expect(0)
-        self._in_line.pop(queue, None)
+        self.in_line.pop(queue, None)
         self._read.pop(queue, None)
-        del self._queues[name]
+        del self.by_name[name]
         self._counted -= not queue.for_dead
         self._idles.clear(name)
         self._ages.clear(name)
-        self._events.append(Forgotten(name))
+        self.events.append(Forgotten(name))
         return True
 
     def reclaim(self, spaces: str, now: float) -> bool:
@@ -179,7 +186,7 @@ class QueueStore:
             return False
         unused = [
             queue
-            for queue in self._queues.values()
+            for queue in self.by_name.values()
             if queue.idle
             and not queue.for_dead
             and queue.used + RECLAIM_SECONDS <= now
@@ -198,7 +205,7 @@ class QueueStore:
         arrived: Sequence[int],
         now: float,
         *,
-        tries: Numbers | None = None,
+        tries: Places | None = None,
         kept: bool = False,
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
@@ -207,7 +214,7 @@ class QueueStore:
         ``tries`` are those of places that have had one.  This is for a durable broker, which asks
         for the bodies when they are wanted.
         """
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         if queue is None:
             queue = self._new(name, now, kept)
         queue.kept = queue.kept or kept
@@ -218,18 +225,19 @@ class QueueStore:
         queue.nbytes += sum(weights)
         if tries is not None:
             queue.tries.merge(tries)
-        self._look_idle(queue)
-        self._added(queue)
+        self.look_idle(queue)
+        self.added(queue)
+        self._changed()
 
     def take_events(self) -> list[Event]:
-        """Return what happened since the last call, in order; call it after every other method."""
-        events, self._events = self._events, []
+        """Return what happened since the last call, in order."""
+        events, self.events = self.events, []
         return events
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────
 
     def _over(self, queue: BrokerQueue) -> bool:
-        if not self._durable and self.memory.used > self.memory.limit:
+        if not self.durable and self.memory.used > self.memory.limit:
             return True
         return self._when_full == WAIT and self._has_too_much(queue)
 
@@ -241,15 +249,15 @@ class QueueStore:
 
         What is in flight counts as well.
         """
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         return queue is not None and self._over(queue)
 
     def overfull(self, name: QueueName, messages: int, nbytes: int) -> bool:
         """Return whether the queue would have more than twice what it may have, with this much
         more: refuse what comes now.
         """
-        queue, memory = self._queues.get(name), self.memory
-        if not self._durable and memory.used + nbytes > 2 * memory.limit:
+        queue, memory = self.by_name.get(name), self.memory
+        if not self.durable and memory.used + nbytes > 2 * memory.limit:
             return True
         return (
             queue is not None
@@ -262,50 +270,51 @@ class QueueStore:
 
     def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
         """Call ``call`` once the queue is not full: at once, or later."""
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         if queue is None or not self._over(queue):
             call()
             return
         if not queue.withheld:
-            self._events.append(QueueFull(name))
+            self.events.append(QueueFull(name))
             self._withholding[queue] = None
         queue.withheld[call] = None
+        self._changed()
 
     def _nobody_waits(self, queue: BrokerQueue) -> None:
         del self._withholding[queue]
-        self._events.append(QueueRoom(queue.name))
-        self._look_idle(queue)
+        self.events.append(QueueRoom(queue.name))
+        self.look_idle(queue)
 
     def _freed(self, queue: BrokerQueue) -> None:
         # Without places that can be read back, all queues together must fit into the memory.
-        for one in (queue,) if self._durable else tuple(self._withholding):
+        for one in (queue,) if self.durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):
-                self._calls.extend(one.withheld)
+                self.calls.extend(one.withheld)
                 one.withheld.clear()
                 self._nobody_waits(one)
 
     # ── letters that come, and that are done with ───────────────────────────────────────────────
 
-    def _add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
+    def add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
         weights = [letter.nbytes for letter in letters]
         seconds = [int(letters[0].arrived)] * len(letters)
         queue.waiting.extend([letter.place for letter in letters], weights, seconds)
-        if not self._durable or queue.may_keep(sum(weights)):
+        if not self.durable or queue.may_keep(sum(weights)):
             queue.keep(letters)
 
-    def _added(self, queue: BrokerQueue) -> None:
+    def added(self, queue: BrokerQueue) -> None:
         if queue.for_dead:
             while len(queue) > self._dead_max and self._drop_oldest(queue):
                 self.counters.dead_dropped += 1
         elif self._when_full == DEAD_LETTER:
             while self._has_too_much(queue) and len(queue) > queue.in_flight:
-                self._bury(queue, queue.take_oldest(1), FULL)
+                self.bury(queue, queue.take_oldest(1), FULL)
         if self._age and not queue.for_dead and queue.name not in self._ages:
             self._look_age(queue)
         if queue.takers:
-            self._awaken(queue)
+            self.awake[queue] = None
 
-    def _done_with(self, queue: BrokerQueue, places: list[int], nbytes: int) -> None:
+    def done_with(self, queue: BrokerQueue, places: list[int], nbytes: int) -> None:
         """These places, of this weight, are neither waiting nor in flight any more.
 
         The list is not the caller's any more.
@@ -316,9 +325,8 @@ class QueueStore:
         if queue.alone:
             queue.alone.difference_update(places)
         if queue.returned.count:
-            for place in places:
-                queue.returned.remove(place)
-        events = self._events
+            queue.returned.discard(places)
+        events = self.events
         if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
             last.places.extend(places)
         else:
@@ -326,7 +334,7 @@ class QueueStore:
         if self._withholding:
             self._freed(queue)
         if not queue.subscribers:
-            self._look_idle(queue)
+            self.look_idle(queue)
 
     def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
         rows = queue.take_oldest(most)
@@ -334,20 +342,20 @@ class QueueStore:
             if queue.loading:
                 queue.loading.difference_update(rows.places)
             queue.drop(rows.places)
-            self._done_with(queue, rows.places, sum(rows.weights))
-            self._awaken(queue)
+            self.done_with(queue, rows.places, sum(rows.weights))
+            self.awake[queue] = None
         return len(rows.weights)
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
 
-    def _bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
-        dead = self._found(queue.name.dead, queue.used)
+    def bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
+        dead = self.found(queue.name.dead, queue.used)
         self.counters.dead_letters += len(rows.places)
-        last = self._events[-1] if self._events else None
+        last = self.events[-1] if self.events else None
         if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
             last.places.extend(rows.places)
         else:
-            self._events.append(DeadLettered(queue.name, list(rows.places), reason))
+            self.events.append(DeadLettered(queue.name, list(rows.places), reason))
         self._move(queue, dead, rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
@@ -356,31 +364,32 @@ class QueueStore:
         source.alone.difference_update(rows.places)
         for row in map(Row, *rows):
             letter = source.letters.get(row.place)
-            tries = source.tries.pop(row.place) if source.tries.count else 0
+            tries = source.tries.number(row.place)
+            source.tries.discard([row.place])
             if with_tries and tries:
-                to.tries.set(row.place, tries)
-            if source.returned.remove(row.place) is not None:
-                to.returned.insert(row)
+                to.tries.insert(row.place, tries)
+            if source.returned.pop(row.place) is not None:
+                to.returned.insert(*row)
             if letter is not None:
                 letter.tries = tries if with_tries else 0
                 source.drop((row.place,))
-                if not self._durable or to.may_keep(row.weight):
+                if not self.durable or to.may_keep(row.weight):
                     to.keep((letter,))
             source.nbytes -= row.weight
             to.nbytes += row.weight
-            to.waiting.insert(row)
-        self._awaken(source)  # what waited behind these may be wanted
+            to.waiting.insert(*row)
+        self.awake[source] = None  # what waited behind these may be wanted
         self._freed(source)
-        self._look_idle(source)
-        self._added(to)
+        self.look_idle(source)
+        self.added(to)
 
     # ── bodies that are not in memory ───────────────────────────────────────────────────────────
 
-    def _want(self, queue: BrokerQueue) -> None:
+    def want(self, queue: BrokerQueue) -> None:
         if queue.loading is not None:
             return
-        if self._in_line or not self.memory.has_room:
-            self._in_line[queue] = None
+        if self.in_line or not self.memory.has_room:
+            self.in_line[queue] = None
         else:
             self._ask(queue)
 
@@ -389,7 +398,7 @@ class QueueStore:
         left = memory.limit - memory.used - memory.expected - queue.in_memory
         left = min(READ_BYTES, left)
         wanted: list[int] = []
-        rows = queue.waiting.head(READ_PLACES)
+        rows = Rows(*queue.waiting.head(READ_PLACES))
         for place, nbytes in zip(rows.places, rows.weights, strict=True):
             if place not in queue.letters:
                 left -= nbytes
@@ -401,7 +410,7 @@ class QueueStore:
             return  # what came back meanwhile stands first, and is in memory
         queue.loading = set(wanted)
         queue.expect(expected)
-        self._events.append(Wanted(queue.name, wanted))
+        self.events.append(Wanted(queue.name, wanted))
 
     def loaded(
         self, name: QueueName, letters: Iterable[Letter], unreadable: Iterable[int] = ()
@@ -411,39 +420,40 @@ class QueueStore:
         ``unreadable`` places are damaged: they are done with, and counted.  What is neither here
         nor there is asked for again.
         """
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         if queue is None or queue.loading is None:
-            self.go_on()
+            self._deliver()
             return
         loading, queue.loading = queue.loading, None
         queue.expect(0)
         came = [letter for letter in letters if letter.place in loading]
         tried = queue.tries if queue.tries.count else None
         for letter in came:
-            letter.tries = 0 if tried is None else tried.get(letter.place)
-            letter.again = queue.returned.remove(letter.place) is not None
+            letter.tries = 0 if tried is None else tried.number(letter.place)
+            letter.again = queue.returned.pop(letter.place) is not None
         queue.keep_read(came)
         self._read[queue] = None
         self._read.move_to_end(queue)
         for place in unreadable:
-            row = queue.waiting.remove(place) if place in loading else None
+            row = queue.waiting.pop(place) if place in loading else None
             if row is not None:
                 self.counters.unreadable += 1
-                self._done_with(queue, [place], row.weight)
-        self._awaken(queue)
-        self.go_on()
+                self.done_with(queue, [place], Row(*row).weight)
+        self.awake[queue] = None
+        self._deliver()
 
-    def _read_on(self, busy: Container[BrokerQueue]) -> None:
-        """Ask for the bodies of the queues in line, as far as there is room.
+    def read_on(self, has_room: Callable[[BrokerQueue], bool]) -> None:
+        """Ask for the bodies of the queues in line, as far as there is room in memory, for those
+        where a consumer ``has_room``.
 
         What was read for others and cannot be delivered leaves the memory for that: it would stay
-        there for as long as their consumers have no room.  Queues that are ``busy`` keep it: they
-        are about to be served.
+        there for as long as their consumers have no room.  Queues that are awake keep it: they are
+        about to be served.
         """
-        memory, line = self.memory, self._in_line
+        memory, line = self.memory, self.in_line
         while line:
             if memory.used > memory.limit:
-                for queue in [queue for queue in self._read if queue not in busy]:
+                for queue in [queue for queue in self._read if queue not in self.awake]:
                     del self._read[queue]
                     queue.drop_read()
                     if memory.used <= memory.limit:
@@ -451,7 +461,7 @@ class QueueStore:
             if not memory.has_room:
                 return
             queue, _ = line.popitem(last=False)
-            if queue.waiting.count and queue.loading is None and self._has_room(queue):
+            if queue.waiting.count and queue.loading is None and has_room(queue):
                 self._ask(queue)
 
     def not_loaded(self, name: QueueName) -> None:
@@ -467,14 +477,14 @@ class QueueStore:
 
     def advance(self, now: float) -> None:
         for name in self._ages.due(now):
-            self._bury_aged(self._queues[name], now)
+            self._bury_aged(self.by_name[name], now)
         for name in self._idles.due(now):
-            queue = self._queues[name]
-            if not queue.idle or queue.used + self._idle > now or not self.forget(name):
-                self._look_idle(queue)
-        self.go_on()
+            queue = self.by_name[name]
+            if not queue.idle or queue.used + self._idle > now or not self._forget(name):
+                self.look_idle(queue)
+        self._deliver()
 
-    def _look_idle(self, queue: BrokerQueue) -> None:
+    def look_idle(self, queue: BrokerQueue) -> None:
         if queue.idle and queue.name not in self._idles:
             self._idles.set(queue.name, queue.used + self._idle)
 
@@ -488,13 +498,13 @@ class QueueStore:
             first = queue.first
             if first is None or first.second + self._age > now:
                 break
-            self._bury(queue, queue.take_oldest(1), AGE)
+            self.bury(queue, queue.take_oldest(1), AGE)
         self._look_age(queue)
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────
 
     def peek(self, name: QueueName, count: int) -> list[Waiting]:
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         return [] if queue is None else queue.peek(count)
 
     def purge(self, name: QueueName, most: int) -> int:
@@ -502,10 +512,10 @@ class QueueStore:
 
         Call it again in another turn until it returns 0.
         """
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         purged = 0 if queue is None else self._drop_oldest(queue, most)
         self.counters.purged += purged
-        self.go_on()
+        self._deliver()
         return purged
 
     def requeue(self, name: QueueName, to: QueueName, most: int, now: float) -> int:
@@ -515,27 +525,26 @@ class QueueStore:
         letters.  Call it again in another turn until it returns 0.  Raises TooManyQueues as
         :meth:`declare` does.
         """
-        queue = self._queues.get(name)
+        queue = self.by_name.get(name)
         if queue is None or name == to:
             return 0
-        self.declare(to, now)
-        rows = queue.take_oldest(most)
+        target, rows = self.needed(to, now), queue.take_oldest(most)
         if rows.places:
             self.counters.requeued += len(rows.places)
-            self._events.append(Requeued(name, to, list(rows.places)))
-            self._move(queue, self._queues[to], rows, with_tries=False)
-            self.go_on()
+            self.events.append(Requeued(name, to, list(rows.places)))
+            self._move(queue, target, rows, with_tries=False)
+        self._deliver()
         return len(rows.places)
 
     def queues(self) -> list[Figures]:
-        return [queue.figures(self._over(queue)) for _, queue in sorted(self._queues.items())]
+        return [queue.figures(self._over(queue)) for _, queue in sorted(self.by_name.items())]
 
     def snapshot(self) -> dict[str, int]:
-        queues = self._queues.values()
+        queues = self.by_name.values()
         in_flight = sum(queue.in_flight for queue in queues)
         return {
             **{f"broker_{name}": number for name, number in asdict(self.counters).items()},
-            "broker_queues": len(self._queues),
+            "broker_queues": len(self.by_name),
             "broker_waiting": sum(map(len, queues)) - in_flight,
             "broker_in_flight": in_flight,
             "broker_bytes": sum(queue.nbytes for queue in queues),

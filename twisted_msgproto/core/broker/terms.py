@@ -37,6 +37,9 @@ AGE: Final = "age"
 FULL: Final = "full"
 REASONS: Final = (TRIES, AGE, FULL)
 
+TRIES_COUNTED: Final = 2**16 - 1
+"""More tries of one letter than this many are not told apart."""
+
 
 @dataclass(slots=True)
 class Counters:

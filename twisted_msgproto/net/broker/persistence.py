@@ -263,7 +263,7 @@ class KeptBroker(ServedBroker):
         self._keeping.open()
         now = self.now()
         for name, waiting in self._keeping.found(self).items():
-            self.machine.restore(
+            self.store.restore(
                 name,
                 waiting.places,
                 waiting.weights,
@@ -272,12 +272,11 @@ class KeptBroker(ServedBroker):
                 tries=waiting.tries,
             )
             self.known(name)
-        self._look()
 
     def came(self, letters: Sequence[tuple[QueueName, Letter]]) -> None:
         """Publish letters that are on disk; their places ascend."""
         for name in dict.fromkeys([name for name, _ in letters]):
-            if not self.machine.knows(name):
+            if not self.store.knows(name):
                 place = next(letter.place for each, letter in letters if each == name)
                 self._firsts[name] = min(place, self._firsts.get(name, place))
         self.begin(self.publishing(letters))
@@ -348,8 +347,7 @@ class KeptBroker(ServedBroker):
                 take(found)
 
         def take(found: Loaded) -> None:
-            self.machine.loaded(name, found.letters, found.unreadable)
-            self._look()
+            self.store.loaded(name, found.letters, found.unreadable)
 
         def failed(failure: Failure) -> None:
             self.log.warn(
@@ -360,8 +358,7 @@ class KeptBroker(ServedBroker):
             self._clock.callLater(AGAIN_SECONDS, again)
 
         def again() -> None:
-            self.machine.not_loaded(name)
-            self._look()
+            self.store.not_loaded(name)
 
         self._keeping.load(event.places).addCallbacks(loaded, failed)
 

@@ -1,9 +1,9 @@
 """Servers see the broker as a :class:`ServedBroker`.
 
 The machine (:mod:`twisted_msgproto.core.broker`) decides who gets which message; it knows no time
-and no reactor.  What is here calls it: after each call it follows what happened, lets the machine
-continue in the next turn of the reactor where one turn is not enough, and wakes it at its
-deadlines.
+and no reactor.  Servers call it; it says that it has changed, and then what is here follows what
+happened, lets it continue in the next turn of the reactor where one turn is not enough, and wakes
+it at its deadlines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from ...core.broker import (
     TURN_STEPS,
     WAIT,
     Broker,
-    Consumer,
     Declared,
     Event,
-    Figures,
     Forgotten,
     Letter,
     QueueFull,
     QueueName,
-    Waiting,
     weight,
 )
 from ...core.limits import Limits
@@ -56,7 +53,8 @@ class ServedBroker:
     from the reactor's thread.
 
     Attributes:
-        machine: decides everything; look at it, and change it through the methods here.
+        machine: decides everything.  Its messages are published with the methods here.
+        store: the machine's queues.
         durable: whether its queues outlive this process.
         told_full: is called with the name of a queue whose senders wait from now on.
     """
@@ -82,7 +80,10 @@ class ServedBroker:
         # Messages keep the time of their arrival over a restart, and time never runs backwards.
         self._epoch: float = wallClock() - clock.seconds()
         self.limits = Limits.of(LIMITS) if limits is None else limits
-        self.machine = Broker(self.limits, durable=self.durable, when_full=when_full)
+        self.machine = Broker(
+            self.limits, durable=self.durable, when_full=when_full, changed=self._look
+        )
+        self.store = self.machine.store
         self.told_full: Callable[[QueueName], None] = lambda name: None
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
@@ -132,26 +133,6 @@ class ServedBroker:
         """Make the queues as they were when the process before this one ended."""
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
-
-    def declare(self, name: QueueName, *, kept: bool = False) -> None:
-        """Let there be a queue; ``kept``: it stays when nobody uses it.
-
-        Raises TooManyQueues above ``broker-queues``.
-        """
-        self.machine.declare(name, self.now(), kept=kept)
-        self._look()
-
-    def reclaim(self, spaces: str) -> bool:
-        """Forget an empty queue that was not used for a while, to have room for another one.
-
-        The name of its space begins with ``spaces``; False if there is none.
-        """
-        found = self.machine.reclaim(spaces, self.now())
-        self._look()
-        return found
-
-    def knows(self, name: QueueName) -> bool:
-        return self.machine.knows(name)
 
     def names(self, space: str) -> Mapping[str, QueueName]:
         """Return the queues of a space that take messages, by their plain names.
@@ -220,7 +201,7 @@ class ServedBroker:
 
         def look(name: QueueName) -> None:
             # A lambda each: the machine tells calls apart by what they are.
-            self.machine.when_room(name, lambda: one_accepted())
+            self.store.when_room(name, lambda: one_accepted())
 
         for name in names:
             self.when_durable(name, partial(look, name))
@@ -231,59 +212,13 @@ class ServedBroker:
         """Call ``call`` once the queue is as durable as it can be: here at once."""
         call()
 
-    # ── consumers ───────────────────────────────────────────────────────────────────────────────
-
-    def subscribe(
-        self,
-        consumer: Consumer,
-        name: QueueName,
-        wants: Callable[[Letter], bool] | None = None,
-        cost: Callable[[Letter], int] | None = None,
-    ) -> None:
-        """Let ``consumer`` compete for the messages of a queue that ``wants`` lets pass.
-
-        ``cost(letter)`` is what one call of ``wants`` costs, in steps of about 0.1 µs.  What waits
-        is delivered from the next turn of the reactor on.  Raises TooManyQueues.
-        """
-        self.machine.subscribe(consumer, name, self.now(), wants, cost)
-        self._look()
+    # ── consumers and people ────────────────────────────────────────────────────────────────────
 
     def deliver(self) -> None:
         """Deliver now what new subscriptions let pass, and not only in the next turn."""
         if self._turn is not None:
             self._turn.cancel()
             self._go_on()
-
-    def unsubscribe(self, consumer: Consumer, name: QueueName) -> bool:
-        """Deliver nothing more of this queue to ``consumer``; False if it was not subscribed."""
-        found = self.machine.unsubscribe(consumer, name, self.now())
-        self._look()
-        return found
-
-    def settle(self, consumer: Consumer, places: Sequence[int]) -> None:
-        self.machine.settle(consumer, places)
-        self._look()
-
-    def reject(self, consumer: Consumer, places: Sequence[int], *, requeue: bool) -> None:
-        self.machine.reject(consumer, places, requeue=requeue)
-        self._look()
-
-    def ready(self, consumer: Consumer) -> None:
-        self.machine.ready(consumer)
-        self._look()
-
-    def gone(self, consumer: Consumer, *, orderly: bool = False) -> None:
-        """Return the letters that ``consumer`` has not acknowledged to their queues."""
-        self.machine.gone(consumer, self.now(), orderly=orderly)
-        self._look()
-
-    # ── people ──────────────────────────────────────────────────────────────────────────────────
-
-    def queues(self) -> list[Figures]:
-        return self.machine.queues()
-
-    def peek(self, name: QueueName, count: int) -> list[Waiting]:
-        return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
         """Read back the letters with these places, for people.
@@ -292,25 +227,12 @@ class ServedBroker:
         """
         return succeed([])
 
-    def purge(self, name: QueueName, most: int) -> int:
-        purged = self.machine.purge(name, most)
-        self._look()
-        return purged
-
-    def requeue(self, name: QueueName, to: QueueName, most: int) -> int:
-        moved = self.machine.requeue(name, to, most, self.now())
-        self._look()
-        return moved
-
     def flush(self) -> Deferred[None]:
         """Make durable what was purged and moved; fails with OSError or QueueError.
 
         Here nothing is durable.
         """
         return succeed(None)
-
-    def snapshot(self) -> dict[str, int]:
-        return self.machine.snapshot()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
 
@@ -337,8 +259,7 @@ class ServedBroker:
             self._look()
 
     def _look(self) -> None:
-        machine = self.machine
-        for event in machine.take_events():
+        for event in self.store.take_events():
             follow = self.follows.get(type(event))
             if follow is not None:
                 follow(self, event)
@@ -346,7 +267,7 @@ class ServedBroker:
             return
         if self._turn is None and self.unfinished:
             self._turn = self._clock.callLater(0, self._go_on)
-        at = machine.deadline
+        at = self.store.deadline
         if at is not None and at < self._alarm_at:
             self._set_alarm(at)
 
@@ -361,8 +282,7 @@ class ServedBroker:
     def _alarmed(self) -> None:
         self._alarm = None
         self._alarm_at = inf
-        self.machine.advance(self.now())
-        self._look()
+        self.store.advance(self.now())
 
     def _stop(self) -> None:
         for call in (self._turn, self._alarm):

@@ -39,7 +39,7 @@ class ServedQueues:
                     tries=figures.tries,
                 )
                 for broker in self._brokers
-                for figures in broker.queues()
+                for figures in broker.store.queues()
             ),
             key=lambda queue: (queue.space, queue.name),
         )
@@ -47,7 +47,7 @@ class ServedQueues:
     async def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
         queue = QueueName(space, name)
         broker = self._of(queue)
-        rows = broker.peek(queue, count)
+        rows = broker.store.peek(queue, count)
         letters = {row.place: row.letter for row in rows if row.letter is not None}
         missing = [row.place for row in rows if row.letter is None]
         for start in range(0, len(missing), READ_AT_ONCE):
@@ -60,14 +60,18 @@ class ServedQueues:
     async def purge(self, space: str, name: str) -> int:
         queue = QueueName(space, name)
         broker = self._of(queue)
-        return await self._in_turns(broker, queue, lambda most: broker.purge(queue, most))
+        return await self._in_turns(broker, queue, lambda most: broker.store.purge(queue, most))
 
     async def requeue(self, space: str, name: str, to: str) -> int:
         queue, other = QueueName(space, name), QueueName(space, to)
         broker = self._of(queue)
         if to.endswith(DEAD):
             raise NoSuchQueue(f"{to!r} is for dead letters: nothing is put there by hand")
-        return await self._in_turns(broker, queue, lambda most: broker.requeue(queue, other, most))
+
+        def move(most: int) -> int:
+            return broker.store.requeue(queue, other, most, broker.now())
+
+        return await self._in_turns(broker, queue, move)
 
     async def _in_turns(
         self, broker: ServedBroker, name: QueueName, change: Callable[[int], int]
@@ -76,7 +80,7 @@ class ServedQueues:
 
         Raises QueueError while the disk fails.
         """
-        left = sum(figures.waiting for figures in broker.queues() if figures.name == name)
+        left = sum(figures.waiting for figures in broker.store.queues() if figures.name == name)
         changed = 0
         while left > 0:
             part = change(min(left, CHANGED_AT_ONCE))
@@ -95,7 +99,7 @@ class ServedQueues:
 
     def _of(self, name: QueueName) -> ServedBroker:
         for broker in self._brokers:
-            if broker.knows(name):
+            if broker.store.knows(name):
                 return broker
         raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
 

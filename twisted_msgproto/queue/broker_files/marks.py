@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from twisted_msgproto.core.broker.numbers import LARGE, Numbers
-from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
+from twisted_msgproto.core.broker.terms import TRIES_COUNTED, QueueName
 
 from ..arrays import compute
 from ..damage import Range
@@ -141,7 +141,7 @@ class Moved:
     """Messages and the queues they were moved to, in 8 bytes each."""
 
     def __init__(self) -> None:
-        self._places = Numbers(LARGE)
+        self._places = Places(LARGE)
         self._names: dict[int, QueueName] = {}
         self._known: dict[QueueName, int] = {}  # the number of each name; none is 0
         self._latest = 0
@@ -158,7 +158,7 @@ class Moved:
                 yield self._names[number], some
 
     def get(self, place: int) -> QueueName | None:
-        number = self._places.get(place)
+        number = self._places.number(place)
         return self._names[number] if number else None
 
     def note(self, places: Iterable[int], name: QueueName) -> None:
@@ -206,7 +206,7 @@ class Marks:
         self._firsts: list[int] = []
         self.limit = OPEN_END
         self._beyond = False
-        self.tries = Numbers()
+        self.tries = Places(SMALL)
         self.moved = Moved()
 
     def __iter__(self) -> Iterator[Segment]:
@@ -261,7 +261,7 @@ class Marks:
 
     def note_tries(self, place: int, tries: int) -> None:
         if tries:
-            self.tries.set(place, tries)
+            self.tries.insert(place, min(tries, TRIES_COUNTED))
         else:
             self.tries.remove(place, place + 1)
 

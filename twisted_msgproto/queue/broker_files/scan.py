@@ -23,7 +23,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from twisted_msgproto.core.broker.envelopes import opened
-from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
 
 from ..columns import RUNS
@@ -56,7 +56,7 @@ class Waiting:
     places: array[int] = field(default_factory=lambda: array("q"))
     weights: array[int] = field(default_factory=lambda: array("I"))
     arrived: array[int] = field(default_factory=lambda: array("I"))
-    tries: Numbers = field(default_factory=Numbers)
+    tries: Places = field(default_factory=lambda: Places(SMALL))
     """The tries of places that have had one."""
 
 
@@ -135,8 +135,9 @@ class Scan:
             queue.weights.extend([weights[row] for row in some])
             queue.arrived.extend([arrived[row] for row in some])
             if tries.count:
-                pairs = [(place, number) for place in here if (number := tries.get(place))]
-                queue.tries.update(pairs)
+                for place in here:
+                    if number := tries.number(place):
+                        queue.tries.insert(place, number)
             taken += len(some)
         return taken
 

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import QueueName
 
 from ..damage import Range
@@ -45,7 +45,7 @@ class Group:
     """What happened since the last group; of each place, the last word counts."""
 
     settled: list[Range] = field(default_factory=list)
-    tries: Numbers = field(default_factory=Numbers)
+    tries: Places = field(default_factory=lambda: Places(SMALL))
     moved: Moved = field(default_factory=Moved)
 
     def __bool__(self) -> bool:
@@ -66,7 +66,7 @@ def _ranges(ranges: Sequence[Range]) -> bytes:
     return _record(RANGES, 0, struct.pack(f"<{len(flat)}Q", *flat))
 
 
-def _tries(tries: Numbers) -> bytes:
+def _tries(tries: Places) -> bytes:
     return b"".join([_some_tries(places, numbers) for places, numbers in tries.columns()])
 
 

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from itertools import chain, pairwise
 from typing import Any
 
-from twisted_msgproto.core.broker.numbers import Numbers
+from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
@@ -89,7 +89,7 @@ class BrokerState:
         self._marks = Marks()
         self._noted: deque[tuple[_Note, Any]] = deque()
         self._noting = threading.Lock()  # guards the next one, for moments only
-        self._tries = Numbers()  # a letter may come back again and again while the disk stalls
+        self._tries = Places(SMALL)  # a letter may come back again and again while the disk stalls
         self._appended: deque[tuple[int, int, int]] = deque()
         self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
         self._copied: set[int] = set()  # and those that are
@@ -269,14 +269,15 @@ class BrokerState:
 
     def tried(self, tries: Mapping[int, int]) -> None:
         with self._noting:
-            self._tries.update(tries.items())
+            self._tries.extend(list(tries), list(tries.values()))
 
     def move(self, places: Sequence[int], to: QueueName, *, tries: bool) -> None:
         """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
         self._noted.append((_Note.MOVED, (places, to)))
         if not tries:
             with self._noting:
-                self._tries.update(dict.fromkeys(places, 0).items())
+                for place in places:
+                    self._tries.insert(place, 0)
 
     def forget(self, name: QueueName) -> None:
         self._forgotten.add(name)  # at once: what is declared afterwards is known again
@@ -407,7 +408,7 @@ class BrokerState:
                 group.moved.note(*what)
         group.settled = ranges_of(places)
         with self._noting:  # behind the others: nothing is tried after it is settled
-            group.tries, self._tries = self._tries, Numbers()
+            group.tries, self._tries = self._tries, Places(SMALL)
         return group
 
     def _write_names(self) -> None:
