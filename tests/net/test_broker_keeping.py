@@ -278,7 +278,7 @@ class Keeps(TestCase):
         await broker.end()
         _, again = self.start()
         reader = Reader()
-        again.subscribe(reader, ORDERS)
+        again.machine.subscribe(reader, ORDERS, again.now())
         while not reader.letters:
             await deferLater(reactor, 0.01)
         self.assertEqual(reader.letters[0].body, b"1")
@@ -307,7 +307,7 @@ class Keeps(TestCase):
         stranger.left()
         await other.close()
         _, again = self.start()
-        self.assertEqual([queue.waiting for queue in again.queues()], [1])
+        self.assertEqual([queue.waiting for queue in again.store.queues()], [1])
 
 
 LIMIT = 100
