@@ -200,7 +200,7 @@ class QueueProfile(Profile):
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
     def missing(self, virtual_host: str, resources: Sequence[str]) -> list[str]:
-        knows = self._broker.machine.knows
+        knows = self._broker.machine.store.knows
         return [name for name in resources if not knows(self.queue(virtual_host, name))]
 
     def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:

@@ -188,10 +188,10 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
 @pytest.mark.parametrize("now", [1_700_000_000, 1000], ids=["clock is set", "not yet"])
 def test_letters_of_a_time_without_a_clock_are_as_old_as_this_start__RD_31(now: int) -> None:
     one = broker(queue_age=60)
-    one.restore(ORDERS, [0, 1], [400] * 2, [40, 990], now)
-    one.advance(now + 5)
+    one.store.restore(ORDERS, [0, 1], [400] * 2, [40, 990], now)
+    one.store.advance(now + 5)
     assert waiting(one) == ([0, 1] if now > 1000 else [1])
-    one.advance(now + 60)
+    one.store.advance(now + 60)
     assert waiting(one) == []
 
 
