@@ -16,6 +16,7 @@ from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
 from tests.tools.queues import HEAD_BYTES, frame, ids, rows, segment_name
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
@@ -665,3 +666,22 @@ def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> N
         other.append([frame(0)])
         with contextlib.nullcontext() if fits else pytest.raises(QueueFull):
             other.append([frame(1)])
+
+
+def test_what_is_left_of_a_segment_without_its_name_is_gone_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    disk = BrokenDisk()
+    log.append([frame(0)])
+    log.close()
+    disk.fail("rename", name=".segment", errno=errno.EIO)
+    broken = SegmentLog(tmp_path, segment_bytes=1, disk=disk)
+    with pytest.raises(OSError):
+        broken.append([frame(1)])
+    broken.close()
+    other = tmp_path / ".notes.new"
+    other.write_bytes(b"not a segment")
+    assert len(list(tmp_path.glob(".*.segment.new"))) == 1
+    SegmentLog(tmp_path).close()
+    assert list(tmp_path.glob(".*.new")) == [other]

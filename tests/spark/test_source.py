@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import os
 import pickle
 import re
 import shutil
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -73,6 +75,20 @@ def test_a_directory_with_a_comma_or_blanks_is_one_queue__RD_11(
     place = queue.rename(tmp_path / " a, b ")
     assert offsets_of(batch(place)) == list(range(1500))
     assert offsets_of(batch(f"file://{place}")) == list(range(1500))
+
+
+@pytest.mark.parametrize("begin", ["file:", "file://", "file://localhost"])
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a#b?c", "é"])
+def test_a_file_url_is_unquoted_and_a_path_is_not(tmp_path: Path, begin: str, name: str) -> None:
+    place = tmp_path / name
+    write(place, messages(0, 3))
+    assert offsets_of(batch(os.fspath(place))) == [0, 1, 2]
+    assert offsets_of(batch(f"{begin}{quote(os.fspath(place))}")) == [0, 1, 2]
+
+
+def test_a_file_url_of_another_machine_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigurationError, match=r"the machine queues: .*file:///PATH"):
+        batch("file://queues/q")
 
 
 def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -47,6 +48,8 @@ from .row_locator import RowLocator
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
+UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)
+"""What :func:`~.disk.replace_whole` calls a segment until it is synced."""
 LOCK_FILE = "lock"
 END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
@@ -157,6 +160,10 @@ class SegmentLog:
         self._unlock = disk.lock(
             os.path.join(directory, LOCK_FILE), f"queue {directory} is open for writing already"
         )
+        for name in disk.names(directory):
+            if UNFINISHED_SEGMENT.fullmatch(name):  # a process ended before it had its name
+                with contextlib.suppress(OSError):
+                    disk.remove(os.path.join(directory, name))
         disk.make_directory(os.path.join(directory, consumers.DIRECTORY))
         self._end_file = disk.open(os.path.join(directory, END_FILE), write=True)
         for path in (directory, *(os.path.join(directory, name) for name in (LOCK_FILE, END_FILE))):

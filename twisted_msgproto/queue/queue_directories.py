@@ -5,18 +5,38 @@ from __future__ import annotations
 import os
 import re
 from typing import Final
+from urllib.parse import unquote
 
-from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from .disk import IDENTITY_FILE, OS_DISK
 
 URL: Final = re.compile(r"[a-z+]+://")
+
+FILE_URL: Final = re.compile(r"file:(//(?P<host>[^/]*))?(?P<path>/.*)", re.DOTALL)
+"""Such a URL names a directory; Hadoop and Spark write it with one slash."""
 
 FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
 NO_QUEUES: Final = frozenset(("lost+found",))
 """Stand at the root of a disk, where only root may read them, and are no queues."""
+
+
+def path_of(location: str) -> str:
+    """Return the path of a directory that may be given as a ``file:`` URL.
+
+    Raises ConfigurationError for a URL that names one of another machine.
+    """
+    url = FILE_URL.fullmatch(location)
+    if url is None:
+        return location
+    if url["host"] not in (None, "", "localhost"):
+        raise ConfigurationError(
+            f"{location} names a directory of the machine {url['host']}: on this one it is"
+            " file:///PATH, with three slashes"
+        )
+    return unquote(url["path"])
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError
-from ..queue.queue_directories import queues_at
+from ..queue.queue_directories import path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
 from ..table.shape import Shape, shape_of
@@ -93,8 +93,7 @@ class BridgeOptions:
         """
         found: list[str] = []
         for queue in self.queues:
-            place = queue.removeprefix("file://")
-            found += [queue] if is_remote(queue) else queues_at(os.path.abspath(place))
+            found += [queue] if is_remote(queue) else queues_at(os.path.abspath(path_of(queue)))
         return found
 
 

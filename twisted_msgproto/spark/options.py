@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
 from ..queue import QueueReader
+from ..queue.queue_directories import path_of
 from ..queue.source import Queue
 from .offsets import GO_ON, Source
 
@@ -226,7 +227,7 @@ def split_list(text: str) -> list[str]:
 
 def queue_locations(text: str) -> list[str]:
     """Return the locations in an option; a directory's name may have commas in it."""
-    return [text] if os.path.isdir(text.removeprefix("file://")) else split_list(text)
+    return [text] if os.path.isdir(path_of(text)) else split_list(text)
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
@@ -304,7 +305,7 @@ def open_queue(
             limit=LIMIT_SECONDS,
             queue_id=queue_id,
         )
-    return QueueReader(location.removeprefix("file://"))
+    return QueueReader(path_of(location))
 
 
 PATIENCE_SECONDS = 60.0

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
+from ..queue.queue_directories import path_of
 from ..table.object_storage import storage_at
 from ..table.storage import one_line
 from .filters import expression
@@ -104,9 +105,8 @@ def open_table(
         raise ConfigurationError(
             "tables need the wheel deltalake: pip install 'twisted-msgproto[spark]'"
         ) from None
-    place = location.removeprefix("file://") if location.startswith("file:///") else location
     try:
-        table = DeltaTable(place, storage_options=dict(storage) or None)
+        table = DeltaTable(path_of(location), storage_options=dict(storage) or None)
         if isinstance(version, int) and version > table.version():
             raise ConfigurationError(
                 f"the table {location} has no version {version}: its newest is {table.version()}"
