@@ -38,7 +38,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     def figures() -> dict[str, Any]:
         shown = broker.server.snapshot()
         queue: Any = shown.pop("profiles")
-        weights = ("broker_bytes", "broker_memory")
+        weights = ("broker_bytes", "broker_memory_bytes")
         prefixed = {f"queue {n}": value for n, value in queue["queue"].items() if n not in weights}
         return {**broker.server.counters, **shown, **prefixed}
 

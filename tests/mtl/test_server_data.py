@@ -346,7 +346,7 @@ def test_sequences_to_a_reader_rise_and_begin_anew_for_each__MT_18() -> None:
 
 
 def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
-    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
+    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory-bytes``."""
     broker = Broker()
     reader, writer = broker.reader(), broker.flow("Writer")
     body = bytes(1000)

@@ -119,7 +119,7 @@ class Keeps(TestCase):
 
     async def test_what_left_the_memory_in_flight_comes_back_from_the_disk__NB_02(self) -> None:
         """NB-02: a consumer has read everything, has acknowledged nothing, and goes."""
-        sink, broker = self.start(broker_memory=5000)
+        sink, broker = self.start(broker_memory_bytes=5000)
         broker.store.declare(ORDERS, broker.now(), kept=True)
         first, second = Reader(), Reader()
         broker.machine.subscribe(first, ORDERS, broker.now())
@@ -127,7 +127,7 @@ class Keeps(TestCase):
         for body in sent:
             await sink.put(batch(body))
         self.assertEqual([letter.body for letter in first.letters], sent)
-        self.assertLess(broker.store.snapshot()["broker_memory"], 5000)
+        self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
         broker.machine.settle(first, [0])
         broker.machine.subscribe(second, ORDERS, broker.now())
         broker.machine.gone(first, broker.now(), orderly=True)
@@ -135,10 +135,10 @@ class Keeps(TestCase):
             await deferLater(reactor, 0.01)
         self.assertEqual([letter.body for letter in second.letters], sent[1:])
         self.assertTrue(all(letter.again for letter in second.letters))
-        self.assertLess(broker.store.snapshot()["broker_memory"], 5000)
+        self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
 
     async def test_an_operator_is_shown_what_left_the_memory(self) -> None:
-        sink, broker = self.start(broker_memory=5000)
+        sink, broker = self.start(broker_memory_bytes=5000)
         broker.store.declare(ORDERS, broker.now(), kept=True)
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         await sink.put(batch(*sent))
@@ -150,7 +150,7 @@ class Keeps(TestCase):
         self.patch(persistence, "AGAIN_SECONDS", 0.01)
         lines = list[str]()
         disk = BrokenDisk()
-        sink, broker = self.start(disk=disk, report=lines.append, broker_memory=5000)
+        sink, broker = self.start(disk=disk, report=lines.append, broker_memory_bytes=5000)
         broker.store.declare(ORDERS, broker.now(), kept=True)
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         await sink.put(batch(*sent))
@@ -179,7 +179,7 @@ class Keeps(TestCase):
         self.patch(persistence, "AGAIN_SECONDS", 0.01)
         for cut in (False, True):
             lines = list[str]()
-            sink, broker = self.start(report=lines.append, broker_memory=5000)
+            sink, broker = self.start(report=lines.append, broker_memory_bytes=5000)
             broker.store.declare(ORDERS, broker.now(), kept=True)
             sent = [b"%d" % number + bytes(1000) for number in range(40)]
             await sink.put(batch(*sent))

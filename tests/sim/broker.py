@@ -52,7 +52,7 @@ class BrokerWorld:
         self.options = {
             "durable": choice((True, True, False)),
             "when_full": choice(("wait", "dead-letter")),
-            "broker_memory": choice((700, 2000, 100_000)),
+            "broker_memory_bytes": choice((700, 2000, 100_000)),
             "queue_messages": choice((5, 1000)),
             "queue_age": choice((0, 0, 50)),
             "tries": choice((1, 2, 3)),

@@ -538,7 +538,7 @@ def lost_with_their_consumer() -> AbstractContextManager[object]:
         subscriber = self._subscribers.get(consumer)
         if subscriber is not None:
             places = [place for place in subscriber.in_flight.values() if place is not None]
-            self._served.settle(subscriber, places)
+            self._served.machine.settle(subscriber, places)
         lost(self, consumer, **how)
 
     return mock.patch.object(Broker, "lost", forgetting)

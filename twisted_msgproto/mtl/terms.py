@@ -29,7 +29,13 @@ from .wire.data import (
 # ── Limits of both sides (``MT-29``) ──────────────────────────────────────────────────────────────
 
 
-QUEUE_LIMITS: Final = ("queue-age", "queue-idle", "dead-letters", "broker-memory", "broker-pin")
+QUEUE_LIMITS: Final = (
+    "queue-age",
+    "queue-idle",
+    "dead-letters",
+    "broker-memory-bytes",
+    "broker-pin-bytes",
+)
 """The broker has these limits under the same names; the others have names of their own here."""
 
 PEER_MESSAGES: Final = 1000

@@ -477,11 +477,13 @@ class Watched:
         one = max((story.letter.nbytes for story in self.stories.values()), default=0)
         if self.durable and store.memory.used + expected > limit + one:
             raise Violation(f"{store.memory.used} + {expected} bytes, of {limit} (NB-02)")
-        held = figures["broker_memory"] - waiting
+        held = figures["broker_memory_bytes"] - waiting
         if self.durable and not 0 <= held <= min(flying, store.memory.limit):
             raise Violation(f"{held} bytes in flight are in memory, of {flying} (NB-02)")
         if not self.durable and held != flying:
-            raise Violation(f"{figures['broker_memory']} bytes counted, not {waiting + flying}")
+            raise Violation(
+                f"{figures['broker_memory_bytes']} bytes counted, not {waiting + flying}"
+            )
         everything = sum(row.nbytes for row in rows) + flying
         if figures["broker_bytes"] != everything:
             raise Violation(f"{figures['broker_bytes']} bytes in queues, not {everything}")
@@ -508,6 +510,6 @@ class Watched:
         if left:
             raise Violation(f"never done with: {left}")
         figures = self.broker.store.snapshot()
-        for name in ("waiting", "in_flight", "bytes", "memory"):
+        for name in ("waiting", "in_flight", "bytes", "memory_bytes"):
             if figures[f"broker_{name}"]:
                 raise Violation(f"{figures[f'broker_{name}']} {name} are left")

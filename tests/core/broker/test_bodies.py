@@ -39,7 +39,7 @@ def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> No
 
 
 def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
-    one = broker(durable=True, broker_memory=8 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=8 * LETTER_BYTES)
     for name, start in ((ORDERS, 0), (OTHERS, 20)):
         for place in range(start, start + 20):
             one.publish(name, letters([place], body=b""), NOW)
@@ -68,7 +68,7 @@ def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
 
 
 def test_dead_letters_of_a_volatile_broker_keep_their_bodies_whatever_memory_is_left() -> None:
-    one = broker(broker_memory=1, tries=1)
+    one = broker(broker_memory_bytes=1, tries=1)
     one.publish(ORDERS, letters([0]), NOW)
     subscribed(one).reject(one, 0)
     dead = subscribed(one, ORDERS.dead)
@@ -95,7 +95,7 @@ def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
 
 
 def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
-    one = broker(durable=True, broker_memory=4999)
+    one = broker(durable=True, broker_memory_bytes=4999)
     names = [QueueName("tests", name) for name in "abc"]
     for place, name in enumerate(names):
         one.store.restore(name, [place], [5000], [0], NOW)
@@ -176,11 +176,11 @@ def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
     restored(one, range(3))
     one.store.loaded(ORDERS, letters(range(3)))
     one.store.loaded(OTHERS, letters([7]))
-    assert one.store.snapshot()["broker_memory"] == 0
+    assert one.store.snapshot()["broker_memory_bytes"] == 0
     subscribed(one)
     one.store.purge(ORDERS, 1)
     one.store.loaded(ORDERS, letters([0, 9]))
-    assert one.store.snapshot()["broker_memory"] == 0
+    assert one.store.snapshot()["broker_memory_bytes"] == 0
 
 
 def test_tries_come_back_with_the_places() -> None:
@@ -195,7 +195,7 @@ def test_tries_come_back_with_the_places() -> None:
 
 
 def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
-    one = broker(durable=True, broker_memory=1)
+    one = broker(durable=True, broker_memory_bytes=1)
     reader = subscribed(one)
     for place in range(100):
         one.publish(ORDERS, letters([place]), NOW)
@@ -206,18 +206,18 @@ def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
 
 def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
     """A queue that has had thousands may keep as many bodies as a new one."""
-    one = broker(durable=True, broker_memory=8 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=8 * LETTER_BYTES)
     for start in range(0, 50, 5):
         one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
         assert all(row.letter for row in one.store.peek(ORDERS, 9)), start
         one.publish(ORDERS, letters([start + 4], body=b""), NOW)
         assert [row.letter is None for row in one.store.peek(ORDERS, 9)] == [False] * 4 + [True]
         assert one.store.purge(ORDERS, 9) == 5
-        assert one.store.snapshot()["broker_memory"] == 0
+        assert one.store.snapshot()["broker_memory_bytes"] == 0
 
 
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
-    limits = Limits.of(LIMITS).replace({"broker-memory": LETTER_BYTES})
+    limits = Limits.of(LIMITS).replace({"broker-memory-bytes": LETTER_BYTES})
     one = Broker(limits)
     one.publish(ORDERS, letters([0]), NOW)
     assert one.store.full(ORDERS) and one.store.peek(ORDERS, 1)[0].letter
@@ -236,13 +236,13 @@ def read_back(one: Broker, name: QueueName = ORDERS) -> None:
 
 def held(one: Broker) -> int:
     figures = one.store.snapshot()
-    assert isinstance(figures["broker_memory"], int)
-    return figures["broker_memory"]
+    assert isinstance(figures["broker_memory_bytes"], int)
+    return figures["broker_memory_bytes"]
 
 
 def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__NB_02() -> None:
     """NB-02: a consumer reads a gigabyte of many queues and acknowledges nothing."""
-    one = broker(durable=True, broker_memory=LIMIT)
+    one = broker(durable=True, broker_memory_bytes=LIMIT)
     queues = [QueueName("tests", f"{number}") for number in range(17)]
     hog = subscribed(one, *queues)
     good = subscribed(one)
@@ -260,12 +260,14 @@ def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__N
     assert one.store.snapshot()["broker_in_flight"] == 20 * 17
     hog.settle(one)
     figures = one.store.snapshot()
-    assert (figures["broker_memory"], figures["broker_bytes"], figures["broker_strays"]) == (0,) * 3
+    assert (figures["broker_memory_bytes"], figures["broker_bytes"], figures["broker_strays"]) == (
+        0,
+    ) * 3
 
 
 def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> None:
     """NB-02: in order, with its tries, and marked as delivered before."""
-    one = broker(durable=True, broker_memory=LIMIT, tries=2)
+    one = broker(durable=True, broker_memory_bytes=LIMIT, tries=2)
     first = subscribed(one, window=40)
     for place in range(50):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
@@ -292,7 +294,7 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
 
 def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
     """NB-02: a thousand queues would read a gigabyte back for a consumer with room for one."""
-    one = broker(durable=True, broker_memory=LIMIT)
+    one = broker(durable=True, broker_memory_bytes=LIMIT)
     queues = [QueueName("tests", f"{number}") for number in range(20)]
     for number, name in enumerate(queues):
         places = range(number * 100, number * 100 + 10)
@@ -318,7 +320,7 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
 
 def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_memory() -> None:
     """NB-02: letters of a hundred queues were read for a consumer that takes no more of them."""
-    one = broker(durable=True, broker_memory=LIMIT)
+    one = broker(durable=True, broker_memory_bytes=LIMIT)
     others = [QueueName("tests", f"{number}") for number in range(100)]
     for number, name in enumerate((*others, ORDERS)):
         one.store.restore(name, range(number * 10, number * 10 + 5), [5000] * 5, [0] * 5, NOW)
@@ -341,7 +343,7 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
 
 
 def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -> None:
-    one = broker(durable=True, broker_memory=1)  # room for one letter
+    one = broker(durable=True, broker_memory_bytes=1)  # room for one letter
     for number, name in enumerate((ORDERS, OTHERS)):
         one.store.restore(name, range(number * 10, number * 10 + 3), [5000] * 3, [0] * 3, NOW)
     first, second = subscribed(one, window=1), subscribed(one, OTHERS, window=1)
@@ -358,7 +360,7 @@ def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -
 
 
 def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() -> None:
-    one = broker(durable=True, broker_memory=9000)
+    one = broker(durable=True, broker_memory_bytes=9000)
     names = [QueueName("tests", name) for name in ("one", "other", "third")]
     for number, name in enumerate(names):
         one.store.restore(name, [number], [5000], [0], NOW)
@@ -374,7 +376,7 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
 
 
 def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
-    one = broker(durable=True, broker_memory=1)
+    one = broker(durable=True, broker_memory_bytes=1)
     for number, name in enumerate((ORDERS, OTHERS)):
         one.store.restore(name, [number], [5000], [0], NOW)
     subscribed(one, window=1)
@@ -387,7 +389,7 @@ def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
 
 
 def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_comes_again() -> None:
-    one = broker(durable=True, broker_memory=1, tries=9)
+    one = broker(durable=True, broker_memory_bytes=1, tries=9)
     one.store.restore(ORDERS, [0], [5000], [0], NOW)
     one.store.restore(OTHERS, [2], [5000], [0], NOW)
     body = bytes(5000 - LETTER_BYTES)
@@ -413,7 +415,7 @@ def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_come
 
 def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -> None:
     """NB-02: a peer that takes letters, goes, and has them purged would fill the memory else."""
-    one = broker(durable=True, broker_memory=LIMIT)
+    one = broker(durable=True, broker_memory_bytes=LIMIT)
     first = subscribed(one, window=40)
     for place in range(40):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
@@ -431,7 +433,7 @@ SLOW = 10**9
 
 def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -> None:
     """What is asked for is waited for, and nobody would answer a question for nothing."""
-    one = broker(durable=True, broker_memory=40_000)
+    one = broker(durable=True, broker_memory_bytes=40_000)
     holder = subscribed(one, window=1)
     one.publish(ORDERS, letters([0]), NOW)
     assert holder.places == [0]
@@ -461,7 +463,7 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
 
 def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__NB_02() -> None:
     """NB-02: it would be read again and again, while others have their turns."""
-    one = broker(durable=True, broker_memory=2000)
+    one = broker(durable=True, broker_memory_bytes=2000)
     busy, third = QueueName("tests", "busy"), subscribed(one, OTHERS)
     one.publish(busy, letters([1]), NOW)
     one.store.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
@@ -482,7 +484,7 @@ def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__N
 
 def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_it__NB_02() -> None:
     """NB-02: it is marked as delivered before when it comes again, and has its tries."""
-    one = broker(durable=True, broker_memory=40_000, tries=9)
+    one = broker(durable=True, broker_memory_bytes=40_000, tries=9)
     reader = subscribed(one, window=1)
     one.publish(ORDERS, letters([0]), NOW)
     one.store.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
@@ -499,7 +501,7 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
 
 
 def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
-    one = broker(durable=True, broker_memory=LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=LETTER_BYTES)
     for name, place in ((OTHERS, 10), (ORDERS, 0)):
         one.store.restore(name, [place], [5000], [int(NOW)], NOW)
     other, broken = subscribed(one, OTHERS), subscribed(one)
@@ -520,7 +522,7 @@ def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_al
 def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
     """NB-02: to the byte; one letter is read in any case."""
     for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
-        one = broker(durable=True, broker_memory=limit)
+        one = broker(durable=True, broker_memory_bytes=limit)
         one.store.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
         subscribed(one)
         assert wanted(one) == {ORDERS: places}
@@ -528,7 +530,7 @@ def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None
 
 
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
-    one = broker(broker_memory=LIMIT)
+    one = broker(broker_memory_bytes=LIMIT)
     subscribed(one)
     for place in range(20):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)

@@ -125,7 +125,7 @@ def test_a_queue_is_restored_in_parts() -> None:
 
 
 def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
-    one = broker(broker_memory=10 * LETTER_BYTES)
+    one = broker(broker_memory_bytes=10 * LETTER_BYTES)
     assert not one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES)
     assert one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES + 1)
     assert not broker(durable=True).store.overfull(ORDERS, 1, 1 << 40)
@@ -186,7 +186,10 @@ def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
 
 def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
     one = broker(
-        durable=True, when_full="dead-letter", queue_messages=3, broker_memory=4 * LETTER_BYTES
+        durable=True,
+        when_full="dead-letter",
+        queue_messages=3,
+        broker_memory_bytes=4 * LETTER_BYTES,
     )
     for place in range(12):
         one.publish(ORDERS, letters([place], body=b""), NOW)
@@ -236,7 +239,7 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         "queues": 2,
         "waiting": 1,
         "bytes": LETTER_BYTES + 4,
-        "memory": LETTER_BYTES + 4,
+        "memory_bytes": LETTER_BYTES + 4,
     }
 
 

@@ -60,7 +60,7 @@ def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
 
 
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
-    one = broker(broker_memory=10 * LETTER_BYTES, queue_idle=100)
+    one = broker(broker_memory_bytes=10 * LETTER_BYTES, queue_idle=100)
     called: list[str] = []
     one.publish(OTHERS, letters(range(10)), NOW)
     one.store.declare(ORDERS, NOW)
@@ -95,7 +95,7 @@ def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_muc
 
 
 def test_all_queues_in_memory_share_its_limit() -> None:
-    one = broker(broker_memory=10 * LETTER_BYTES)
+    one = broker(broker_memory_bytes=10 * LETTER_BYTES)
     called: list[str] = []
     one.publish(ORDERS, letters(range(8), body=b""), NOW)
     one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
@@ -109,7 +109,7 @@ def test_all_queues_in_memory_share_its_limit() -> None:
 
 
 def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
-    one = broker(durable=True, broker_memory=10 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=10 * LETTER_BYTES)
     one.publish(ORDERS, letters(range(100)), NOW)
     assert not one.store.full(ORDERS) and not one.store.full(OTHERS)
 
@@ -438,7 +438,7 @@ def test_a_tried_letter_costs_little_wherever_it_is(
 def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
     """NB-02: all wait on disk, and all were tried."""
     count = 3000
-    one = broker(durable=True, broker_memory=1, queue_messages=count)
+    one = broker(durable=True, broker_memory_bytes=1, queue_messages=count)
     one.store.restore(ORDERS, range(count), [400] * count, [int(NOW)] * count, NOW)
     reader = subscribed(one, window=count)
     while len(reader.got) < count:

@@ -40,7 +40,7 @@ class Memory:
     """Bytes of all letters in memory, of all queues of a broker.
 
     Attributes:
-        limit: bytes; see the limit ``broker-memory``.
+        limit: bytes; see the limit ``broker-memory-bytes``.
         used: bytes of letters in memory.
         expected: bytes of letters that are being read back.
     """

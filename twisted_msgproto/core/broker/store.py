@@ -106,7 +106,7 @@ class QueueStore:
         # Queues that wait for room to have their letters read back, in turn, and those that had it.
         self.in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
-        self.memory = Memory(limits.integer("broker-memory"))
+        self.memory = Memory(limits.integer("broker-memory-bytes"))
         self.counters = Counters()
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
@@ -548,7 +548,7 @@ class QueueStore:
             "broker_waiting": sum(map(len, queues)) - in_flight,
             "broker_in_flight": in_flight,
             "broker_bytes": sum(queue.nbytes for queue in queues),
-            "broker_memory": self.memory.used,
+            "broker_memory_bytes": self.memory.used,
             "broker_full_queues": len(self._withholding),
             "broker_subscriptions": sum(len(queue.subscribers) for queue in queues),
         }

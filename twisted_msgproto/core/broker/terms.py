@@ -23,8 +23,8 @@ LIMITS: Final = (
     Limit("queue-idle", 3600.0, "s", "an empty queue without consumers is forgotten after this"),
     Limit("tries", 5, "tries", "of one message; then it is a dead letter", 1),
     Limit("dead-letters", 10_000, "messages", "of one queue; above it the oldest are dropped", 0),
-    Limit("broker-memory", 256 << 20, "bytes", "of messages in memory, of all queues", 1),
-    Limit("broker-pin", 1 << 30, "bytes", "of the log are kept for consumers alone", 0),
+    Limit("broker-memory-bytes", 256 << 20, "bytes", "of messages in memory, of all queues", 1),
+    Limit("broker-pin-bytes", 1 << 30, "bytes", "of the log are kept for consumers alone", 0),
 )
 
 WAIT: Final = "wait"

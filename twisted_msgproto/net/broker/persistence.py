@@ -256,7 +256,7 @@ class KeptBroker(ServedBroker):
         self._firsts: dict[QueueName, int] = {}
         # Names that are not durable yet, and who waits for that.
         self._undurable: dict[QueueName, list[Callable[[], None]]] = {}
-        keeping.serve(self, spaces, self.limits["broker-pin"])
+        keeping.serve(self, spaces, self.limits["broker-pin-bytes"])
 
     def restore(self) -> None:
         """Make the queues as they were; raises QueueError or OSError if that cannot be."""
