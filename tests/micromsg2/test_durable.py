@@ -146,7 +146,7 @@ class Kept(TestCase):
         await reader.subscribe("q")
         for number in range(2):
             await reader.until(number + 1)
-            reader.input_weight[number].callback(None)
+            reader.held[number].callback(None)
         await reader.until(3)
         await first.stop()
         second = await self.start(brokerQueues=["q"])

@@ -393,9 +393,9 @@ def nothing_is_sent_again() -> AbstractContextManager[object]:
     """A flow which gets another lease forgets what was in flight."""
     renew = ClientFlow.renew
 
-    def forgetful(self: ClientFlow, token: str, now: float) -> None:
+    def forgetful(self: ClientFlow, *arguments: Any) -> Any:
         self._window.drain()
-        renew(self, token, now)
+        return renew(self, *arguments)
 
     return mock.patch.object(ClientFlow, "renew", forgetful)
 
