@@ -152,7 +152,7 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
         disk.spoil(f"{DIRECTORY}/end", b"")
     described = a_reader(disk).describe()
     assert (described.begin, described.end) == (0, 0)
-    assert (described.nbytes, described.waiting_bytes, described.oldest) == (0, 0, None)
+    assert (described.bytes, described.waiting_bytes, described.oldest) == (0, 0, None)
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -524,7 +524,7 @@ def test_an_empty_queue_has_nothing_that_waits() -> None:
     assert described.queue_id == log.queue_id
     assert (described.begin, described.end, described.landed) == (0, 0, Landed(0))
     assert (described.oldest, described.waiting_bytes) == (None, 0)
-    assert described.nbytes == HEAD_BYTES == log.nbytes
+    assert described.bytes == HEAD_BYTES == log.nbytes
     assert (described.damaged, described.consumers, described.moved) == ((), {}, {})
 
 
@@ -543,7 +543,7 @@ def test_what_waits_is_what_stands_at_or_above_the_place(segment_bytes: int) -> 
     for _ in range(2):  # also when it remembers where it looked before
         for offset in range(9):
             described = reader.describe(reader.place(offset))
-            assert described.nbytes == log.nbytes
+            assert described.bytes == log.nbytes
             began = max((first for first in firsts if first <= offset), default=0)
             if offset == 8:
                 assert (described.oldest, described.waiting_bytes) == (None, 0)
@@ -655,7 +655,7 @@ def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
     disk.spoil(path_of("end"), published(2, 0, len(disk.bytes_of(path_of(0)))))
     disk.remove(path_of(0))
     described = a_reader(disk).describe()
-    assert (described.begin, described.end, described.nbytes) == (2, 2, 0)
+    assert (described.begin, described.end, described.bytes) == (2, 2, 0)
     assert (described.landed.offset, described.landed.witness) == (2, 0)
 
 
