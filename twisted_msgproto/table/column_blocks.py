@@ -10,6 +10,7 @@ the process.  What it refuses is read body by body.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,15 @@ STRING, NUMBER, BOOLEAN = "string", "number", "boolean"
 BODY = ""
 """Errors of bodies as a whole are counted under this name."""
 
+IN_ROW = re.compile(r"in row (\d+)\s*$")
+"""So an error of Arrow ends that concerns one body."""
+
+TRIES = 2
+"""So often bodies that Arrow refuses are left out before the rest is read one by one."""
+
+REFUSED_SHARE = 20
+"""Arrow is asked again until one of so many bodies has been refused."""
+
 OTHER_NUMBERS = r"[:,\[][ \t\r\n]*(?:-?Inf|-NaN)[ \t\r\n]*[,\]}]"
 """Arrow takes these for numbers."""
 
@@ -76,6 +86,7 @@ class Blocks:
         self._members = members
         self._short_cut = short_cut and not any(one.is_json or _is_deep(one) for one in members)
         self._sampled = False
+        self._copy = bytearray()
 
     def convert(self, bodies: pa.Array | None, fields: pa.Array | None, rows: int) -> Converted:
         """Return the columns of ``rows`` rows; ``bodies`` are binary, ``fields`` maps of text."""
@@ -113,34 +124,33 @@ class Blocks:
             parts.append(self._one_by_one(bodies, left, noted))
         return parts
 
-    def _by_arrow(self, rows: Sequence[int], texts: pa.Array) -> _Part | None:
-        """Return a part for bodies that are suitable; None when Arrow refuses them together."""
+    def _by_arrow(self, rows: Sequence[int], texts: pa.Array, tries: int = TRIES) -> _Part | None:
+        """Return a part for bodies that are suitable, without those that Arrow refuses; None when
+        that are too many, or when it does not say which.
+        """
         if not self._sampled:
             self._sampled = True
             self._sample(texts[:SAMPLES].to_pylist())
         schema = self._schema()
         if schema is None:
             return None
-        data = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0]
-        joined = data.as_buffer().to_pybytes() + b"\n"
-        if len(joined) > BLOCK_BYTES_MAX:
+        # An empty text at the end: the last body has its line feed, too.
+        lines = pa.concat_arrays([texts, pa.array([""], pa.string())])
+        size = pc.sum(pc.binary_length(lines)).as_py() + len(texts)
+        if size > BLOCK_BYTES_MAX:
             return None
-        if b"Inf" in joined or b"-NaN" in joined:
+        joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[
+            0
+        ].as_buffer()
+        if self._finds(joined, b"Inf") or self._finds(joined, b"-NaN"):
             odd = pc.match_substring_regex(texts, OTHER_NUMBERS)
             if pc.any(odd).as_py():
-                kept = pc.indices_nonzero(pc.invert(odd))
-                rows = [rows[index] for index in kept.to_pylist()]
-                return self._by_arrow(rows, texts.take(kept)) if rows else None
+                return self._without(rows, texts, pc.indices_nonzero(odd).to_pylist(), tries)
         try:
-            table = pj.read_json(
-                pa.BufferReader(joined),
-                read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=schema, unexpected_field_behavior="ignore"
-                ),
-            )
-        except pa.ArrowException:
-            return None
+            table = _read_json(joined, schema)
+        except pa.ArrowException as error:
+            refused = _refused(texts, joined, schema, str(error)) if tries else None
+            return None if refused is None else self._without(rows, texts, refused, tries - 1)
         if table.num_rows != len(texts):
             return None
         raw = {}
@@ -149,9 +159,26 @@ class Blocks:
             if len(column.path) > 1:
                 array = pc.struct_field(array, list(column.path[1:]))
             raw[column.name] = array
-            if _loses_sign(column.kind, array) and b"-0" in joined:
+            if _loses_sign(column.kind, array) and self._finds(joined, b"-0"):
                 return None
         return _Part(rows, texts, raw.__getitem__)
+
+    def _finds(self, joined: pa.Buffer, part: bytes) -> bool:
+        """Return whether a text is in a buffer; a copy in memory that was used before is cheap."""
+        if len(self._copy) < len(joined):
+            self._copy = bytearray(2 * len(joined))
+        self._copy[: len(joined)] = memoryview(joined)
+        return self._copy.find(part, 0, len(joined)) >= 0
+
+    def _without(
+        self, rows: Sequence[int], texts: pa.Array, left: list[int], tries: int
+    ) -> _Part | None:
+        """Return a part for all rows but those in the places ``left``."""
+        out = set(left)
+        kept = [place for place in range(len(rows)) if place not in out]
+        if not kept:
+            return None
+        return self._by_arrow([rows[place] for place in kept], texts.take(pa.array(kept)), tries)
 
     def _sample(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -207,9 +234,10 @@ class Blocks:
                 noted.body(row, str(error))
             for append, path in paths:
                 append(walk(document, path))
-        for column in self._members:
-            last = next((one for one in reversed(values[column.name]) if one is not None), None)
-            self._learn(column, last)
+        if 2 * len(rows) > len(bodies):  # a few that do not fit say nothing of the others
+            for column in self._members:
+                last = next((one for one in reversed(values[column.name]) if one is not None), None)
+                self._learn(column, last)
         return _Part(rows, pa.array(texts, pa.string()), values.__getitem__)
 
     def _of_part(self, column: Column, part: _Part, noted: _Noted) -> pa.Array:
@@ -329,6 +357,37 @@ class _Noted:
         for row, errors in self._errors.items():
             told[row] = "; ".join(errors)
         return pa.array(told, pa.string())
+
+
+def _read_json(joined: pa.Buffer, schema: pa.Schema) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(joined),
+        read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+
+
+def _refused(texts: pa.Array, joined: pa.Buffer, schema: pa.Schema, error: str) -> list[int] | None:
+    """Return the places of bodies that Arrow refuses, which it says one at a time; None when it
+    does not say, or when they are so many that it is better to read each body by itself.
+    """
+    ends = pc.cumulative_sum(pc.add(pc.binary_length(texts), 1)).to_pylist()
+    refused: list[int] = []
+    first = 0
+    while (said := IN_ROW.search(error)) is not None and len(refused) * REFUSED_SHARE < len(texts):
+        place = first + int(said[1])
+        if place >= len(texts):
+            return None
+        refused.append(place)
+        first = place + 1
+        if first == len(texts):
+            return refused
+        try:
+            _read_json(joined.slice(ends[place]), schema)
+            return refused
+        except pa.ArrowException as again:
+            error = str(again)
+    return None
 
 
 def _is_deep(column: Column) -> bool:
