@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import deltalake
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.spark.test_bridge import START_SECONDS
-from tests.tools.processes import Launched, Launcher
+from tests.spark.test_bridge import START_SECONDS, java_machine
+from tests.tools.processes import Launched, Launcher, descendants
 from twisted_msgproto.net.site.store import shown_bridge
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
@@ -190,6 +192,42 @@ def test_a_place_moves_past_rows_that_are_left_out_and_the_queue_is_released(
     assert whole(tmp_path / "access", queue).left_out == 53
 
 
+@pytest.mark.slow
+def test_a_running_bridge_releases_rows_that_are_left_out_without_a_batch(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """An empty commit comes ten seconds after the last."""
+    queue = tmp_path / "queue"
+    fill(queue, 0, 1)
+    configured(tmp_path, ACCESS)
+    process = start(launch)
+    process.line("batch 1: 1 rows", seconds=START_SECONDS)
+    write(queue, messages(1, 40, destination=["other"] * 40))
+    while list(QueueReader(queue).consumers().values()) != [41]:
+        time.sleep(0.01)
+    process.signal(signal.SIGTERM)
+    assert process.wait(seconds=START_SECONDS) == 0
+    assert whole(tmp_path / "access", queue).left_out == 40
+
+
+@pytest.mark.parametrize("point", ["planned", "landed", "linked", "committed", "synced", "marked"])
+def test_a_kill_at_any_point_leaves_rows_and_counts_exact(
+    launch: Launcher, tmp_path: Path, point: str
+) -> None:
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, ACCESS)
+    words = ("--here", "--at", point, "bridge", "--config", "bridge.toml", "--once")
+    killed = launch(*words, module="tests.tools.dying")
+    assert killed.wait(seconds=START_SECONDS) == -signal.SIGKILL
+    if Table.open(table).landed():
+        whole(table, queue)
+    fill(queue, 90, 30)
+    drain(launch)
+    assert [row["offset"] for row in rows_of(table)] == wanted(120)
+    assert whole(table, queue).left_out == 40
+
+
 def test_left_out_damaged_and_expired_rows_add_up_and_a_lost_row_shows(
     launch: Launcher, tmp_path: Path
 ) -> None:
@@ -293,6 +331,22 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     assert process.wait(seconds=START_SECONDS) == 0
     assert [row["offset"] for row in rows_of(access)] == wanted(120)
     whole(access, queue)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_java_that_is_killed_ends_all_tables_with_one_line(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    fill(tmp_path / "queue", 0, 30)
+    configured(tmp_path, RAW, ACCESS)
+    process = launch("bridge", "--config", "bridge.toml")
+    process.line("access: batch", seconds=START_SECONDS)
+    for pid in descendants(process.pid):
+        if java_machine(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert process.wait(seconds=START_SECONDS) == 2
+    assert "Spark's Java machine" in process.lines[-1] and "Traceback" not in process.output
 
 
 @pytest.mark.slow

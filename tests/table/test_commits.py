@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -473,3 +474,18 @@ def test_a_checkpoint_that_has_no_room_says_so_and_is_made_later__TB_01(
     table.maintain()
     assert (disk.table / LOG / "_last_checkpoint").exists()
     assert Table.open(disk.table).landed() == table.landed()
+
+
+def test_two_who_add_columns_add_each_once_and_a_batch_of_before_lands(table: Table) -> None:
+    first, second = Table.open(table.location), Table.open(table.location)
+    status, user = pa.field("status", pa.int32()), pa.field("user", pa.string(), nullable=False)
+    assert first.grow([status], run=Run.new()) == ["status"]
+    assert second.grow([status, user], run=Run.new()) == ["user"]
+    assert second.grow([status, user], run=Run.new()) == []
+    assert first.grow([user], run=Run.new()) == []
+    land(first, "a", 5)
+    assert Table.open(table.location).version == 3
+    found = DeltaTable(table.location).to_pyarrow_table()
+    assert found.num_rows == 5 and found.column("user").null_count == 5
+    assert found.schema.names[-2:] == ["status", "user"]
+    assert DeltaTable(table.location).protocol().min_writer_version == 2

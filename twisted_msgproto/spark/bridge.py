@@ -197,6 +197,9 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         for thread in threads:
             thread.join()
         for bridge in bridges:
+            if bridge.fatal is not None:
+                raise bridge.fatal
+        for bridge in bridges:
             if bridge.error is not None and not ending.wishes:
                 raise bridge.error
 
@@ -239,6 +242,8 @@ class Bridge:
         self.say = say if alone else lambda line: say(f"{options.name}: {line}")
         self.own_run = Run.new()
         self.error: BaseException | None = None
+        """Why the table stands aside just now."""
+        self.fatal: BaseException | None = None
         self._alone = alone
         self._pause = ASIDE_SECONDS_MIN
         self._fresh()
@@ -330,7 +335,7 @@ class Bridge:
                     return
             except BaseException as error:
                 self.failed(error)
-                self.error = error
+                self.fatal = error
                 self.ending.wishes += 1  # what it is, the others have too, or will
                 return
 
