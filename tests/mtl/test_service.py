@@ -189,7 +189,7 @@ def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Pat
 def test_send_says_where_contents_went_and_which_limit_is_in_the_way__RD_31__RD_44(
     launch: Launcher,
 ) -> None:
-    """MT-26, MT-29: in the line that counts them; the next command finds the queue there."""
+    """MT-26, MT-29, RD-31, RD-44: in the line that counts; the queue is there afterwards."""
     server = launch(
         *("mtl", "-e", "tcp://127.0.0.1:*", "--limit", "content-bytes=1000"), module="twisted"
     )

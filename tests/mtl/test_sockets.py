@@ -327,7 +327,7 @@ def woken(connection: Any) -> bool:
 
 
 class TwistedsEndpoints(MtlCase):
-    """Endpoints of Twisted's take the factories of the other protocols."""
+    """RD-26: endpoints of Twisted's take the factories of the other protocols."""
 
     @run
     async def test_no_endpoint_serves_an_mtl_factory_and_says_what_does__RD_26(self) -> None:
