@@ -122,8 +122,6 @@ class Case:
     hook: str = "messageReceived"
     shakes_hands = True
     """A client which begins with a TLS hand-shake does so in memory, too."""
-    wrong_type_is_refused = False
-    """What a hook returns is the answer, so an answer of a wrong type cannot be given."""
 
     def serve(self, world: Any, sink: Any, hooks: Any, portal: Any, limits: Any) -> Any:
         factory = self.make_server(world, sink, portal, limits)
@@ -345,7 +343,6 @@ class Sabc(Case):
     server_class, client_class = SabcServer, SabcClient
     service_class = SabcClientService
     hook = "requestReceived"
-    wrong_type_is_refused = True
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         return SabcServerFactory(
@@ -398,7 +395,6 @@ class Umq(Case):
     server_class, client_class = UmqServer, UmqClient
     service_class = UmqClientService
     hook = "requestReceived"
-    wrong_type_is_refused = True
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         return UmqServerFactory(

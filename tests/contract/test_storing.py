@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import LogLevel
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent
 
 from tests.contract.cases import CONNECTED
 from tests.contract.world import World, only, over_all
 from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.lumberjack import LumberjackClientFactory, LumberjackServerFactory
+from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
+from twisted_msgproto.mtl import MtlClientFactory, MtlServerFactory
+from twisted_msgproto.sabc import SabcClientFactory, SabcServerFactory
 from twisted_msgproto.testing import SafeSink
+from twisted_msgproto.umq import Hub, UmqClientFactory, UmqServerFactory
 
 
 class Boom(Exception):
@@ -143,16 +151,63 @@ class Hooks:
         self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
         Hooks.unharmed(self, world, good)
 
-    def test_a_hook_of_the_wrong_type_is_what_its_documentation_says(self: Any) -> None:
-        world, odd, good = Hooks.two(self, lambda server, message: 7)
-        sent = odd.send(b"bad")
-        world.wait(2)
-        if self.case.wrong_type_is_refused:
-            self.failureResultOf(sent)
-            self.assertEqual(len(self.flushLoggedErrors(TypeError, AttributeError)), 1)
-        else:
+    def unacknowledged(self: Any, world: World, sent: Any, name: str) -> None:
+        """It is not acknowledged, and one line of the log has the name of whose fault it is."""
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+        (event,) = world.tracebacks
+        self.assertIn(name, formatEvent(event))
+
+    def test_a_hook_for_messages_returns_nothing_else__RD_05(self: Any) -> None:
+        """Not what looks like yes or no; only where the hook is asked for an answer it may."""
+        asked = self.case.hook != "messageReceived"
+        for value in (3, True, False, object(), [], *(() if asked else ("yes", b"yes"))):
+
+            def odd(server: Any, message: Any, value: Any = value) -> Any:
+                return value
+
+            world, bad, good = Hooks.two(self, odd)
+            Hooks.unacknowledged(self, world, bad.send(b"bad"), self.case.hook)
+            Hooks.unharmed(self, world, good)
+
+    def test_a_hook_for_batches_returns_nothing_else__RD_05(self: Any) -> None:
+        for value in (3, True, False, "yes", b"yes", object(), []):
+
+            def batchReceived(server: Any, batch: Any, value: Any = value) -> Any:
+                return value if any(b"bad" in (message.body or b"") for message in batch) else None
+
+            world = self.world(SafeSink(), hooks={"batchReceived": batchReceived})
+            bad, good = world.join(), world.join()
+            Hooks.unacknowledged(self, world, bad.send(b"bad"), ".batchReceived returned")
+            Hooks.unharmed(self, world, good)
+
+    def test_a_sink_returns_nothing_else__RD_05(self: Any) -> None:
+        for value in (3, True, "yes"):
+
+            class OddSink(SafeSink):
+                def put(self, batch: Any, value: Any = value) -> Any:
+                    return value
+
+            for hooks in ({}, {"messageReceived": lambda server, message: None}):
+                world = self.world(OddSink(), hooks=hooks)
+                sent = world.join().send(b"bad")
+                Hooks.unacknowledged(self, world, sent, "OddSink.put returned")
+
+    def test_hooks_and_sinks_may_be_coroutines__RD_05(self: Any) -> None:
+        class Coroutine(SafeSink):
+            async def put(self, batch: Any) -> Any:
+                return await SafeSink.put(self, batch)
+
+        async def hook(server: Any, message: Any) -> None:
+            return None
+
+        for hooks in ({}, {"message": hook}):
+            world = self.world(sink := Coroutine(), hooks=hooks)
+            sent = world.join().send(b"one")
+            world.wait(2)
             self.successResultOf(sent)
-        Hooks.unharmed(self, world, good)
+            self.assertEqual(len(sink.messages), 1)
 
     def test_a_hook_that_never_fires_holds_up_its_own_message_alone(self: Any) -> None:
         world, bad, good = Hooks.two(self, lambda server, message: Deferred())
@@ -230,3 +285,47 @@ class Hooks:
 
 
 over_all(globals(), Storing, Hooks)
+
+UMQ_CLIENT = functools.partial(UmqClientFactory, "ws://server/")
+STORE = (
+    *(LumberjackServerFactory, MicroMsg2ServerFactory, SabcServerFactory, UmqServerFactory),
+    *(MtlServerFactory, MicroMsg2ClientFactory, SabcClientFactory, UMQ_CLIENT),
+)
+SERVERS = (LumberjackServerFactory, MicroMsg2ServerFactory, *STORE[2:5])
+OTHERS = (LumberjackClientFactory, MtlClientFactory)
+
+
+class NoPut:
+    put = "not a function"
+
+
+def name_of_factory(value: Any) -> str:
+    return str(getattr(value, "__name__", getattr(value, "func", value)))
+
+
+@pytest.mark.parametrize("sink", ["queue", 3, object(), SafeSink, NoPut()], ids=repr)
+@pytest.mark.parametrize("factory", STORE, ids=name_of_factory)
+def test_a_factory_takes_no_sink_but_one_that_stores__RD_05(factory: Any, sink: Any) -> None:
+    with pytest.raises(TypeError, match=r"^sink: an object with a method put is expected, not "):
+        factory(sink=sink, clock=Clock())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "factories"),
+    [
+        *(("limits", value, (*STORE, *OTHERS)) for value in (3, "drain=4", [], [("drain", 4)])),
+        ("clock", 3, (*STORE, *OTHERS)),
+        ("budget", 3, SERVERS),
+        ("wallClock", 1.7e9, SERVERS),
+        *(("portal", value, STORE[2:5]) for value in ("users", 3, [])),
+        *(("authoriser", value, STORE[1:5]) for value in ("rules", 3, lambda access: True)),
+        *(("methods", value, (UmqServerFactory, UMQ_CLIENT)) for value in ({}, Hub(), "add")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_argument_of_a_wrong_type_is_told_at_once__RD_05(
+    name: str, value: Any, factories: Any
+) -> None:
+    for factory in factories:
+        with pytest.raises(TypeError, match=f"^{name}: .* is expected, not {type(value).__name__}"):
+            factory(**{"clock": Clock(), name: value})

@@ -186,6 +186,7 @@ class Echo(SabcServer):
         if message.body == b"later":
             self.later = Deferred()
             return self.later
+        return 7 if message.body == b"odd" else None
 
     def errorReceived(self, error):
         self.notes.append(error)

@@ -96,6 +96,16 @@ class Answers(Case):
         self.server.later.errback(RuntimeError("no"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
+    def test_a_hook_of_a_send_only_message_returns_no_answer__RD_05(self):
+        self.pair()
+        self.client.sendOnly(b"odd")
+        self.pump()
+        (failure,) = self.flushLoggedErrors(TypeError)
+        self.assertIn("Echo.messageReceived returned 7; it returns None", str(failure.value))
+        left = self.client.disconnect()
+        self.pump()
+        self.successResultOf(left)
+
     def test_errors_reach_their_hook(self):
         """SA-24."""
         self.pair()

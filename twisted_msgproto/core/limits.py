@@ -87,6 +87,8 @@ class Limits(Mapping[str, float]):
         Raises ConfigurationError for an unknown name, for what is no number, and for a value
         below the limit's minimum or above its maximum.
         """
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"limits: a mapping is expected, not {type(changes).__name__}")
         changed = dict(self.changed)
         for name, value in changes.items():
             changed[name] = self._read(name, value)

@@ -138,6 +138,11 @@ def tls_refusal(reason: Failure) -> Refused | None:
     return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
 
 
+def expect(name: str, value: object, what: str, good: bool) -> None:
+    if not good:
+        raise TypeError(f"{name}: {what} is expected, not {type(value).__name__}")
+
+
 class SessionFactory:
     """Base class of the factories of servers and clients; it holds what both share.
 
@@ -179,10 +184,18 @@ class SessionFactory:
         ``callLater()``; the global reactor if None.  ``wallClock`` returns ``received_at`` (seconds
         since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
 
-        Raises ConfigurationError for a limit that does not exist or makes no sense.
+        Raises ConfigurationError for a limit that does not exist or makes no sense, TypeError for
+        what is no sink, no limits, no clock or no budget.
         """
         if clock is None:
             from twisted.internet import reactor as clock
+        stores = callable(getattr(sink, "put", None)) and not isinstance(sink, type)
+        timing = callable(getattr(clock, "callLater", None))
+        expect("sink", sink, "an object with a method put", sink is None or stores)
+        expect("limits", limits, "a mapping of names", isinstance(limits, Mapping | None))
+        expect("clock", clock, "an object with a method callLater", timing)
+        expect("wallClock", wallClock, "a function", callable(wallClock))
+        expect("budget", budget, "a ByteBudget", isinstance(budget, ByteBudget | None))
         self.sink = sink
         self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
         self.clock = clock
@@ -326,7 +339,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         if authoriser is not None:
             if not IAuthoriser.providedBy(authoriser):
-                raise TypeError(f"an IAuthoriser is wanted, not {type(authoriser).__name__}")
+                raise TypeError(
+                    f"authoriser: an IAuthoriser is expected, not {type(authoriser).__name__}"
+                )
             if not self.actions:
                 raise ConfigurationError(
                     f"{self.protocolName} does not ask who may what: it cannot run with rules"

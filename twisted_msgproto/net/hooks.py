@@ -9,20 +9,25 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from ..core.errors import shown
+
 Later = Deferred[Any] | Coroutine[Any, Any, Any] | None
 """A hook for messages returns this: None is done, anything else is done later."""
 
 
-def awaited(later: object) -> Deferred[Any] | None:
-    """Return a Deferred for what a hook returned, or None if it is done.
+def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
+    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done.
 
-    Raises TypeError if that is neither a Deferred nor a coroutine nor None.
+    Raises TypeError, which names the hook, if that is neither a Deferred nor a coroutine nor None.
     """
-    if iscoroutine(later):
-        return Deferred.fromCoroutine(later)
     if later is None or isinstance(later, Deferred):
         return later
-    raise TypeError(f"a Deferred, a coroutine or None is wanted, not {type(later).__name__}")
+    if iscoroutine(later):
+        return Deferred.fromCoroutine(later)
+    raise TypeError(
+        f"{type(of).__name__}.{name} returned {shown(repr(later))[1:-1]}; it returns None, a"
+        " Deferred or a coroutine"
+    )
 
 
 def run_on(later: object, failed: Callable[[Failure], object]) -> None:

@@ -219,20 +219,24 @@ class SessionHooks:
         By default each goes to :meth:`messageReceived`, if a subclass overrides that, and then the
         batch goes to the factory's sink.  The acknowledgement follows when the returned Deferred
         (None: at once) and all Deferreds of ``messageReceived`` have fired; a failure withholds it.
-        Both may be coroutine functions.
+        Both may be coroutine functions.  What else they or ``put`` of the sink return is a fault of
+        the program: it is logged, and the batch is not acknowledged.
         """
         sink = self.factory.sink
         if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
-            return None if sink is None else sink.put(batch)
+            return None if sink is None else awaited(sink.put(batch), sink, "put")
         waiting: list[Deferred[Any]] = []
         for message in batch:
-            waiting.append(maybeDeferred(self.messageReceived, message))
+            waiting.append(maybeDeferred(self.__hear, message))
         if sink is not None:
-            stored = awaited(sink.put(batch))
+            stored = awaited(sink.put(batch), sink, "put")
             waiting.append(succeed(None) if stored is None else stored)
         if not waiting:
             return None
         return waiting[0] if len(waiting) == 1 else _all(waiting)
+
+    def __hear(self, message: Message) -> Deferred[Any] | None:
+        return awaited(self.messageReceived(message), self, "messageReceived")
 
     @hook
     def messageReceived(self, message: Message) -> Later:
@@ -345,7 +349,8 @@ def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> No
         if not again:
             log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
     else:
-        log.failure("{peer}: not acknowledged", failure, peer=peer)
+        text = failure.getErrorMessage()
+        log.failure("{peer}: not acknowledged: {text}", failure, peer=peer, text=text)
 
 
 class Delivery:
@@ -398,7 +403,7 @@ class Delivery:
         try:
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
-                result = awaited(result)
+                result = awaited(result, getattr(hook, "__self__", hook), "batchReceived")
         except Exception:
             self._failed(position, Failure())
             return

@@ -300,7 +300,7 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
 
     def _hear(self, message: Message) -> Any:
         taker = self.subscriptions.taker(message.destination)
-        return self.protocol.messageReceived(message) if taker is None else taker(message)
+        return self.tell(message) if taker is None else taker(message)
 
     def _toldError(self, event: ErrorReceived) -> None:
         self.subscriptions.objected(event)
@@ -439,10 +439,9 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
         that it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
         """
-        changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
-        if not isinstance(changes, Limits):
-            changes = {"ack-wait": 0, **changes}
-        super().__init__(sink, limits=changes, **shared)
+        if limits is None or (isinstance(limits, Mapping) and not isinstance(limits, Limits)):
+            limits = {"ack-wait": 0, **(limits or {})}
+        super().__init__(sink, limits=limits, **shared)
         self.proposal = default_proposal() if proposal is None else proposal
 
 

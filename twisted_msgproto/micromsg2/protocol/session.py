@@ -21,6 +21,7 @@ from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import Places
 from ...net.factory import MsgprotoServerFactory
+from ...net.hooks import awaited
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import Session, SessionHooks, SessionLink, hook
@@ -296,8 +297,12 @@ class MicroMsg2Link(SessionLink):
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
         if type(self.protocol).messageReceived is SessionHooks.messageReceived:
             sink = self.factory.sink
-            return None if sink is None else sink.put(batch)
-        return self.offerTo(self.protocol.messageReceived, batch)
+            return None if sink is None else awaited(sink.put(batch), sink, "put")
+        return self.offerTo(self.tell, batch)
+
+    def tell(self, message: Message) -> Deferred[Any] | None:
+        session = self.protocol
+        return awaited(session.messageReceived(message), session, "messageReceived")
 
     def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
@@ -325,7 +330,8 @@ class MicroMsg2Link(SessionLink):
                     raise _Unsafe(sequence, answer)
                 self._refuse(arrived, sequence, answer)
             if kept and self.factory.sink is not None:
-                stored = self.factory.sink.put(_rows(batch, kept))
+                sink = self.factory.sink
+                stored = awaited(sink.put(_rows(batch, kept)), sink, "put")
         finally:
             if self._offered is offered:
                 self._offered = None

@@ -76,6 +76,13 @@ class _Visit:
         self.answer: Deferred[LoggedIn] | None = None  # None: the client has gone
 
 
+def expected_portal(portal: Portal) -> Portal:
+    """Return ``portal``; TypeError if it is none."""
+    if not isinstance(portal, Portal):
+        raise TypeError(f"portal: a Portal is expected, not {type(portal).__name__}")
+    return portal
+
+
 class Authentication:
     """The way to a portal: guesses are delayed, and each failure is answered in the same way.
 
@@ -105,7 +112,7 @@ class Authentication:
         ``interface``: the kind of avatar that the portal returns.  ``nameOf``: an avatar's name.
         ``peerLog``: who was refused is logged through it.
         """
-        self.portal = portal
+        self.portal = expected_portal(portal)
         self._clock = clock
         self._counters: MutableMapping[str, int] = Counter() if counters is None else counters
         self._interface = interface

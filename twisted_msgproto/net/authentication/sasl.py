@@ -33,6 +33,7 @@ from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
 from . import Authentication, LoggedIn, Passcode, PasswordFile
+from .login import expected_portal
 from .password_file import NAME_BYTES_MAX
 
 SCRAM_ITERATIONS: Final = 4096
@@ -342,7 +343,7 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
     ``secret`` is a random text that makes SCRAM's salts.
     """
-    interfaces = set(portal.listCredentialsInterfaces())
+    interfaces = set(expected_portal(portal).listCredentialsInterfaces())
     found: list[SaslMechanism] = []
     if IUsernameHashedPassword in interfaces:
         checker = portal.checkers[IUsernameHashedPassword]

@@ -31,7 +31,7 @@ from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import Places
-from ...net.hooks import promised
+from ...net.hooks import awaited, promised
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, fail_all
 from ...net.session import Session, SessionLink, hook
@@ -390,12 +390,11 @@ class SabcLink(SessionLink):
 
     def _tellAll(self, batch: MessageBatch) -> None:
         for message in batch:
+            session, later = self.protocol, None
             try:
-                result = self.protocol.messageReceived(message)
+                later = awaited(session.messageReceived(message), session, "messageReceived")
             except Exception:
                 log.failure("{peer}: messageReceived failed", peer=self.peer)
-                result = None
-            later = promised(result)
             if later is None:
                 self.machine.settle(1)
             else:
@@ -589,7 +588,7 @@ class SabcSession(Session, link=SabcLink):
         at once) has fired; if it fails the session ends, and its requests with it.
         """
         sink = self.factory.sink
-        return None if sink is None else sink.put(batch)
+        return None if sink is None else awaited(sink.put(batch), sink, "put")
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 

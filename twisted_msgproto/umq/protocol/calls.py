@@ -522,6 +522,9 @@ class Calls:
                 result = result.decode()
             elif result is None:
                 result = ""
+            elif not isinstance(result, str):
+                kind = type(result).__name__
+                raise TypeError(f"an answer is text, bytes, a Reply or None, not {kind}")
             machine.result(id, result, self.bodies(attachments) if attachments else ())
         except LimitExceeded:
             self._link.log.failure("{peer}: an answer is too large", peer=self._link.peer)
@@ -541,7 +544,9 @@ class Calls:
             text = str(failure.value) if code is None else f"{code} {failure.value}"
         if text is None:
             link.count("calls_failed")
-            link.log.failure("{peer}: a call failed", failure, peer=link.peer)
+            kind = type(link.protocol).__name__
+            line = "{peer}: a call failed ({kind}.callReceived or requestReceived, or a method)"
+            link.log.failure(line, failure, peer=link.peer, kind=kind)
             text = "internal error"
         text = text[: link.factory.limits.integer("payload-characters")]
         link.machine.error(id, text.encode("utf-8", "replace").decode())

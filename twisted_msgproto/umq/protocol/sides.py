@@ -20,7 +20,7 @@ from ...core.memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
-from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
@@ -204,6 +204,7 @@ class UmqServerFactory(MsgprotoServerFactory):
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
         self.webSocket.first_bytes = HELLO_BYTES
+        expect("methods", methods, "a MethodRegistry", isinstance(methods, MethodRegistry | None))
         self.methods = methods
         self.portal = portal
         self.authentication: Authentication | None = None
@@ -348,6 +349,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         )
         ready = [body for body in helloAttachments if not isinstance(body, Deferred)]
         Client(self.limits).hello(hello, ready)  # a trial
+        expect("methods", methods, "a MethodRegistry", isinstance(methods, MethodRegistry | None))
         self.hello = hello
         self.helloAttachments = helloAttachments
         self.methods = methods
