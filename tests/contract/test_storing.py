@@ -162,7 +162,7 @@ class Hooks:
     def test_a_hook_for_messages_returns_nothing_else__RD_05(self: Any) -> None:
         """Not what looks like yes or no; only where the hook is asked for an answer it may."""
         asked = self.case.hook != "messageReceived"
-        for value in (3, True, False, object(), [], *(() if asked else ("yes", b"yes"))):
+        for value in (3, True, False, object(), *(() if asked else ("yes", b"yes", []))):
 
             def odd(server: Any, message: Any, value: Any = value) -> Any:
                 return value
@@ -300,10 +300,12 @@ class NoPut:
 
 
 def name_of_factory(value: Any) -> str:
-    return str(getattr(value, "__name__", getattr(value, "func", value)))
+    return str(getattr(getattr(value, "func", value), "__name__", value))
 
 
-@pytest.mark.parametrize("sink", ["queue", 3, object(), SafeSink, NoPut()], ids=repr)
+@pytest.mark.parametrize(
+    "sink", ["queue", 3, object(), SafeSink, NoPut()], ids=["text", "3", "object", "class", "put"]
+)
 @pytest.mark.parametrize("factory", STORE, ids=name_of_factory)
 def test_a_factory_takes_no_sink_but_one_that_stores__RD_05(factory: Any, sink: Any) -> None:
     with pytest.raises(TypeError, match=r"^sink: an object with a method put is expected, not "):

@@ -13,8 +13,8 @@ from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
-from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN
-from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, VERBS, Verb
+from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN, Endpoint
+from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, OF_ONE_SESSION, VERBS, Verb
 from tests.contract.world import only, over_all
 from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import (
@@ -31,7 +31,7 @@ from twisted_msgproto.mtl import MtlReader, MtlWriter
 from twisted_msgproto.net import Session
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.clients.reconnect import ReconnectingService
-from twisted_msgproto.net.session import SessionLink
+from twisted_msgproto.net.session import Linked, SessionLink
 from twisted_msgproto.testing import SafeSink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
@@ -49,6 +49,10 @@ SHORT = {
     "mtl": {"request_timeout": 4, "request_tries": 3, "liveness": 10, "renewals": 2},
 }
 """Deadlines of a client; those which are off by default are on."""
+
+
+REFUSED = ("reader", "callback")
+"""The profile of the server has no readers, and it has registered no callback."""
 
 
 class Told:
@@ -571,8 +575,8 @@ class Coming(Walking):
             told = Told(verb, verb.call, service)
             service.startService()
             world.wait(5)
-            if verb.name == "reader":
-                told.failed(Refused)  # the profile of this server has no readers
+            if verb.name in REFUSED:
+                told.failed(Refused)
             else:
                 told.fired()
                 self.assertNotIsInstance(told.result, Failure)
@@ -594,7 +598,8 @@ class Coming(Walking):
                 good = Told(verb, verb.call, service)
                 world.wait(3)
                 good.fired()
-                self.assertNotIsInstance(good.result, Failure)
+                if verb.name not in REFUSED:
+                    self.assertNotIsInstance(good.result, Failure)
                 self.stopped(world, service)
 
     def test_it_is_cancelled_while_it_waits(self: Any) -> None:
@@ -621,7 +626,47 @@ class Coming(Walking):
         return entered
 
 
-over_all(globals(), Calling, Waiting, Closing, Coming)
+class Connecting:
+    """What an endpoint's ``connect(factory)`` fires with, whatever the protocol and the wire."""
+
+    def made(self: Any) -> tuple[Any, Any]:
+        world = self.world(SafeSink())
+        factory = self.case.make_client(world, {})
+        factory.protocol = self.case.client_class
+        if self.case.name == "sabc-ws":
+            factory = factory.webSocketFactory("ws://server:5047/")
+        return world, self.successResultOf(Endpoint(self.case, world).connect(factory))
+
+    @only(*CONNECTED)
+    def test_it_gives_the_client_when_that_stands__RD_26(self: Any) -> None:
+        world, made = Connecting.made(self)
+        standing = made.whenEstablished()
+        world.pump()
+        client = self.successResultOf(standing)
+        self.assertIsInstance(client, self.case.client_class)
+        self.assertIs(self.successResultOf(client.whenEstablished()), client)
+        closed = made.close()
+        world.wait(5)
+        self.successResultOf(closed)
+        self.assertFalse(client.established)
+
+    @only(*CONNECTED)
+    def test_it_can_be_given_up_at_any_time__RD_26(self: Any) -> None:
+        for stands in (False, True):
+            world, made = Connecting.made(self)
+            standing = made.whenEstablished()
+            if stands:
+                world.pump()
+            stood = standing.called  # Lumberjack's stands at once
+            made.abort()
+            world.wait(5)
+            if stood:
+                self.assertFalse(self.successResultOf(standing).established)
+            else:
+                self.failureResultOf(standing, ConnectionClosed)
+
+
+over_all(globals(), Calling, Waiting, Closing, Coming, Connecting)
 
 
 def methods(kind: type) -> set[str]:
@@ -655,6 +700,28 @@ def test_every_public_method_is_in_the_table(case: Any, of: str, kind: type) -> 
     local = {name.removeprefix(f"{kind.__name__}.") for name in LOCAL}
     found = methods(kind) - inherited - ENDS - HOOKS - INSIDE - local
     assert found == {verb.name for verb in VERBS[case.name] if verb.of == of}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
+def test_a_service_does_what_its_client_does__RD_25(case: Any) -> None:
+    """But for what belongs to one session alone; properties, too."""
+    ours = {name for name in dir(case.client_class) if not name.startswith("_")}
+    figures = {"link", "session", "peer", "address", "clientId", "messageCount", "snapshot"}
+    figures |= {"established", "closing", "expired", "flows"}  # of one connection
+    missing = ours - set(dir(case.service_class)) - set(dir(Linked)) - HOOKS - figures
+    missing -= {"subscriptions"} if case.name == "micromsg2" else set()  # a service has its own
+    assert missing <= set(OF_ONE_SESSION)
+
+
+def test_every_exception_is_a_method_of_some_client_and_of_no_service__RD_25() -> None:
+    for name in OF_ONE_SESSION:
+        with_it = [case for case in CASES if hasattr(case.client_class, name)]
+        assert not all(hasattr(case.service_class, name) for case in with_it), name
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
+def test_a_service_that_is_given_up_ends_at_once__RD_25(case: Any) -> None:
+    assert methods(case.service_class) >= {"close", "abort", "whenEstablished"}
 
 
 def test_every_entry_of_the_table_is_a_method_of_somebody() -> None:

@@ -107,6 +107,28 @@ SUBSCRIBED = (
     ("unsubscribe", lambda one: one.unsubscribe("topic/a"), False),
 )
 
+TOLD = (
+    (
+        "sendCommand",
+        lambda one: one.sendCommand("go", a="b"),
+        False,
+        lambda one: one.sendCommand("go", a="x" * 70_000),
+        lambda one: one.sendCommand("go", a=SURROGATE),
+    ),
+    (
+        "sendExtension",
+        lambda one: one.sendExtension("pub-sub", b"x"),
+        False,
+        lambda one: one.sendExtension("pub-sub", bytes(70_000)),
+        lambda one: one.sendExtension("unheard-of", b"x"),
+    ),
+    (
+        "sendError",
+        lambda one: one.sendError("code", "text"),
+        False,
+    ),
+)
+
 ASKED = (
     (
         "request",
@@ -121,6 +143,13 @@ ASKED = (
         False,
         lambda one: one.sendOnly(bytes(1_500_000)),
         lambda one: one.sendOnly(b"x", headers={"a": "\n"}),
+    ),
+    (
+        "sendError",
+        lambda one: one.sendError(1, "text"),
+        False,
+        None,
+        lambda one: one.sendError(1, "", headers={"a": "\0"}),
     ),
 )
 
@@ -140,6 +169,13 @@ CALLED = (
         lambda one: one.setAttribute("a=b", "c"),
     ),
     ("unsetAttribute", lambda one: one.unsetAttribute("a"), False),
+    (
+        "callback",
+        lambda one: one.callback("1", "x"),
+        True,
+        lambda one: one.callback("1", "x" * (2 << 20)),
+        lambda one: one.callback("-", "x"),
+    ),
 )
 
 WRITTEN = (
@@ -169,27 +205,9 @@ VERBS: dict[str, list[Verb]] = {
             "client",
             *SENT,
             *SUBSCRIBED,
-            (
-                "sendCommand",
-                lambda one: one.sendCommand("go", a="b"),
-                False,
-                lambda one: one.sendCommand("go", a="x" * 70_000),
-                lambda one: one.sendCommand("go", a=SURROGATE),
-            ),
-            (
-                "sendExtension",
-                lambda one: one.sendExtension("pub-sub", b"x"),
-                False,
-                lambda one: one.sendExtension("pub-sub", bytes(70_000)),
-                lambda one: one.sendExtension("unheard-of", b"x"),
-            ),
-            (
-                "sendError",
-                lambda one: one.sendError("code", "text"),
-                False,
-            ),
+            *TOLD,
         ),
-        *on("service", *SENT, *SUBSCRIBED),
+        *on("service", *SENT, *SUBSCRIBED, *TOLD),
     ],
     "sabc": [
         *on(
@@ -209,13 +227,6 @@ VERBS: dict[str, list[Verb]] = {
                 None,
                 lambda one: one.sendOnly(iter([b"x"]), headers={"a": "\n"}),
             ),
-            (
-                "sendError",
-                lambda one: one.sendError(1, "text"),
-                False,
-                None,
-                lambda one: one.sendError(1, "", headers={"a": "\0"}),
-            ),
         ),
         *on("service", *ASKED),
     ],
@@ -223,13 +234,6 @@ VERBS: dict[str, list[Verb]] = {
         *on(
             "client",
             *CALLED,
-            (
-                "callback",
-                lambda one: one.callback("1", "x"),
-                True,
-                lambda one: one.callback("1", "x" * (2 << 20)),
-                lambda one: one.callback("-", "x"),
-            ),
             (
                 "subscribe",
                 lambda one: started(one.subscribe(lambda id: id)),
@@ -287,6 +291,24 @@ LOCAL = {
     "whenConnected": "a connection, as ClientService gives it",
 }
 """What is no verb, and why: nothing can fail, or somebody else is told."""
+
+OF_ONE_SESSION = {
+    "open": "a service opens its sessions by itself",
+    "authorize": "as open, with the factory's credentials",
+    "profile": "as open, with the factory's profile",
+    "openTopic": "answers a call of the session in which it came",
+    "serveAfter": "as openTopic",
+    "extension": "what one session has agreed",
+    "decoded": "as extension",
+    "registerProducer": "what one connection does not take yet; a service keeps it",
+    "unregisterProducer": "as registerProducer",
+    "retire": "a service replaces its connections by itself",
+    "leave": "a service's close",
+    "disconnect": "a service's close",
+    "loseSession": "a service's abort",
+    "closeSession": "a service's close",
+}
+"""What a client does, and its service does not, and why."""
 
 ENDS = frozenset(
     {

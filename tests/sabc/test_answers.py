@@ -1,6 +1,8 @@
 """Requests, answers, bodies in parts; with a sink what is answered means safe."""
 
-from twisted.internet.defer import CancelledError, Deferred
+from itertools import count
+
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
@@ -164,6 +166,135 @@ class Push(Case):
         self.pump()
         self.assertEqual(self.successResultOf(pushed).body, b"")
         self.assertEqual(self.client.factory.sink.messages[0].body, b"news")
+
+
+class InParts(Case):
+    """RD-25, SA-18: an answer has the bodies that a request has."""
+
+    class server_class(SabcServer):
+        def requestReceived(self, message):
+            return self.factory.answers(message)
+
+    def answering(self, answers, **limits):
+        self.pair(**limits)
+        self.factory.answers = answers
+
+    def turns(self, count=20):
+        for _ in range(count):
+            self.pump()
+            self.clock.advance(0)
+
+    def test_an_answer_is_sent_in_parts__RD_25(self):
+        parts = [b"part %d " % number * 1000 for number in range(90, 100)]
+
+        async def later():
+            return Response(iter(parts), {"colour": "red"})
+
+        for answers in (
+            lambda message: iter(parts),
+            lambda message: parts,
+            lambda message: succeed(part for part in parts),
+            lambda message: later(),
+        ):
+            self.answering(answers, part_bytes=4096)
+            asked = self.client.request(b"x")
+            self.turns()
+            self.assertEqual(self.successResultOf(asked).body, b"".join(parts))
+            peer = self.accept()  # whose framing has no lengths
+            peer.dataReceived(CONNECT)
+            peer.dataReceived(msg(b"x", session="secret-2", msg_id="1"))
+            self.clock.advance(1)
+            sent = peer.transport.value()
+            self.assertGreater(sent.count(b"msg-more::yes"), 10)
+            self.assertEqual(sent.count(b"part 99 "), 1000)
+            self.lose(peer)
+            self._ids = count(1)
+
+    def test_no_more_is_made_than_the_peer_reads__RD_25(self):
+        made = []
+        parts = (made.append(number) or b"x" * 10_000 for number in range(1000))
+        self.answering(lambda message: parts, message_bytes=20 << 20)
+        asked = self.client.request(b"x")
+        self.server.dataReceived(self.client.transport.value())
+        self.client.transport.clear()
+        self.server.link.outputChanged(True)
+        self.clock.advance(1)
+        self.assertLess(len(made), 40)
+        self.assertNoResult(asked)
+        left = self.server.close()
+        asked.addErrback(lambda failure: None)
+        self.lose(self.server)
+        self.successResultOf(left)
+        self.assertLess(len(made), 40)
+        self.assertIsNone(next(parts, None))  # it was closed
+
+    def test_parts_that_fail_fail_the_request_alone__RD_25(self):
+        def broken():
+            yield b"x" * 100_000
+            raise RuntimeError("no more")
+
+        for bad in (broken, lambda: iter([b"x", 7]), lambda: Response(iter([b""]), {"a": "\n"})):
+            self.answering(lambda message, bad=bad: bad() if message.body == b"bad" else b"good")
+            asked = self.client.request(b"bad")
+            self.turns()
+            self.assertEqual(self.failureResultOf(asked, Refused).value.code, "500")
+            self.assertEqual(len(self.flushLoggedErrors()), 1)
+            asked = self.client.request(b"x")
+            self.turns()
+            self.assertEqual(self.successResultOf(asked).body, b"good")
+
+    def test_many_are_sent_as_the_peer_takes_them__RD_25(self):
+        self.answering(lambda message: iter([message.body, b" part"]))
+        asked = [self.client.request(b"%d" % number) for number in range(200)]
+        self.turns(100)
+        bodies = [self.successResultOf(one).body for one in asked]
+        self.assertEqual(bodies, [b"%d part" % number for number in range(200)])
+        self.assertEqual(self.server.snapshot()["unanswered"], 0)
+
+    def test_an_orderly_end_waits_for_the_last_part__RD_25(self):
+        self.answering(lambda message: iter([b"x" * 1000] * 100))
+        asked = self.client.request(b"x")
+        left = self.client.disconnect()
+        self.turns()
+        self.assertEqual(len(self.successResultOf(asked).body), 100_000)
+        self.successResultOf(left)
+
+
+class Ends(Case):
+    class client_class(SabcClient):
+        def sessionLost(self, reason):
+            self.reason = reason
+
+        def requestReceived(self, message):
+            return Deferred()
+
+    def test_an_expired_session_is_no_lost_connection__RD_25(self):
+        """SA-11, SA-13: what the peer said is the reason."""
+
+        class Never(SabcServer):
+            def requestReceived(self, message):
+                return Deferred()
+
+        self.pair(server_class=Never, session_seconds=20)
+        asked, pushed = self.client.request(b"x"), self.server.request(b"y")
+        self.pump()
+        self.clock.advance(21)
+        self.pump()
+        error = self.failureResultOf(asked, ConnectionClosed).value
+        self.assertEqual(str(error), "the session has expired: the peer said DISCONNECTING")
+        self.assertIs(self.client.reason.value, error)
+        self.assertIn("expired", str(self.failureResultOf(pushed, ConnectionClosed).value))
+
+    def test_a_server_that_ends_the_session_is_the_reason__RD_25(self):
+        self.pair()
+        self.server.loseSession()
+        self.pump()
+        self.assertIn("the peer said DISCONNECTING", str(self.client.reason.value))
+        self.pair()
+        left = self.client.disconnect()
+        self.pump()
+        self.successResultOf(left)
+        self.client.reason.trap(ConnectionDone)
 
 
 class Streams(Case):

@@ -326,6 +326,43 @@ class Reconnecting(TestCase):
         service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
         return clock, pairs, service
 
+    def test_a_service_has_the_verbs_of_its_client__RD_25(self):
+        """UM-11, UM-15, UM-17: callbacks have one id in all sessions."""
+        clock, pairs, service = self.build()
+        first = service.registerCallback(lambda request: "first")
+        second = service.registerCallback(lambda request: f"second {request.payload}")
+        self.assertEqual(dict(service.attributes), {})
+        service.unregisterCallback(first)
+        service.startService()
+        third = service.registerCallback(lambda request: "third")
+        self.assertEqual([first, second, third], ["1", "2", "3"])
+        for number in range(2):
+            both = pairs[number]
+            both.pump()
+            asked = [both.server.callback(id, "x") for id in (first, second, third)]
+            own = service.session.registerCallback(lambda request: "own")
+            self.assertNotIn(own, (second, third))
+            told = both.server.registerCallback(lambda request: request.payload)
+            heard = service.callback(told, "heard")
+            both.server.setAttribute("a", "1")
+            both.pump()
+            self.assertEqual(self.failureResultOf(asked[0]).value.code, 2)
+            answers = [self.successResultOf(one).payload for one in asked[1:]]
+            self.assertEqual(answers, ["second x", "third"])
+            self.assertEqual(self.successResultOf(heard).payload, "heard")
+            self.assertEqual(dict(service.attributes), {"a": "1"})
+            called = service.remote.hi()
+            both.pump()
+            self.assertEqual(self.successResultOf(called), ["hi"])
+            if not number:
+                both.cut()
+                clock.advance(2)
+        service.unregisterCallback(third)
+        service.abort()
+        pairs[-1].pump()
+        self.assertIsNone(service.session)
+        self.failureResultOf(service.call("x"), ConnectionClosed)
+
     @inlineCallbacks
     def test_calls_fail_and_subscriptions_and_attributes_come_back(self):
         """The issue, 4."""

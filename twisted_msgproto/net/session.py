@@ -144,8 +144,8 @@ class Linked(Protocol):
 
     @hook
     def sessionLost(self, reason: Failure) -> Any:
-        """Called when the session has ended; ``reason`` is what Twisted passed to
-        ``connectionLost``.
+        """Called when the session has ended; ``reason`` has what the peer said of it
+        (ConnectionClosed, Refused), or else what Twisted passed to ``connectionLost``.
         """
 
     @hook
@@ -450,6 +450,7 @@ class SessionLink(OrderlyLink):
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""
 
+    peerSaid: Exception | None = None  # why it ends the session
     _permissions: Permissions | None = None  # nothing was asked yet
     _lossTold = False  # it was logged that something is not stored
 
@@ -526,7 +527,8 @@ class SessionLink(OrderlyLink):
             self._established = False
             if self.factory.sessionLog is not None:
                 self.factory.sessionLog.ended(self, self.ending)
-            self._guarded(self.protocol.sessionLost, reason)
+            said = self.peerSaid
+            self._guarded(self.protocol.sessionLost, reason if said is None else Failure(said))
         super().sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:

@@ -53,15 +53,14 @@ async def _connected(
     if _on_websocket(options):
         endpoint = websocket_endpoint(reactor, options)
         connection: Any = await endpoint.connect(factory.webSocketFactory(options.endpoint))
-        client: SabcClient = connection.session
     else:
-        connected: Any = await client_endpoint(reactor, options).connect(factory)
-        client = connected
+        connection = await client_endpoint(reactor, options).connect(factory)
     try:
-        return await client.whenEstablished()
+        client: SabcClient = await connection.whenEstablished()
     except CancelledError:
-        client.loseSession()
+        connection.abort()
         raise
+    return client
 
 
 def _on_websocket(options: ConnectOptions) -> bool:

@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
@@ -34,7 +34,6 @@ from ..net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ..net.hooks import promised
 from ..net.turns import Turn
 from .protocol.calls import CallFailed, Reply, Request, Stored
-from .protocol.session import UmqSession
 from .protocol.topics import Topic
 from .wire import Code
 
@@ -298,8 +297,16 @@ def _encoded(result: Any) -> Any:
     return dump(result)
 
 
+class Calling(Protocol):
+    """What calls a peer: a session, or a service."""
+
+    def call(
+        self, payload: str, attachments: Sequence[Any] = (), timeout: float | None = None
+    ) -> Deferred[Reply]: ...
+
+
 def call_method(
-    session: UmqSession,
+    session: Calling,
     name: str,
     *arguments: Any,
     attachments: Sequence[Any] = (),
@@ -343,9 +350,9 @@ def _typed(failure: Failure) -> Any:
 
 
 class Remote:
-    """The peer's methods as functions that return Deferreds: ``Remote(session).add(1, 2)``."""
+    """The peer's methods as functions that return Deferreds: ``session.remote.add(1, 2)``."""
 
-    def __init__(self, session: UmqSession) -> None:
+    def __init__(self, session: Calling) -> None:
         self._session = session
 
     def __getattr__(self, name: str) -> Callable[..., Deferred[Any]]:

@@ -567,6 +567,18 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
             safe=safe,
         )
 
+    def sendCommand(self, name: str, **parameters: str) -> Deferred[None]:
+        """Send a command in the session that stands, or in the next one (``MM-20``)."""
+        return self.perform(lambda session, left: session.sendCommand(name, **parameters))
+
+    def sendExtension(self, name: str, payload: bytes) -> Deferred[None]:
+        """Send a frame of an extension in the session that stands, or in the next one."""
+        return self.perform(lambda session, left: session.sendExtension(name, payload))
+
+    def sendError(self, code: str, text: str) -> Deferred[None]:
+        """Tell the server of an error, in the session that stands or in the next one."""
+        return self.perform(lambda session, left: session.sendError(code, text))
+
     def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[Renewed]:
         """Ask for messages to ``destination``, now and in every session to come (``MM-25``).
 

@@ -21,7 +21,6 @@ from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
-from ..factory import tls_refusal
 from ..outbox import Waiters
 
 RECONNECT_LIMITS: Final = (
@@ -502,6 +501,12 @@ class ReconnectingService(Service, Generic[S]):
             closed.addCallback(lambda _: self._leave()).addBoth(self._left)
         return stopped
 
+    def abort(self) -> None:
+        """End the session at once and come back no more; what is in flight fails."""
+        self.stopService()
+        if self._ending:
+            self._cutOff()
+
     def _outOfTime(self) -> None:
         self._deadline = None
         self._cutOff()
@@ -542,9 +547,8 @@ class _Attempts:
 class ReconnectingClient(ReconnectingService[S]):
     """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
 
-    The factory builds a session, or a protocol that has one as its ``session``; the session's
-    ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it
-    in order.
+    What the factory builds has ``whenEstablished()``, which fires with the session, or fails with
+    Refused if the server refused it; the session's ``close()`` ends it in order.
     """
 
     def __init__(
@@ -572,28 +576,22 @@ class ReconnectingClient(ReconnectingService[S]):
         self._error: BaseException | None = None  # why the attempt at hand has failed
         self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
 
-    def _sessionIn(self, connection: Any) -> Any:
-        carried = getattr(connection, "session", None)
-        return carried if hasattr(carried, "whenEstablished") else connection
-
     def _begin(self) -> None:
         self._client.startService()
 
     def _connected(self, connection: Any) -> Any:
         self._connection = connection
-        session = self._sessionIn(connection)
-        established: Deferred[S] = session.whenEstablished()
+        established: Deferred[S] = connection.whenEstablished()
         with self._asked():
-            established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+            established.addCallbacks(self._established, self._unestablished)
         return connection
 
     def _unconnected(self, failure: Failure) -> Failure:
         self._error = failure.value
         return failure
 
-    def _unestablished(self, failure: Failure, session: Any) -> None:
-        loss: Failure | None = getattr(session, "loss", None)
-        self._error = (None if loss is None else tls_refusal(loss)) or failure.value
+    def _unestablished(self, failure: Failure) -> None:
+        self._error = failure.value
 
     def _between(self, attempts: int) -> float:
         with self._asked():

@@ -126,6 +126,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return self._pending.limit - len(self._pending)
 
     @property
+    def parts_room(self) -> int:
+        """Return how many messages more may be sent in parts at a time."""
+        return self._unfinished_max - self._sending
+
+    @property
     def finished(self) -> bool:
         return self._machine.state is self._closed
 
@@ -273,7 +278,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         as many messages are open as a peer with the same limits would accept.
         """
         extra, id = self._original(headers, waiting=waiter is not None)
-        if self._sending >= self._unfinished_max:
+        if not self.parts_room:
             raise LimitExceeded(f"{self._sending} messages are unfinished")
         if waiter is None:
             extra = f"{wire.SEND_ONLY}::{YES}\r\n{extra}"
@@ -311,6 +316,23 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
         del self._unanswered[id]
         self._look_drained()
+
+    def open_answer(self, id: str, *, headers: Mapping[str, str] | None = None) -> OutgoingMessage:
+        """Begin the answer to the request ``id``, whose body comes in pieces (``SA-18``).
+
+        Raises as ``answer`` does, and LimitExceeded while ``parts_room`` is 0.
+        """
+        extra = self._lines(headers)
+        truncated = self._unanswered.get(id)
+        if truncated is None:
+            raise ValueError(f"request {id!r} waits for no answer")
+        if not self.parts_room:
+            raise LimitExceeded(f"{self._sending} messages are unfinished")
+        if truncated and TRUNCATED not in (headers or {}):
+            extra += _TRUNCATED_LINE
+        self._machine.step(AnswerSent)
+        self._sending += 1
+        return OutgoingMessage(self, f"{REF_MSG_ID}::{id}\r\n", extra, id, answers=True)
 
     def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
         """Answer many requests at once; the ids of those that want ``answer`` one by one.
@@ -414,6 +436,7 @@ class OutgoingMessage:
     """
 
     __slots__ = (
+        "_answers",
         "_begun",
         "_extra",
         "_kept",
@@ -427,9 +450,20 @@ class OutgoingMessage:
         "id",
     )
 
-    def __init__(self, side: Speaker, lines: str, extra: str, id: str | None = None) -> None:  # type: ignore[type-arg]
-        """Made by ``open_message``; ``finished`` says that no more may be written."""
+    def __init__(
+        self,
+        side: Speaker[Any],
+        lines: str,
+        extra: str,
+        id: str | None = None,
+        *,
+        answers: bool = False,
+    ) -> None:
+        """Made by ``open_message`` and ``open_answer``; ``finished`` says that no more may be
+        written.
+        """
         self._side = side
+        self._answers = answers
         self._lines = lines
         self._extra = extra
         self._kept = bytearray()
@@ -507,13 +541,18 @@ class OutgoingMessage:
         if not self.finished:
             self.finished = True
             self._release()
-            if not self._side.closed:
+            side = self._side
+            if not side.closed:
                 self._part(bytes(self._kept), True)
+                if self._answers and self.id is not None:
+                    side._unanswered.pop(self.id, None)
+                    side._look_drained()
 
     def abort(self) -> None:
         """Never finish it: an error frame tells the peer where the framing can (``SA-20``).
 
-        On a stream without lengths the peer drops it after its own time (``SA-27``).
+        An answer is still owed then: ``fail`` sends it.  On a stream without lengths the peer drops
+        what came after its own time (``SA-27``).
         """
         if self.finished:
             return
@@ -521,7 +560,8 @@ class OutgoingMessage:
         self._release()
         side = self._side
         assert self.id is not None  # the side itself finishes what it sends without one
-        side.forget(self.id)
+        if not self._answers:
+            side.forget(self.id)
         if self._begun and not side.closed and (side.lengths or side._framed):
             length = f"{CONTENT_LENGTH}::0\r\n" if side.lengths else ""
             side._out.append(f"{side._prefix}{self._lines}{length}\r\n".encode())

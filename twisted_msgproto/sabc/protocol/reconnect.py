@@ -85,6 +85,16 @@ class SabcClientService(ReconnectingClient[SabcClient]):
             lambda session, left: session.sendOnly(body, headers=headers), body, timeout, False
         )
 
+    def sendError(
+        self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> Deferred[None]:
+        """Tell the server of an error that answers nothing, in the session that stands or in the
+        next one; as :meth:`SabcSession.sendError`.
+        """
+        return self._waiting(
+            lambda session, left: session.sendError(code, text, headers=headers), text, None, False
+        )
+
     def _waiting(
         self,
         verb: Callable[[SabcClient, float], Deferred[T]],

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from sys import getsizeof
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -83,25 +84,34 @@ BYTES: Final = (bytes, str, bytearray, memoryview)
 """A body of these classes is sent as one; any other is an iterable of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+Body = bytes | str | Iterable[bytes]
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Response:
     """An answer: ``request`` returns it, and ``requestReceived`` may return it.
 
-    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
+    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).  Received, ``body`` is
+    bytes; one to send may have any body that a request may have.
     """
 
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    truncated: bool = False
+    body: bytes
+    headers: Mapping[str, str]
+    truncated: bool
+
+    def __init__(
+        self,
+        body: Body = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        truncated: bool = False,
+    ) -> None:
+        for name, value in (("body", body), ("headers", headers), ("truncated", truncated)):
+            object.__setattr__(self, name, value)
 
     @property
     def text(self) -> str:
         """Return the body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
         return self.body.decode("utf-8", "replace")
-
-
-Answer = Response | bytes | str | None
-Body = bytes | str | Iterable[bytes]
 
 
 def bytes_of(body: object) -> bytes:
@@ -115,6 +125,14 @@ def bytes_of(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
     raise TypeError(f"a body is bytes, text or None, not {type(body).__name__}")
+
+
+def parts_of(body: object) -> Iterator[bytes]:
+    """Return the parts of a body that is sent piece by piece; TypeError for what has none."""
+    if isinstance(body, Iterable) and not isinstance(body, Mapping):
+        return iter(body)
+    kind = type(body).__name__
+    raise TypeError(f"a body is bytes, text, an iterable of bytes or None, not {kind}")
 
 
 class Stream:
@@ -205,8 +223,10 @@ class SabcLink(SessionLink):
 
     # What most sessions never change stands here: an idle one weighs less.
     outputPaused = False
+    _leaves = False  # in order, because we want to
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
     _keeping: MemoryShare | None = None
+    _inParts: tuple[tuple[Any, str], ...] = ()  # answers that have to wait until others are sent
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -242,6 +262,10 @@ class SabcLink(SessionLink):
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         self._unanswered = [waiter for _, waiter in work]
+
+    def endInOrder(self) -> None:
+        self._leaves = True
+        super().endInOrder()
 
     def endNow(self) -> None:
         self.loseSession()
@@ -295,6 +319,29 @@ class SabcLink(SessionLink):
 
         return self.say(b"", open_message) or done
 
+    def _sendParts(self) -> None:
+        """Begin answers whose bodies come in pieces, as many as the peer takes at a time."""
+        while self._inParts and self.machine.parts_room and not self.machine.closed:
+            (result, number), *rest = self._inParts
+            self._inParts = tuple(rest)
+            done: Ticket[Response] = Ticket()
+            done.addErrback(self._failed, number).addCallback(self._partsEnded)
+            body, headers = result, None
+            if isinstance(result, Response):
+                body, headers = result.body, result.headers
+            try:
+                pieces = parts_of(body)
+                outgoing = self.machine.open_answer(number, headers=headers)
+            except Exception as error:
+                done.fail(error)
+                continue
+            self.streams[done] = Stream(self, outgoing, pieces, done, False)
+            self.streams[done].go()
+
+    def _partsEnded(self, _: object) -> None:
+        self._sendParts()
+        self.flush()
+
     def _cancelStream(self, done: Deferred[Response]) -> None:
         assert isinstance(done, Ticket)
         stream = self.streams.pop(done, None)
@@ -344,6 +391,20 @@ class SabcLink(SessionLink):
 
     def _clientLeaves(self, event: object) -> None:
         """The client wants no more than its answers: the machine sees to it."""
+
+    def _peerEnds(self, event: DisconnectingReceived) -> None:
+        self._countEnd(event)
+        if self._leaves:
+            return
+        expires = self.machine.expires
+        expired = expires is not None and self._now() >= expires
+        what = "the session has expired" if expired else "the session has ended"
+        self.peerSaid = ConnectionClosed(f"{what}: the peer said DISCONNECTING")
+        self.because(self.peerSaid)
+
+    def _expired(self, event: SessionExpired) -> None:
+        self._countEnd(event)
+        self.because(ConnectionClosed("the session has expired"))
 
     def _countEnd(self, event: object) -> None:
         self.factory.counters[f"ended:{type(event).__name__}"] += 1
@@ -467,10 +528,15 @@ class SabcLink(SessionLink):
         if self.machine.closed:
             return
         try:
+            body, headers = result, None
             if isinstance(result, Response):
-                self.machine.answer(number, bytes_of(result.body), headers=result.headers)
+                body, headers = result.body, result.headers
+            if body is None or isinstance(body, BYTES):
+                self.machine.answer(number, bytes_of(body), headers=headers)
             else:
-                self.machine.answer(number, bytes_of(result))
+                parts_of(body)
+                self._inParts += ((result, number),)
+                self._sendParts()
         except Exception:
             self._failed(Failure(), number)
 
@@ -526,8 +592,8 @@ class SabcLink(SessionLink):
         FrameDiscarded: _frameDiscarded,
         MessageAbandoned: _messageAbandoned,
         DisconnectReceived: _clientLeaves,
-        DisconnectingReceived: _countEnd,
-        SessionExpired: _countEnd,
+        DisconnectingReceived: _peerEnds,
+        SessionExpired: _expired,
         DrainTimedOut: _countEnd,
     }
 
@@ -562,7 +628,7 @@ class SabcSession(Session, link=SabcLink):
     @hook
     def requestReceived(self, message: Message) -> Any:
         """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
-        or coroutine for one of these.
+        or coroutine for one of these.  A body is what :meth:`request` takes.
 
         With a sink this is called when the message is safe.  None is an empty acknowledgement, and
         so is the answer while nobody overrides this.  Raising Refused answers ERROR with its code

@@ -434,18 +434,18 @@ async def connect(
     if factory is None:
         factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
     if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        connection = await websocket.client_endpoint(reactor, endpoint, tls).connect(
+        connection: Any = await websocket.client_endpoint(reactor, endpoint, tls).connect(
             factory.webSocketFactory(endpoint)
         )
-        client: SabcClient = connection.session  # type: ignore[attr-defined]
     else:
         if isinstance(endpoint, str):
             from twisted.internet.endpoints import clientFromString
 
             endpoint = clientFromString(reactor, endpoint)
-        client = await endpoint.connect(factory)
+        connection = await endpoint.connect(factory)
     try:
-        return await client.whenEstablished()
+        client: SabcClient = await connection.whenEstablished()
     except CancelledError:
-        client.loseSession()
+        connection.abort()
         raise
+    return client

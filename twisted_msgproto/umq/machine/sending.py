@@ -332,13 +332,18 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._serving_bytes -= nbytes
         self.kept.remove(nbytes + SESSION_WEIGHT_BYTES)
 
-    def register_callback(self) -> int:
-        """A new callback that the peer may call until it is unregistered (``UM-11``)."""
+    def register_callback(self, callback: int | None = None) -> int:
+        """A new callback that the peer may call until it is unregistered (``UM-11``).
+
+        Without a number it gets the next one.
+        """
         if len(self._callbacks) >= self._limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
-        self._last_callback += 1
-        self._callbacks[self._last_callback] = None
-        return self._last_callback
+        if callback is None:
+            callback = self._last_callback + 1
+        self._last_callback = max(callback, self._last_callback)
+        self._callbacks[callback] = None
+        return callback
 
     def unregister_callback(self, callback: int) -> None:
         """The peer is told ``E`` 2 from now on (``UM-11``)."""

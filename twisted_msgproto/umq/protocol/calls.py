@@ -405,8 +405,8 @@ class Calls:
         waiter: Any = event.waiter
         waiter.fail(TimedOut("the call was not answered in time"))
 
-    def register(self, function: Callable[[Request], Any]) -> str:
-        registered = self._link.machine.register_callback()
+    def register(self, function: Callable[[Request], Any], id: str | None = None) -> str:
+        registered = self._link.machine.register_callback(None if id is None else number(id))
         self._callbacks[registered] = function
         return base36(registered)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -13,7 +13,9 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
 from ...net.clients.reconnect import ReconnectingClient
-from .calls import Reply, Update
+from ..application import Remote
+from ..wire import base36
+from .calls import Reply, Request, Update
 from .sides import UmqClient, UmqClientFactory
 from .topics import Subscription, Updates
 
@@ -87,6 +89,8 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         super().__init__(endpoint, factory, **options)
         self._renewed: dict[Renewed, Renewed] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
+        self._callbacks: dict[str, Callable[[Request], Any]] = {}
+        self._lastCallback = 0
 
     def call(
         self,
@@ -107,6 +111,43 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         """
         if safe and any(isinstance(one, Deferred) for one in attachments):
             return fail(ValueError("a Deferred cannot be sent twice"))
+        return self._calling(
+            lambda session, left: session.call(payload, attachments, left, streamed),
+            payload,
+            attachments,
+            timeout,
+            safe,
+        )
+
+    def callback(
+        self,
+        callback: str,
+        argument: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call what the server registered as ``callback``, in the session that stands or in the
+        next one (``UM-11``); otherwise like :meth:`call`.
+
+        A server may know an id in one session alone: then this fails with CallFailed, code 2.
+        """
+        return self._calling(
+            lambda session, left: session.callback(callback, argument, attachments, left, streamed),
+            argument,
+            attachments,
+            timeout,
+            False,
+        )
+
+    def _calling(
+        self,
+        verb: Callable[[UmqClient, float | None], Deferred[Reply]],
+        payload: str,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        safe: bool,
+    ) -> Deferred[Reply]:
         limits = self.factory.limits
         if self.session is None and self.waiting >= limits.integer("own-calls"):
             return fail(LimitExceeded("too many calls wait for a session"))
@@ -114,8 +155,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         def call(session: UmqClient, left: float) -> Deferred[Reply]:
             # Without a time-out of its own, and without a wait, its time runs as in a session.
-            given = None if timeout is None and left >= seconds else left
-            return session.call(payload, attachments, given, streamed)
+            return verb(session, None if timeout is None and left >= seconds else left)
 
         return self.perform(
             call,
@@ -123,6 +163,37 @@ class UmqClientService(ReconnectingClient[UmqClient]):
             nbytes=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
             safe=safe,
         )
+
+    @property
+    def remote(self) -> Remote:
+        """The server's methods as functions: ``await service.remote.add(1, 2)``."""
+        return Remote(self)
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """The server's attributes in the session that stands; empty where none does."""
+        return {} if self.session is None else self.session.attributes
+
+    def registerCallback(self, function: Callable[[Request], Any]) -> str:
+        """Let the server call ``function``, now and in every session to come (``UM-11``).
+
+        Returns the id to tell it, which is the same in all of them.  LimitExceeded above
+        ``callbacks``.
+        """
+        if len(self._callbacks) >= self.factory.limits["callbacks"]:
+            raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
+        self._lastCallback += 1
+        id = base36(self._lastCallback)
+        self._callbacks[id] = function
+        if self.session is not None:
+            self.session.link.calls.register(function, id)
+        return id
+
+    def unregisterCallback(self, id: str) -> None:
+        """The callback ``id`` ends; calls of it are refused from now on."""
+        self._callbacks.pop(id, None)
+        if self.session is not None:
+            self.session.unregisterCallback(id)
 
     def subscribe(
         self,
@@ -177,6 +248,8 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         return self.session.unsetAttribute(name).addErrback(refused)
 
     def _renew(self, session: UmqClient) -> None:
+        for id, function in self._callbacks.items():
+            session.link.calls.register(function, id)
         for name, (value, attachments) in self._attributes.items():
             session.setAttribute(name, value, attachments).addErrback(self._notRenewed, name)
         for renewed in list(self._renewed):

@@ -30,6 +30,7 @@ from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from .. import terms
+from ..application import Remote
 from ..machine import Client, Server
 from ..terms import (
     Attachment,
@@ -442,7 +443,7 @@ class UmqLink(SessionLink):
         code = "no code" if event.code is None else event.code
         line = "{peer}: ended by the peer: {code} {text}"
         self.tellOf(line, "fatal", code=code, text=shown(event.text))
-        refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
+        self.peerSaid = refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
         self._leave(refused)
 
     def peerFaulted(self, fault: Fault) -> None:
@@ -677,6 +678,11 @@ class UmqSession(Session, link=UmqLink):
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without saying why (code None)."""
         self.link.closeSession(code, text)
+
+    @property
+    def remote(self) -> Remote:
+        """The peer's methods as functions: ``await client.remote.add(1, 2)`` (``UM-17``)."""
+        return Remote(self)
 
     @property
     def attributes(self) -> PeerAttributes:

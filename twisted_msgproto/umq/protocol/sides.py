@@ -314,8 +314,8 @@ class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
 class UmqClientFactory(SessionFactory, ClientFactory):
     """The maker of a :class:`UmqClient` for one server's address.
 
-    What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
-    :class:`UmqClient`.
+    What :meth:`buildProtocol` returns is the connection that carries it; its ``whenEstablished()``
+    fires with the :class:`UmqClient`, as that of all clients does.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
     ``hello`` is the payload of ``H``, ``helloAttachments`` are its attachments.
@@ -380,9 +380,9 @@ async def connect(
     if endpoint is None:
         endpoint = client_endpoint(reactor, url, tls)
     connection: Any = await endpoint.connect(factory)
-    client: UmqClient = connection.session
     try:
-        return await client.whenEstablished()
+        client: UmqClient = await connection.whenEstablished()
     except CancelledError:
-        client.closeSession()
+        connection.abort()
         raise
+    return client

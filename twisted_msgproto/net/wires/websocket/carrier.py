@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -704,8 +705,26 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
+    """A client's connection: what ``endpoint.connect(factory)`` fires with.
+
+    As that of every protocol it has ``whenEstablished``, ``close`` and ``abort``.
+    """
+
     peer: Any
     _transport_details: Any
+
+    def whenEstablished(self) -> Deferred[Any]:
+        """As :meth:`~twisted_msgproto.net.session.ClientSession.whenEstablished`."""
+        established: Deferred[Any] = self.session.whenEstablished()
+        return established
+
+    def close(self) -> Deferred[None]:
+        """End the session in order, as :meth:`~twisted_msgproto.net.session.Linked.close`."""
+        closed: Deferred[None] = self.session.close()
+        return closed
+
+    def abort(self, reason: str = "the connection was given up") -> None:
+        super().abort(reason)
 
     def onConnecting(self, transport_details: object) -> ConnectingRequest:
         """Return the upgrade request; an IPv6 address gets the brackets that autobahn forgets."""
