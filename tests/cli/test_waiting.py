@@ -66,7 +66,9 @@ class Waiting(SynchronousTestCase):
         self.assertNoResult(running)
         self.wait(1)
         error = self.failureResultOf(running, TimedOut).value
-        self.assertEqual(str(error), "the server did not answer for 10 s")
+        self.assertEqual(
+            str(error), "the server did not answer for 10 s (--timeout S waits longer)"
+        )
 
     def test_an_input_which_does_not_come_has_none(self) -> None:
         running = self.run_work(self.one_by_one())

@@ -7,6 +7,7 @@ and sinks which misbehave, and against peers which are no servers at all; in mem
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
@@ -144,6 +145,37 @@ class SendTo:
         typed.end()
         self.assertIsNone(sent.settle().line)
         self.assertEqual(sent.acknowledged, 3)
+
+    @only(*CONNECTED)
+    def test_one_that_takes_a_large_message_steadily_is_waited_for__RD_43(self: Any) -> None:
+        """HO-04: it has its time from what it took last; it has none if it takes nothing."""
+        for steady in (True, False):
+            typed = Typed()
+            sent = Sent(self, self.world(sink := SafeSink()), source=typed)
+            sent.world.wait(3)
+            end = sent.world.peers[-1].line.server
+            end.deaf = True
+            typed.give(b'{"m":"%s"}' % random.Random(43).randbytes(400_000).hex().encode())
+            for _ in range(1000):
+                if sink.messages or sent.done.called:
+                    break
+                sent.world.wait(TIMEOUT_SECONDS / 4)
+                end.deaf = False
+                if steady:
+                    end.read(40_000)
+                end.deaf = True
+            if not steady:
+                self.assertIsNotNone(sent.settle().line)
+                self.assertEqual(sink.messages, [])
+                continue
+            self.assertEqual(len(sink.messages), 1, sent.error)
+            end.deaf = False
+            typed.end()
+            self.assertIsNone(sent.settle().line)
+
+    def test_giving_up_says_what_waits_longer__RD_43(self: Any) -> None:
+        sent = Sent(self, self.world(HeldSink()))
+        self.assertIn("--timeout", sent.missing(0))
 
     def test_one_which_never_acknowledges(self: Any) -> None:
         sent = Sent(self, self.world(HeldSink()))

@@ -100,6 +100,9 @@ class Counted:
     def sent(self, count):
         self.told.append(("sent", count))
 
+    def follow(self, takenAt):
+        pass
+
     def acknowledged(self, count):
         self.told.append(("acknowledged", count))
 

@@ -127,6 +127,9 @@ class Told:
     def sent(self, count):
         self.counts.append(("sent", count))
 
+    def follow(self, takenAt):
+        pass
+
     def acknowledged(self, count):
         self.counts.append(("acknowledged", count))
 

@@ -411,6 +411,9 @@ class Progress:
     def sent(self, count):
         self.sent_count += count
 
+    def follow(self, takenAt):
+        pass
+
     def acknowledged(self, count):
         self.acknowledged_count += count
 

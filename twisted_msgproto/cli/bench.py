@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -133,6 +134,9 @@ class Client:
     def written(self, count: int) -> None:
         self._load.counted.written(count)
         self._done(count, timed=False)
+
+    def follow(self, takenAt: Callable[[float], float]) -> None:
+        """Its Patience does."""
 
     def _done(self, count: int, *, timed: bool) -> None:
         load = self._load

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -40,6 +41,9 @@ class Counted:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def follow(self, takenAt: Callable[[float], float]) -> None:
+        """Nobody waits here for the peer."""
 
     def alive(self) -> None:
         """The peer is at work."""

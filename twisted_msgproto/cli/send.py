@@ -33,6 +33,8 @@ from .progress import Counted, progress_for
 
 T = TypeVar("T")
 
+CALL_SECONDS = 60.0
+
 NO_SUCH_METHOD = 3
 """Exit status of ``--call`` for a method that the server has not: it stored the call."""
 
@@ -224,15 +226,16 @@ def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
         print("the server was not asked to acknowledge: nobody knows what arrived", flush=True)
 
 
-async def within(reactor: Any, timeout: float | None, work: Coroutine[Any, Any, T]) -> T:
+async def within(reactor: Any, timeout: float, work: Coroutine[Any, Any, T]) -> T:
     """Return what ``work`` returns; TimedOut if it needs more than ``timeout`` seconds."""
     from twisted.internet.defer import Deferred
 
-    def late(result: object, seconds: float) -> Any:
-        raise TimedOut(f"the server did not answer for {seconds:g} s")
+    from .waiting import silent
 
-    running = Deferred.fromCoroutine(work)
-    return await (running if timeout is None else running.addTimeout(timeout, reactor, late))
+    def late(result: object, seconds: float) -> Any:
+        raise TimedOut(silent(seconds))
+
+    return await Deferred.fromCoroutine(work).addTimeout(timeout, reactor, late)
 
 
 def call(arguments: SimpleNamespace) -> int:
@@ -250,7 +253,8 @@ def call(arguments: SimpleNamespace) -> int:
     async def work(reactor: Any) -> None:
         nonlocal carried_out
         called = command.call(reactor, options, arguments.call, list(arguments.args))
-        text, carried_out = await within(reactor, arguments.timeout, called)
+        timeout = arguments.timeout or CALL_SECONDS
+        text, carried_out = await within(reactor, timeout, called)
         if carried_out:
             print(text, flush=True)
         else:

@@ -35,6 +35,10 @@ LEAVE_SECONDS: Final = 5.0
 """Once we have given up, the protocol may take this long to close its connections."""
 
 
+def silent(seconds: float) -> str:
+    return f"the server did not answer for {seconds:g} s (--timeout S waits longer)"
+
+
 class Attempt(Generic[T]):
     """A coroutine that can be given up: it may tidy up then, but not for ever."""
 
@@ -87,6 +91,7 @@ class Patience:
         self._due = self._due_most = 0.0
         self._timer: Any = None
         self._attempt: Attempt[Any] | None = None
+        self._taken_at: Callable[[float], float] = lambda now: 0.0
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work``; raises TimedOut when the peer's time is over, else as ``work`` does."""
@@ -98,7 +103,7 @@ class Patience:
         except CancelledError:  # any other error: the protocol knows better what is wrong
             if not attempt.given_up:
                 raise
-            raise TimedOut(f"the server did not answer for {self._seconds:g} s") from None
+            raise TimedOut(silent(self._seconds)) from None
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -115,7 +120,10 @@ class Patience:
 
     def _look(self) -> None:
         self._timer = None
-        left = self._due - self._clock.seconds()
+        now = self._clock.seconds()
+        left = self._due - now
+        if left <= 0:
+            left = self._taken_at(now) + self._seconds - now
         if self._reading and not self._outstanding:
             return  # the next line begins it anew
         if left > 0:
@@ -149,6 +157,9 @@ class Patience:
         self._outstanding -= count
         self._moved()
         self._progress.written(count)
+
+    def follow(self, takenAt: Callable[[float], float]) -> None:
+        self._taken_at = takenAt
 
     def note(self, text: str) -> None:
         self._progress.note(text)

@@ -167,6 +167,11 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     )
     waiting: deque[Deferred[None]] = deque()
 
+    def taken(now: float) -> float:
+        return 0.0 if sender.session is None else sender.session.link.takenAt(now)
+
+    progress.follow(taken)
+
     async def all_messages() -> None:
         await sender.whenConnected(1 + len(options.hosts))
         ahead = WINDOWS_AHEAD + (options.pipelining or 1) - 1

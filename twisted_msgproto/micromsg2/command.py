@@ -181,6 +181,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     choices = _choices(options, window)
     kind = type("Sender", (_Sender,), {"progress": progress})
     client = await _connect(reactor, options, choices, kind)
+    progress.follow(client.link.takenAt)
     acknowledges = client.extension("batch-ack") or client.extension("ack")
     in_flight: list[Deferred[None]] = []
     try:

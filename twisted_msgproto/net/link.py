@@ -259,6 +259,10 @@ class Link:
     def outputDrained(self) -> None:
         """The peer has read all that waited for it."""
 
+    def takenAt(self, now: float) -> float:
+        """Return when the peer took something of ours last, for machine and commands."""
+        return self.wire.takenAt(now)
+
     def oversized(self) -> None:
         """Note that a message above the limit begins (WebSocket); the wire closes after this."""
 

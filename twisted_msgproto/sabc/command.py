@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -85,8 +86,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     window = min(options.window or WINDOW, session.link.machine.room)
 
     def ask(body: bytes) -> Deferred[Any]:
-        return session.request(body, headers=options.properties)
+        # How long is too long, the caller of ``send`` knows.
+        return session.request(body, headers=options.properties, timeout=inf)
 
+    progress.follow(session.link.takenAt)
     try:
         await ask_each(reactor, messages, progress, window, ask)
     finally:
@@ -105,7 +108,7 @@ async def call(
         raise ConfigurationError("sabc has no --args: the text of --call is the request's body")
     session = await _connected(reactor, options)
     try:
-        answer = await session.request(request, headers=options.properties)
+        answer = await session.request(request, headers=options.properties, timeout=inf)
         return json.dumps(_shown(answer), ensure_ascii=False), True
     finally:
         await session.disconnect()

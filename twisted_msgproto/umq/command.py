@@ -7,6 +7,7 @@ same addresses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -76,8 +77,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         text, attachments = _payload(body, options.replace_invalid)
         if options.destination is not None:
             text = dump([options.destination, text])
-        return session.call(text, attachments)
+        # How long is too long, the caller of ``send`` knows.
+        return session.call(text, attachments, timeout=inf)
 
+    progress.follow(session.link.takenAt)
     try:
         await ask_each(reactor, messages, progress, options.window or WINDOW, ask)
     finally:
@@ -109,7 +112,7 @@ async def call(
             raise ConfigurationError(f"--args: no server accepts this JSON: {error}") from None
     session = await _connected(reactor, options)
     try:
-        result = await call_method(session, method, *values)
+        result = await call_method(session, method, *values, timeout=inf)
         if isinstance(result, Stored):
             return str(NoSuchMethod(result)), False
         if isinstance(result, Reply):

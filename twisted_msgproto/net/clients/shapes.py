@@ -146,6 +146,9 @@ class Progress(Protocol):
         Only where the operator has asked for that; they do not count as acknowledged.
         """
 
+    def follow(self, takenAt: Callable[[float], float]) -> None:
+        """Ask ``takenAt(now)`` when the peer took something of ours last: then it is at work."""
+
     def note(self, text: str) -> None:
         """What the operator is to know of what was acknowledged; it ends the line that counts."""
 

@@ -44,6 +44,10 @@ class Wire(ABC):
         """Return how many bytes wait for the peer, beyond what the transport holds."""
         return 0
 
+    def takenAt(self, now: float) -> float:
+        """Return when the peer took something last; 0.0 where nobody can tell."""
+        return 0.0
+
     def boundWaiting(self, nbytes: float) -> None:
         """Set how many bytes may wait for the peer before it is cut off as one that does not read.
 

@@ -6,6 +6,8 @@ has read nothing for ``unread-seconds`` although more than a slice waits for it.
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -59,6 +61,27 @@ def flushing_write(
     return write
 
 
+_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+"""Of Linux: segments on their way, bytes that the peer's system has, bytes that were not sent."""
+
+
+def in_flight(transport: Any) -> tuple[int, int]:
+    """Return how many bytes the peer's system has acknowledged in all, and whether the system has
+    any more for it; zeros where that cannot be told.
+    """
+    while transport is not None:
+        connection = getattr(transport, "socket", None)
+        if isinstance(connection, socket.socket):
+            try:
+                data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+                segments, acknowledged, unsent = _TCP_INFO.unpack(data)
+            except (OSError, AttributeError, struct.error):  # a UNIX socket, another system
+                break
+            return acknowledged, segments + unsent
+        transport = getattr(transport, "transport", None)
+    return 0, 0
+
+
 def nothing_changed(paused: bool) -> None:
     """Nobody has to know that the peer does not read."""
 
@@ -85,6 +108,7 @@ class Output:
         "_drained",
         "_ending",
         "_ledger",
+        "_look",
         "_lose",
         "_most",
         "_over",
@@ -135,6 +159,7 @@ class Output:
         self.most_waiting = inf
         self._over = False
         self._ending = False
+        self._look: tuple[float, float, int, int] | None = None  # when, what it told, acked, left
         self.movedAt = 0.0  # when the peer took something last
         self._timer: Any = None
         self.nbytes = 0
@@ -258,6 +283,25 @@ class Output:
         self.movedAt = self._clock.seconds()
         if self._timer is None:
             self._timer = self._clock.callLater(self._seconds, self._expired)
+
+    def takenAt(self, now: float) -> float:
+        """Return when the peer took something last, as far as anybody can tell.
+
+        That is ``now`` while something waits here, since who takes none of it is cut off, and while
+        it takes what the system holds for it: a look tells what was taken since the one before.
+        """
+        if self._ending:
+            return self.movedAt
+        if self.full or self.nbytes:
+            return now
+        before = self._look
+        if before is not None and before[0] == now:
+            return before[1]
+        acknowledged, left = in_flight(self._transport)
+        moves = left > 0 if before is None else before[3] > 0 and acknowledged > before[2]
+        told = now if moves else self.movedAt
+        self._look = now, told, acknowledged, left
+        return told
 
     def stop(self) -> None:
         self._ending = True

@@ -108,6 +108,9 @@ class StreamWire(Wire):
     def waiting(self) -> int:
         return self.output.nbytes
 
+    def takenAt(self, now: float) -> float:
+        return self.output.takenAt(now)
+
     def boundWaiting(self, nbytes: float) -> None:
         self.output.most_waiting = nbytes
 

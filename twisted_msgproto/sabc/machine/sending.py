@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
@@ -37,6 +37,10 @@ _OVERHEAD_BYTES = 1536
 S = TypeVar("S", bound=State)
 
 
+def _never(now: float) -> float:
+    return 0.0
+
+
 class Speaker(Connection[Any, Any, Event], Generic[S]):
     """The half with the verbs: requests, send-only, answers, errors (``SA-14`` … ``SA-24``).
 
@@ -45,10 +49,13 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     Attributes:
         lengths: both sides announced ``framing::length`` (``SA-26``).
         message_bytes: a longer message is cut when it is read (``SA-22``).
+        taken_at: when the peer took something of ours last; the caller may say so, as a function of
+            ``now``.  The time of a request without a time of its own runs from there.
         peer_bytes: the largest message that the peer has said it accepts, or None.
     """
 
     __slots__ = (
+        "_fixed",
         "_framed",
         "_limits",
         "_machine",
@@ -70,6 +77,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         "message_bytes",
         "part_bytes",
         "peer_bytes",
+        "taken_at",
     )
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -100,6 +108,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._unanswered: dict[str, bool] = {}  # the peer's requests by id: whether they were cut
         self._unsettled = 0  # send-only messages that the application works on
         self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
+        self.taken_at: Callable[[float], float] = _never
+        self._fixed: Collection[str] = ()  # requests that have a time of their own
         self._number = 0
         self._sending = 0  # originals of ours whose last part was not sent
 
@@ -256,7 +266,16 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def _await_answer(self, id: str, waiter: object, now: float, seconds: float | None) -> None:
         deadline = now + (self._response_seconds if seconds is None else seconds)
         self._pending.add(id, waiter, deadline)
+        if seconds is not None:
+            self._fix(id)
         self.deadlines.no_later("answer", deadline)
+
+    def _fix(self, id: str) -> None:
+        if not isinstance(self._fixed, set):  # most sessions need none
+            self._fixed = set()
+        self._fixed.add(id)
+        if len(self._fixed) > 2 * len(self._pending) + 64:  # those of answered ones, too
+            self._fixed = {id for id in self._fixed if id in self._pending}
 
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message that wants no answer; its id (``SA-17``).  Raises as ``request`` does."""

@@ -62,8 +62,11 @@ class SabcClientService(ReconnectingClient[SabcClient]):
         """
         if safe and iter(body) is body:
             return fail(ValueError("an iterator cannot be sent twice"))
+        seconds = self.factory.limits["response-seconds"]
         return self._waiting(
-            lambda session, left: session.request(body, headers=headers, timeout=left),
+            lambda session, left: session.request(
+                body, headers=headers, timeout=None if timeout is None and left >= seconds else left
+            ),
             body,
             timeout,
             safe,

@@ -50,7 +50,7 @@ class SabcServerLink(SabcLink):
 
     def makeMachine(self) -> Server:
         factory = self.factory
-        return Server(
+        machine = Server(
             factory.limits,
             authenticates=factory.authentication is not None,
             framed=self.framed,
@@ -58,6 +58,8 @@ class SabcServerLink(SabcLink):
             refuse_oversize=factory.refuseOversize,
             unhooked=self.unhooked,
         )
+        machine.taken_at = self.takenAt
+        return machine
 
     def transportSecured(self) -> None:
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
@@ -264,9 +266,11 @@ class SabcClientLink(ClientLink, SabcLink):
 
     def makeMachine(self) -> Client:
         factory = self.factory
-        return Client(
+        machine = Client(
             factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
         )
+        machine.taken_at = self.takenAt
+        return machine
 
     def transportSecured(self) -> None:
         factory = self.factory

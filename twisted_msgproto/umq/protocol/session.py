@@ -30,7 +30,6 @@ from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from .. import terms
-from ..application import Remote
 from ..machine import Client, Server
 from ..terms import (
     Attachment,
@@ -122,10 +121,6 @@ class UmqLink(SessionLink):
     @property
     def ended(self) -> bool:
         return self._ended
-
-    def takenAt(self, now: float) -> float:
-        """Return when the peer took something of ours last, for the machine."""
-        return now if self.wire.unread else self.wire.movedAt
 
     def time(self) -> float:
         """Tell the machine the time, because some has passed when a verb is called."""
@@ -678,11 +673,6 @@ class UmqSession(Session, link=UmqLink):
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without saying why (code None)."""
         self.link.closeSession(code, text)
-
-    @property
-    def remote(self) -> Remote:
-        """The peer's methods as functions: ``await client.remote.add(1, 2)`` (``UM-17``)."""
-        return Remote(self)
 
     @property
     def attributes(self) -> PeerAttributes:

@@ -29,7 +29,7 @@ from ...net.wires.websocket import (
     WebSocketServerFactory,
     client_endpoint,
 )
-from ..application import MethodRegistry
+from ..application import MethodRegistry, Remote
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
     HELLO_ATTACHMENT_BYTES,
@@ -287,6 +287,11 @@ class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
 
     factory: UmqClientFactory
     link: UmqClientLink
+
+    @property
+    def remote(self) -> Remote:
+        """The server's methods as functions: ``await client.remote.add(1, 2)`` (``UM-17``)."""
+        return Remote(self)
 
     @hook
     def hello(self) -> str:

@@ -74,9 +74,8 @@ class WebSocketWire(Wire):
     def full(self) -> bool:  # type: ignore[override]
         return self._carrier.output.full
 
-    @property
-    def movedAt(self) -> float:
-        return self._carrier.output.movedAt
+    def takenAt(self, now: float) -> float:
+        return self._carrier.output.takenAt(now)
 
     @property
     def waiting(self) -> int:
