@@ -24,7 +24,7 @@ from twisted_msgproto.sabc.wire.framing import read_frame
 from twisted_msgproto.umq import UmqServerFactory
 from twisted_msgproto.umq import wire as umq
 
-DIRECTORY = Path(__file__).parent.parent / "data" / "recorded"
+DIRECTORY = Path(__file__).parents[2] / "clients" / "js" / "test" / "recorded"
 
 UMQ_CASES = (
     *"""

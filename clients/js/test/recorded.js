@@ -6,7 +6,7 @@ import { AttachmentLost } from "../src/errors.js";
 
 /** @param {string} name */
 export function recording(name) {
-  const url = new URL(`../../../tests/data/recorded/${name}.json`, import.meta.url);
+  const url = new URL(`./recorded/${name}.json`, import.meta.url);
   return JSON.parse(readFileSync(url, "utf-8"));
 }
 

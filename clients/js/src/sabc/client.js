@@ -1,6 +1,6 @@
-/** An sABC client that comes back. */
+/** An sABC client that reconnects. */
 
-import { Comeback, COMEBACK_LIMITS } from "../comeback.js";
+import { ReconnectingClient, RECONNECT_LIMITS } from "../reconnect.js";
 import { ConnectionClosed } from "../errors.js";
 import { splitLimits } from "../limits.js";
 import { SabcSession } from "./session.js";
@@ -17,7 +17,7 @@ import { LIMITS } from "./terms.js";
  * @typedef {import("./session.js").RequestOptions & {safe?: boolean}} RequestOptions
  */
 
-/** @typedef {Partial<import("./terms.js").SabcLimits & import("../limits.js").Limits<typeof COMEBACK_LIMITS>>} ClientLimits */
+/** @typedef {Partial<import("./terms.js").SabcLimits & import("../limits.js").Limits<typeof RECONNECT_LIMITS>>} ClientLimits */
 
 /**
  * @typedef {object} Identity
@@ -27,14 +27,14 @@ import { LIMITS } from "./terms.js";
  */
 
 /**
- * @typedef {import("../comeback.js").ComebackOptions
+ * @typedef {import("../reconnect.js").ReconnectOptions
  *   & import("./session.js").Serving
  *   & Identity
  *   & {limits?: ClientLimits, onOpen?: (session: SabcSession) => void}} SabcOptions
  */
 
-/** @extends {Comeback<SabcSession>} */
-export class SabcClient extends Comeback {
+/** @extends {ReconnectingClient<SabcSession>} */
+export class SabcClient extends ReconnectingClient {
   /**
    * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
    *
@@ -56,7 +56,7 @@ export class SabcClient extends Comeback {
    * @param {SabcOptions} options
    */
   static async connect(url, options) {
-    return await Comeback._connected(new SabcClient(url, options));
+    return await ReconnectingClient._connected(new SabcClient(url, options));
   }
 
   /**

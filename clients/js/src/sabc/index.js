@@ -12,4 +12,4 @@ export * from "../errors.js";
 /** @typedef {import("./exchange.js").Bytes} Bytes */
 /** @typedef {import("./session.js").Answered} Answered */
 /** @typedef {import("./session.js").Body} Body */
-/** @typedef {import("../comeback.js").ClientState} ClientState */
+/** @typedef {import("../reconnect.js").ClientState} ClientState */

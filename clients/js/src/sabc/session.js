@@ -42,7 +42,7 @@ import { Machine } from "./machine.js";
  */
 
 /**
- * One session; {@link SabcClient} makes a new one each time it comes back.
+ * One session; {@link SabcClient} makes a new one each time it reconnects.
  *
  * @extends {LinkedSession<Machine>}
  */

@@ -1,6 +1,6 @@
-/** A UMQ client that comes back. */
+/** A UMQ client that reconnects. */
 
-import { Comeback, COMEBACK_LIMITS } from "../comeback.js";
+import { ReconnectingClient, RECONNECT_LIMITS } from "../reconnect.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { splitLimits } from "../limits.js";
 import { Unread } from "../unread.js";
@@ -22,7 +22,7 @@ import { base36 } from "./wire.js";
  * @typedef {import("./session.js").CallOptions & {safe?: boolean}} CallOptions
  */
 
-/** @typedef {Partial<import("./terms.js").UmqLimits & import("../limits.js").Limits<typeof COMEBACK_LIMITS>>} ClientLimits */
+/** @typedef {Partial<import("./terms.js").UmqLimits & import("../limits.js").Limits<typeof RECONNECT_LIMITS>>} ClientLimits */
 
 /**
  * @typedef {object} LogIn
@@ -33,7 +33,7 @@ import { base36 } from "./wire.js";
  */
 
 /**
- * @typedef {import("../comeback.js").ComebackOptions
+ * @typedef {import("../reconnect.js").ReconnectOptions
  *   & import("./session.js").Serving
  *   & LogIn
  *   & {limits?: ClientLimits, onOpen?: (session: UmqSession) => void}} UmqOptions
@@ -42,8 +42,8 @@ import { base36 } from "./wire.js";
 /** What engines and tools ask of any object; call methods of such names with `callMethod`. */
 const NOT_REMOTE = new Set(["then", "toJSON", ...Object.getOwnPropertyNames(Object.prototype)]);
 
-/** @extends {Comeback<UmqSession>} */
-export class UmqClient extends Comeback {
+/** @extends {ReconnectingClient<UmqSession>} */
+export class UmqClient extends ReconnectingClient {
   /**
    * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
    *
@@ -86,7 +86,7 @@ export class UmqClient extends Comeback {
    * @param {UmqOptions} [options]
    */
   static async connect(url, options = {}) {
-    return await Comeback._connected(new UmqClient(url, options));
+    return await ReconnectingClient._connected(new UmqClient(url, options));
   }
 
   /** The server's attributes in the session that stands. @returns {ReadonlyMap<string, Attribute>} */

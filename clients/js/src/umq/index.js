@@ -18,4 +18,4 @@ export * from "../errors.js";
 /** @typedef {import("./attachments.js").Attachment} Attachment */
 /** @typedef {import("./subscription.js").EndReason} EndReason */
 /** @typedef {import("./session.js").Attribute} Attribute */
-/** @typedef {import("../comeback.js").ClientState} ClientState */
+/** @typedef {import("../reconnect.js").ClientState} ClientState */

@@ -78,7 +78,7 @@ export class Topic {
 }
 
 /**
- * One session; {@link UmqClient} makes a new one each time it comes back.
+ * One session; {@link UmqClient} makes a new one each time it reconnects.
  *
  * @extends {LinkedSession<Machine>}
  */

@@ -1,4 +1,4 @@
-/** A client that comes back: it keeps one session with a server, and the next one after that. */
+/** A client that reconnects: it keeps one session with a server, and the next one after that. */
 
 import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "./errors.js";
 import { limitsOf } from "./limits.js";
@@ -12,8 +12,8 @@ import { Hopeless, realWorld } from "./world.js";
  * @typedef {"idle" | "connecting" | "open" | "down" | "closed"} ClientState
  */
 
-/** How a client comes back; the option `limits` changes these by name. */
-export const COMEBACK_LIMITS = /** @type {const} */ ({
+/** How a client reconnects; the option `limits` changes these by name. */
+export const RECONNECT_LIMITS = /** @type {const} */ ({
   "socket-seconds": [10, "s", "until the socket is open"],
   "retry-first": [1, "s", "the wait after a loss; it doubles, and half of it is left to chance"],
   "retry-most": [60, "s", "the longest of these waits"],
@@ -25,7 +25,7 @@ export const COMEBACK_LIMITS = /** @type {const} */ ({
 });
 
 /**
- * @typedef {object} ComebackOptions
+ * @typedef {object} ReconnectOptions
  * @property {boolean} [reconnect] false: the client is closed when its first session ends
  * @property {boolean} [stopWhenRefused] true: a refusal of the server closes the client
  * @property {(state: ClientState, error: Error | null) => void} [onState] is told each state, and
@@ -50,7 +50,7 @@ export const COMEBACK_LIMITS = /** @type {const} */ ({
 
 /**
  * @template {Session} S
- * @typedef {object} Errand
+ * @typedef {object} PendingCall
  * @property {(session: S, seconds: number) => Promise<any>} ask
  * @property {number} deadline
  * @property {boolean} safe
@@ -60,18 +60,18 @@ export const COMEBACK_LIMITS = /** @type {const} */ ({
  */
 
 /** @template {Session} S */
-export class Comeback {
+export class ReconnectingClient {
   /**
    * @param {string | URL} url
    * @param {string} protocol the WebSocket subprotocol
-   * @param {ComebackOptions} options
-   * @param {Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>} limits
+   * @param {ReconnectOptions} options
+   * @param {Partial<import("./limits.js").Limits<typeof RECONNECT_LIMITS>>} limits
    */
   constructor(url, protocol, options, limits) {
     this.url = String(url);
     this._protocol = protocol;
     this._options = options;
-    this._waits = limitsOf(COMEBACK_LIMITS, limits);
+    this._waits = limitsOf(RECONNECT_LIMITS, limits);
     /** @type {World} */
     this._world = options.world ?? realWorld(options.WebSocket, options.onHookError);
     /** @type {ClientState} */
@@ -84,8 +84,8 @@ export class Comeback {
     this._next = null;
     this._attempts = 0;
     this._refusals = 0;
-    /** @type {Set<Errand<S>>} */
-    this._errands = new Set();
+    /** @type {Set<PendingCall<S>>} */
+    this._pendingCalls = new Set();
     /** @type {() => void} */
     this._cancelRetry = () => {};
     /** Ends the attempt to open a socket. */
@@ -143,7 +143,7 @@ export class Comeback {
    */
   _renew(_session) {}
 
-  /** Begin to connect, and come back from then on; fires when the first session stands. */
+  /** Begin to connect, and reconnect from then on; fires when the first session stands. */
   async start() {
     if (this._isClosed()) throw this._closedError();
     if (this.state !== "idle") throw new TypeError("a client is started once");
@@ -152,7 +152,7 @@ export class Comeback {
   }
 
   /**
-   * @template {Comeback<any>} C
+   * @template {ReconnectingClient<any>} C
    * @param {C} client
    * @returns {Promise<C>} fires when the first attempt succeeds; rejected, and closed, if it fails
    */
@@ -253,7 +253,7 @@ export class Comeback {
     });
     this._safely(() => this._renew(session));
     this._enter("open");
-    for (const errand of [...this._errands]) this._run(errand);
+    for (const call of [...this._pendingCalls]) this._run(call);
   }
 
   /** @param {Error} error */
@@ -281,7 +281,7 @@ export class Comeback {
     this._cancelRetry();
     this._opening.abort();
     this._enter("closed");
-    for (const errand of [...this._errands]) this._fail(errand, this._closedError());
+    for (const call of [...this._pendingCalls]) this._fail(call, this._closedError());
     this._next?.abort();
     this._ended(error);
   }
@@ -304,7 +304,7 @@ export class Comeback {
     if (session) await session.close();
   }
 
-  // ── errands ──────────────────────────────────────────────────────────────────────────────────
+  // ── calls ──────────────────────────────────────────────────────────────────────────────────
 
   /**
    * Do it in the session that stands, or in the next one.
@@ -321,61 +321,61 @@ export class Comeback {
       return Promise.reject(new TypeError("a timeout is a number of seconds that is not negative"));
     if (this._isClosed()) return Promise.reject(this._closedError());
     if (signal?.aborted) return Promise.reject(signal.reason);
-    if (!this.session && this._errands.size >= this._waits["waiting-verbs"])
+    if (!this.session && this._pendingCalls.size >= this._waits["waiting-verbs"])
       return Promise.reject(new LimitExceeded("too many calls wait for a session"));
     const promise = new Promise((resolve, reject) => {
-      /** @type {Errand<S>} */
-      const errand = { ask, deadline: this._world.now() + seconds, safe, resolve, reject, forget() {} };
+      /** @type {PendingCall<S>} */
+      const call = { ask, deadline: this._world.now() + seconds, safe, resolve, reject, forget() {} };
       if (signal) {
-        const aborted = () => this._fail(errand, signal.reason);
+        const aborted = () => this._fail(call, signal.reason);
         signal.addEventListener("abort", aborted, { once: true });
         const settled = () => signal.removeEventListener("abort", aborted);
-        errand.resolve = (value) => (settled(), resolve(value));
-        errand.reject = (error) => (settled(), reject(error));
+        call.resolve = (value) => (settled(), resolve(value));
+        call.reject = (error) => (settled(), reject(error));
       }
-      if (this.session) this._run(errand);
-      else this._wait(errand);
+      if (this.session) this._run(call);
+      else this._wait(call);
     });
     return promise;
   }
 
-  /** @param {Errand<S>} errand */
-  _wait(errand) {
-    const left = errand.deadline - this._world.now();
-    this._errands.add(errand);
+  /** @param {PendingCall<S>} call */
+  _wait(call) {
+    const left = call.deadline - this._world.now();
+    this._pendingCalls.add(call);
     if (left < Infinity)
-      errand.forget = this._world.after(Math.max(0, left), () =>
-        this._fail(errand, new TimedOut("no session came in time")),
+      call.forget = this._world.after(Math.max(0, left), () =>
+        this._fail(call, new TimedOut("no session came in time")),
       );
   }
 
-  /** @param {Errand<S>} errand */
-  _run(errand) {
+  /** @param {PendingCall<S>} call */
+  _run(call) {
     const session = /** @type {S} */ (this.session);
-    this._errands.delete(errand);
-    errand.forget();
+    this._pendingCalls.delete(call);
+    call.forget();
     let asked;
     try {
-      asked = errand.ask(session, errand.deadline - this._world.now());
+      asked = call.ask(session, call.deadline - this._world.now());
     } catch (error) {
-      errand.reject(error);
+      call.reject(error);
       return;
     }
-    asked.then(errand.resolve, (error) => {
-      const again = errand.safe && error instanceof ConnectionClosed && !(error instanceof Refused);
-      if (!again || this._isClosed()) errand.reject(error);
-      else if (this.session && this.session !== session) this._run(errand);
-      else this._wait(errand);
+    asked.then(call.resolve, (error) => {
+      const again = call.safe && error instanceof ConnectionClosed && !(error instanceof Refused);
+      if (!again || this._isClosed()) call.reject(error);
+      else if (this.session && this.session !== session) this._run(call);
+      else this._wait(call);
     });
   }
 
   /**
-   * @param {Errand<S>} errand
+   * @param {PendingCall<S>} call
    * @param {unknown} error
    */
-  _fail(errand, error) {
-    this._errands.delete(errand);
-    errand.forget();
-    errand.reject(error);
+  _fail(call, error) {
+    this._pendingCalls.delete(call);
+    call.forget();
+    call.reject(error);
   }
 }
