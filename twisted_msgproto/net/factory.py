@@ -220,10 +220,6 @@ class SessionFactory:
         """Return the limits of this kind of factory, with ``changes``."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS).replace(changes)
 
-    def receivedAt(self) -> int:
-        """Now, as batches want it: microseconds since 1970-01-01 UTC."""
-        return int(self.wallClock() * 1_000_000)
-
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """A protocol says that its connection is made."""
         self.counters["connections_total"] += 1

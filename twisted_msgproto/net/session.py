@@ -224,7 +224,9 @@ class SessionHooks:
         """
         sink = self.factory.sink
         if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
-            return None if sink is None else awaited(sink.put(batch), sink, "put")
+            stored = None if sink is None else sink.put(batch)
+            ready = stored is None or isinstance(stored, Deferred)
+            return stored if ready else awaited(stored, sink, "put")
         waiting: list[Deferred[Any]] = []
         for message in batch:
             waiting.append(maybeDeferred(self.__hear, message))
@@ -278,6 +280,10 @@ class OrderlyLink(Link):
     @property
     def closing(self) -> bool:
         return self._lateness is not None
+
+    def receivedAt(self) -> int:
+        """Return the time as batches want it: microseconds since 1970-01-01 UTC."""
+        return int(self.factory.wallClock() * 1_000_000)
 
     def close(self) -> Deferred[None]:
         if self._gone:

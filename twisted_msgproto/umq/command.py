@@ -138,7 +138,7 @@ class Receiver(UmqClient):
         return Message(
             PROTOCOL,
             kind,
-            self.factory.receivedAt(),
+            self.link.receivedAt(),
             self.peer,
             self.session,
             destination=destination,

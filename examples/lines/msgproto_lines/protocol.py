@@ -61,7 +61,7 @@ class LinesServerLink(SessionLink):
 
     def _received(self, event: BodiesReceived) -> None:
         count, octets = len(event.bodies), sum(map(len, event.bodies))
-        origin = (self.factory.receivedAt(), self.peer, self.session, self.clientId)
+        origin = (self.receivedAt(), self.peer, self.session, self.clientId)
         batch = MessageBatch(PROTOCOL, KIND, *origin, count, octets)
         batch.message_id, batch.body = range(event.first, event.first + count), event.bodies
         self.deliver(batch, event.position)
@@ -150,7 +150,7 @@ class LinesClientLink(ClientLink):
                 waiter.callback(None)
 
     def _published(self, event: BodyPublished) -> None:
-        now = self.factory.receivedAt()
+        now = self.receivedAt()
         message = Message(PROTOCOL, KIND, now, self.peer, body=event.body)
         self.protocol.messageReceived(message)
 

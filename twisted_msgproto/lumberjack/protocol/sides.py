@@ -115,7 +115,7 @@ class ReaderLink(SessionLink):
         batch = MessageBatch(  # by place, down to the body: names cost half as much again
             PROTOCOL,
             kind,
-            self.factory.receivedAt(),
+            self.receivedAt(),
             self.peer,
             self.session,
             self.clientId,

@@ -208,7 +208,7 @@ class MicroMsg2Link(SessionLink):
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             "message",
-            self.factory.receivedAt(),
+            self.receivedAt(),
             self.peer,
             self.session,
             self.clientId,

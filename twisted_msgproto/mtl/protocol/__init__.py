@@ -312,7 +312,7 @@ class BrokerLink(SessionLink):
         batch = MessageBatch(
             PROTOCOL,
             "content",
-            self.factory.receivedAt(),
+            int(self.factory.wallClock() * 1_000_000),
             flow.address or None,
             session.name,
             server.clientId,

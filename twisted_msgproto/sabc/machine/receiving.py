@@ -8,7 +8,7 @@ answers.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from ...core.memory import table_bytes
 from .. import wire
 from ..terms import (
     BAD_REQUEST,
+    FORBIDDEN,
     MISPLACED,
     REQUEST,
     SEND_ONLY,
@@ -32,6 +33,7 @@ from ..terms import (
     FrameDiscarded,
     FrameRefused,
     MessagesReceived,
+    MessagesSafe,
     RequestFailed,
     ResponsesReceived,
 )
@@ -153,7 +155,7 @@ class Listener(Speaker[S]):
     )
 
     _open: tuple[S, ...]
-    _draining: S
+    _unhooked: Container[str]
 
     def __init__(
         self,
@@ -600,3 +602,57 @@ class Listener(Speaker[S]):
                 events.append(RequestFailed(id, waiter, code, body.decode("utf-8", "replace")))
                 return
         events.append(ErrorReceived(code, body, headers))
+
+    @property
+    def whole(self) -> bool:
+        return not (self._receiving or self._unfinished or self._decoder.weight)
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, position: int, now: float) -> list[Event]:
+        """Note that the messages of this event are safe: where no hook processes them, they are
+        answered.
+        """
+        event = self._answered_by_sink(position)
+        if event.kind not in self._unhooked:
+            return [MessagesSafe(event)]
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            self.acknowledge(event.ids)
+        return []
+
+    def not_safe(self, position: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
+
+        Going on would leave a gap in what is stored of this session.
+        """
+        event = self._answered_by_sink(position)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            for id in event.ids:
+                if not self.closed and id in self._unanswered:
+                    self.fail(id, UNAVAILABLE, "not stored")
+        self.stop()
+        return []
+
+    def forbid(self, position: int, text: str) -> None:
+        """Refuse the messages of this event, because the peer may not send them: 403 each.
+
+        The session goes on.
+        """
+        event = self._answered_by_sink(position)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        for id in event.ids:
+            if event.kind == SEND_ONLY:
+                self._send_error(FORBIDDEN, text, id)
+            elif not self.closed and id in self._unanswered:
+                self.fail(id, FORBIDDEN, text)
+
+    def _answered_by_sink(self, position: int) -> MessagesReceived:
+        event = self._unsafe.pop(position, None)
+        if event is None:
+            raise ValueError(f"no event had the position {position!r}")
+        return event

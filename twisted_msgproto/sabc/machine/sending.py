@@ -84,6 +84,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     counters: Counters
     deadlines: Deadlines
     _closed: S
+    _draining: S  # of a server that answers what is in work, and then closes
 
     def __init__(self, initial: S, limits: Limits | None, *, framed: bool) -> None:
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
@@ -334,7 +335,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._machine.step(AnswerSent)
         self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
         del self._unanswered[id]
-        self._look_drained()
+        if self._machine.state is self._draining:
+            self._look_drained()
 
     def open_answer(self, id: str, *, headers: Mapping[str, str] | None = None) -> OutgoingMessage:
         """Begin the answer to the request ``id``, whose body comes in pieces (``SA-18``).
@@ -375,7 +377,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             del unanswered[id]
             length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
             out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
-        self._look_drained()
+        if self._machine.state is self._draining:
+            self._look_drained()
         return left
 
     def acknowledge(self, ids: Sequence[str]) -> None:
@@ -401,7 +404,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
                 self._out += [f"{before}{id}{after}".encode() for id in plain]
             else:
                 self._out.append(f"{before}{(after + before).join(plain)}{after}".encode())
-        self._look_drained()
+        if self._machine.state is self._draining:
+            self._look_drained()
 
     def fail(self, id: str, code: int | str, text: str) -> None:
         """Answer a request with ERROR (``SA-16``); raises ValueError as ``answer`` does."""
@@ -413,12 +417,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._machine.step(AnswerSent)
         self._send_error(code, text, id, _TRUNCATED_LINE if truncated else "")
         del self._unanswered[id]
-        self._look_drained()
+        if self._machine.state is self._draining:
+            self._look_drained()
 
     def settle(self, count: int) -> None:
         """Note that this many send-only messages are dealt with (``SA-12``)."""
         self._unsettled -= count
-        self._look_drained()
+        if self._machine.state is self._draining:
+            self._look_drained()
 
     def send_error(
         self, code: int | str, text: str, *, headers: Mapping[str, str] | None = None
@@ -565,7 +571,8 @@ class OutgoingMessage:
                 self._part(bytes(self._kept), True)
                 if self._answers and self.id is not None:
                     side._unanswered.pop(self.id, None)
-                    side._look_drained()
+                    if side._machine.state is side._draining:
+                        side._look_drained()
 
     def abort(self) -> None:
         """Never finish it: an error frame tells the peer where the framing can (``SA-20``).

@@ -30,7 +30,6 @@ from ..terms import (
     DRAIN_SECONDS,
     FORBIDDEN,
     LOGIN_ATTEMPTS,
-    SEND_ONLY,
     SERVER,
     SESSION_LIMITS,
     TIMED_OUT,
@@ -50,8 +49,6 @@ from ..terms import (
     Event,
     Expired,
     MessageAbandoned,
-    MessagesReceived,
-    MessagesSafe,
     Rejected,
     RequestsTimedOut,
     Serving,
@@ -130,10 +127,6 @@ class Side(Listener[S]):
         ]
         return self._decoder.weight + sum(kept)
 
-    @property
-    def whole(self) -> bool:
-        return not (self._receiving or self._unfinished or self._decoder.weight)
-
     def snapshot(self) -> dict[str, object]:
         return {
             "state": self.state.name,
@@ -147,56 +140,6 @@ class Side(Listener[S]):
     def _learn(self, headers: Mapping[str, str]) -> None:
         data = headers.get(MESSAGE_BYTES, "")
         self.peer_bytes = int(data) if _DIGITS.fullmatch(data) else None
-
-    # ── what the sink says ──────────────────────────────────────────────────────────────────────
-
-    def made_safe(self, position: int, now: float) -> list[Event]:
-        """Note that the messages of this event are safe: where no hook processes them, they are
-        answered.
-        """
-        event = self._answered_by_sink(position)
-        if event.kind not in self._unhooked:
-            return [MessagesSafe(event)]
-        if event.kind == SEND_ONLY:
-            self.settle(len(event.ids))
-        else:
-            self.acknowledge(event.ids)
-        return []
-
-    def not_safe(self, position: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
-
-        Going on would leave a gap in what is stored of this session.
-        """
-        event = self._answered_by_sink(position)
-        if event.kind == SEND_ONLY:
-            self.settle(len(event.ids))
-        else:
-            for id in event.ids:
-                if not self.closed and id in self._unanswered:
-                    self.fail(id, UNAVAILABLE, "not stored")
-        self.stop()
-        return []
-
-    def forbid(self, position: int, text: str) -> None:
-        """Refuse the messages of this event, because the peer may not send them: 403 each.
-
-        The session goes on.
-        """
-        event = self._answered_by_sink(position)
-        if event.kind == SEND_ONLY:
-            self.settle(len(event.ids))
-        for id in event.ids:
-            if event.kind == SEND_ONLY:
-                self._send_error(FORBIDDEN, text, id)
-            elif not self.closed and id in self._unanswered:
-                self.fail(id, FORBIDDEN, text)
-
-    def _answered_by_sink(self, position: int) -> MessagesReceived:
-        event = self._unsafe.pop(position, None)
-        if event is None:
-            raise ValueError(f"no event had the position {position!r}")
-        return event
 
     # ── time and the end ────────────────────────────────────────────────────────────────────────
 

@@ -420,7 +420,7 @@ class SabcLink(SessionLink):
         event.batch = batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             event.kind,
-            self.factory.receivedAt(),
+            self.receivedAt(),
             self.peer,
             self.session,
             self.clientId,
@@ -654,7 +654,8 @@ class SabcSession(Session, link=SabcLink):
         at once) has fired; if it fails the session ends, and its requests with it.
         """
         sink = self.factory.sink
-        return None if sink is None else awaited(sink.put(batch), sink, "put")
+        stored = None if sink is None else sink.put(batch)
+        return stored if isinstance(stored, Deferred) else awaited(stored, sink, "put")
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 

@@ -463,7 +463,7 @@ class Calls:
         stream = link.streams.of(event)
         try:
             result = self._ask(event, stream)
-            later = None if type(result) is str else promised(result)
+            later = None if result is None or type(result) is str else promised(result)
         except Exception:
             if stream is not None:
                 stream.drop()
@@ -564,7 +564,7 @@ class Calls:
         return Message(
             PROTOCOL,
             "call",
-            link.factory.receivedAt(),
+            link.receivedAt(),
             link.peer,
             link.session,
             link.clientId,
@@ -639,7 +639,7 @@ class Calls:
         return MessageBatch(
             PROTOCOL,
             kind,
-            link.factory.receivedAt(),
+            link.receivedAt(),
             link.peer,
             link.session,
             link.clientId,
