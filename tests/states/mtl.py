@@ -40,7 +40,7 @@ class Both:
         self.limits = limits
         self.control = Client(limits)
         self.flow = ClientFlow(reads=False, confirm=True, limits=limits)
-        self.held = 0
+        self.input_weight = 0
         self.unfinished = False
         self.gone = False
 

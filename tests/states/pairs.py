@@ -602,7 +602,7 @@ class Pairs(RuleBasedStateMachine):
         must(not pair.timers(side), side, "keeps deadlines after its end")
         must(not _full(pair.outputs(side, self.now)), side, "writes after its end")
         must(pair.finished(side), side, "is not finished after its end")
-        must(not pair.machines[side].held, side, "holds something after its end")
+        must(not pair.machines[side].input_weight, side, "holds something after its end")
         must(not pair.call(side, "lost", self.now), side, "loses its connection twice")
         account_of_peer.asked.clear()  # what it said of them no machine will hear
 
@@ -663,7 +663,7 @@ class Pairs(RuleBasedStateMachine):
         for side in self.here:
             in_flight, window = self.pair.in_flight(side), self.pair.window(side)
             must(in_flight <= window or not window, side, "has", in_flight, "in flight of", window)
-            must(self.pair.machines[side].held >= 0, side, "holds less than nothing")
+            must(self.pair.machines[side].input_weight >= 0, side, "holds less than nothing")
             self.pair.machines[side].snapshot()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
