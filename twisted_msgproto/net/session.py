@@ -275,10 +275,13 @@ class OrderlyLink(Link):
     def closing(self) -> bool:
         return self._lateness is not None
 
+    def whenGone(self) -> Deferred[None]:
+        return succeed(None) if self._gone else self._leaving.wait()
+
     def close(self) -> Deferred[None]:
+        left = self.whenGone()
         if self._gone:
-            return succeed(None)
-        left = self._leaving.wait()
+            return left
         if self._lateness is None:
             drain = self.factory.limits["drain"]
             self._lateness = self.factory.clock.callLater(drain, self._late)

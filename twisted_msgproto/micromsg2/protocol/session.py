@@ -21,6 +21,7 @@ from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import Places
 from ...net.factory import MsgprotoServerFactory
+from ...net.hooks import awaited
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import Session, SessionHooks, SessionLink, hook
@@ -296,7 +297,7 @@ class MicroMsg2Link(SessionLink):
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
         if type(self.protocol).messageReceived is SessionHooks.messageReceived:
             sink = self.factory.sink
-            return None if sink is None else sink.put(batch)
+            return None if sink is None else awaited(sink.put(batch))
         return self.offerTo(self.protocol.messageReceived, batch)
 
     def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
@@ -308,7 +309,7 @@ class MicroMsg2Link(SessionLink):
     async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
-        stored: Deferred[int | None] | None = None
+        stored: Deferred[Any] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.
@@ -325,7 +326,7 @@ class MicroMsg2Link(SessionLink):
                     raise _Unsafe(sequence, answer)
                 self._refuse(arrived, sequence, answer)
             if kept and self.factory.sink is not None:
-                stored = self.factory.sink.put(_rows(batch, kept))
+                stored = awaited(self.factory.sink.put(_rows(batch, kept)))
         finally:
             if self._offered is offered:
                 self._offered = None
