@@ -258,7 +258,7 @@ class TwoUsers(TestCase):
 
     async def umq(self, name: str, password: str) -> Any:
         where = self.gateway.address("umq").removeprefix("tcp:")
-        client = await connect(reactor, f"ws://{where}/", hello=f"{name}:{password}")
+        client = await connect(f"ws://{where}/", hello=f"{name}:{password}")
         self.addCleanup(client.close)
         return client
 

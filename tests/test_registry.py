@@ -278,6 +278,11 @@ def test_the_page_of_limits_is_as_the_tables_are__FC_01():
     assert limits_page.PAGE.read_text() == limits_page.page(), "run python -m tests.docs.limits"
 
 
+def test_the_types_of_limits_are_those_of_the_tables() -> None:
+    written = limits_page.TYPES.read_text()
+    assert written == limits_page.types(), "run python -m tests.docs.limits"
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [

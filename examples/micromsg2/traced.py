@@ -20,6 +20,7 @@ from twisted.internet.task import react
 from twisted_msgproto import Message
 from twisted_msgproto.micromsg2 import (
     STANDARD,
+    BadText,
     Extension,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
@@ -28,7 +29,6 @@ from twisted_msgproto.micromsg2 import (
     Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.wire import BadText
 
 TRACE_BYTES_MAX = 64
 

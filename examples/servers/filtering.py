@@ -22,7 +22,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackServer,
     LumberjackServerFactory,
 )
-from twisted_msgproto.net.hooks import Later
+from twisted_msgproto.net import Later
 
 
 class Filtering(LumberjackServer):

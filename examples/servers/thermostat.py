@@ -6,18 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.task import react
 
 from twisted_msgproto.umq import (
     MethodRegistry,
-    Remote,
     Request,
     Topic,
-    UmqClient,
     UmqServer,
     UmqServerFactory,
     connect,
+    serve,
 )
 
 
@@ -79,20 +77,17 @@ class Displays(UmqServerFactory):
 
 async def main(reactor: Any) -> None:
     """Call the object, watch its topic, and read its attribute."""
-    listening = TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1")
-    port = await listening.listen(Displays(Thermostat()))
-
-    client: UmqClient = await connect(reactor, f"ws://127.0.0.1:{port.getHost().port}/")
-    thermostat = Remote(client)
-    changes = client.subscribe(lambda topic_id: f'["changes", "{topic_id}"]')
-    await changes.whenStarted()
-    print("before:", await thermostat.set(21.5))
-    print("change:", (await anext(aiter(changes))).payload)
-    print("attribute:", client.attributes["target"])
-    await thermostat.set(99).addErrback(lambda failure: print("refused:", failure.value))
-
-    await client.close()
-    await port.stopListening()
+    async with (
+        serve("tcp:0:interface=127.0.0.1", factory=Displays(Thermostat())) as server,
+        connect(server.addresses[0]) as client,
+    ):
+        thermostat = client.remote
+        changes = client.subscribe(lambda topic_id: f'["changes", "{topic_id}"]')
+        await changes.whenStarted()
+        print("before:", await thermostat.set(21.5))
+        print("change:", (await anext(aiter(changes))).payload)
+        print("attribute:", client.attributes["target"])
+        await thermostat.set(99).addErrback(lambda failure: print("refused:", failure.value))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import react
 
 from twisted_msgproto import Message
-from twisted_msgproto.mtl import MtlClient, MtlReader, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.protocol.flows import Received
+from twisted_msgproto.mtl import MtlClient, MtlReader, MtlServer, MtlServerFactory, Received
 
 JOBS = ("paint", "mow", "cook")
 

@@ -18,8 +18,7 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from twisted_msgproto.umq import MethodRegistry, Topic, UmqServer, UmqServerFactory, refusal
-from twisted_msgproto.umq.wire import Code
+from twisted_msgproto.umq import Code, MethodRegistry, Topic, UmqServer, UmqServerFactory, refusal
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "clients" / "js" / "src"

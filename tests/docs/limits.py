@@ -1,15 +1,31 @@
-"""Writes ``docs/limits.md`` from the tables of limits: ``python -m tests.docs.limits``."""
+"""Writes ``docs/limits.md`` and ``net/limit_types.py`` from the tables of limits:
+``python -m tests.docs.limits``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from twisted_msgproto import registry
 from twisted_msgproto.core.limits import Limit, amount
 from twisted_msgproto.net.factory import COMMON_LIMITS
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "limits.md"
+PROJECT = Path(__file__).parent.parent.parent
+PAGE = PROJECT / "docs" / "limits.md"
+TYPES = PROJECT / "twisted_msgproto" / "net" / "limit_types.py"
+
+TYPES_HEAD = """\
+\"\"\"The limits of each factory as types, from their tables: ``python -m tests.docs.limits``.
+
+A mapping whose names are not known before the program runs goes through the factory's
+``defaultLimits``.
+\"\"\"
+
+from typing import TypedDict
+
+"""
 
 INTRODUCTION = """\
 # Limits
@@ -44,5 +60,25 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def types() -> str:
+    """Return a module with a TypedDict for each factory; sizes may have their unit."""
+    parts = [TYPES_HEAD]
+    for name in registry.PROTOCOLS:
+        package = import_module(f"twisted_msgproto.{name}")
+        for side in ("Server", "Client"):
+            factory = next(
+                found for kind, found in vars(package).items() if kind.endswith(f"{side}Factory")
+            )
+            title = factory.__name__.removesuffix("Factory") + "Limits"
+            parts.append(f'{title} = TypedDict(\n    "{title}",\n    {{\n')
+            for limit in sorted(factory.defaultLimits({}).table.values()):
+                kind = type(limit.default).__name__
+                sized = kind == "int" and limit.unit.partition("/")[0] == "bytes"
+                parts.append(f'        "{limit.name}": {kind}{" | str" * sized},\n')
+            parts.append("    },\n    total=False,\n)\n\n")
+    return "".join(parts).rstrip() + "\n"
+
+
 if __name__ == "__main__":
+    TYPES.write_text(types())
     PAGE.write_text(page())

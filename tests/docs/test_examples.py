@@ -13,6 +13,8 @@ import ast
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,39 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     for page in PAGES[1:]:
         name = str(page.relative_to(PROJECT / "docs").with_suffix(""))
         assert name == "index" or name in listed or f"{Path(name).parent}/*" in listed, name
+
+
+PUBLIC = ("core.errors", "lumberjack", "micromsg2", "mtl", "net", "queue", "sabc", "spark")
+PUBLIC += ("spark.views", "testing", "umq")
+OF_THE_INSIDE = ("docs/sixth-protocol.md", "docs/interfaces.md", "docs/table.md", "examples/lines")
+"""These are about parts of the package, for those who add to it."""
+
+
+def imported(text: str) -> Iterator[tuple[str, str]]:
+    """Yield module and name of what a program imports from the package."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twisted_msgproto"):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def is_public(module: str, name: str) -> bool:
+    inner = module.partition(".")[2]
+    if f"{inner}.{name}".lstrip(".") in PUBLIC:
+        return True
+    found = import_module(module)
+    names = getattr(found, "__all__", [one for one in vars(found) if not one.startswith("_")])
+    return (not inner or inner in PUBLIC) and name in names
+
+
+PROGRAMS = [*with_blocks("python"), *with_blocks("py"), *(PROJECT / "examples").rglob("*.py")]
+
+
+@pytest.mark.parametrize("page", sorted(set(PROGRAMS)), ids=name_of)
+def test_whatever_an_example_imports_is_public(page: Path) -> None:
+    if name_of(page).startswith(OF_THE_INSIDE):
+        return
+    written = [text for kind in ("python", "py") for text in blocks(page, kind)]
+    if page.suffix == ".py":
+        written = [page.read_text()]
+    names = [one for text in written for one in imported(text)]
+    assert [f"{module}.{name}" for module, name in names if not is_public(module, name)] == []

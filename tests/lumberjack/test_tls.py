@@ -450,10 +450,10 @@ class Strings(SynchronousTestCase):
         locked.write_bytes(LOCKED_KEY)
         for parts, words in (
             ((), "missing"),
-            (("x", *good[1:]), "a port from 0 to 65535, not 'x'"),
-            (("65536", *good[1:]), "a port from 0 to 65535"),
+            (("x", *good[1:]), "port is a number from 0 to 65535, not 'x'"),
+            (("65536", *good[1:]), "port is a number from 0 to 65535"),
             (("0",), "privateKey=FILE is missing"),
-            ((*good, "backlog=many"), "backlog is a number"),
+            ((*good, "backlog=many"), "backlog is a whole number"),
             ((*good, "verify=maybe"), "verify is one of none, peer, force_peer, not 'maybe'"),
             (good[:3], "verify=force_peer needs caCerts=FILE"),
             ((*good, "colour=red"), "colour"),

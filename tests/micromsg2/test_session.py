@@ -315,7 +315,15 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
     places: list[int] = []
 
     def figures() -> dict[str, Any]:
-        names = ("in_flight", "room", "deadline", "held", "finished", "whole", "state")
+        names = (
+            "in_flight",
+            "room",
+            "deadline",
+            "input_weight",
+            "finished",
+            "whole",
+            "state",
+        )
         return {**asdict(session.counters), **{name: getattr(session, name) for name in names}}
 
     def read(nbytes: bytes, now: float) -> None:
@@ -326,8 +334,16 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
     half = message(3, b"3")
     steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
         (lambda: read(messages(1, 2, b"1"), 1.0), {"received": 2}, 0),
-        (lambda: read(half[:-1], 2.0), {"held": 15, "whole": False, "deadline": 122.0}, 0),
-        (lambda: read(half[-1:], 3.0), {"received": 3, "held": 0, "whole": True}, 0),
+        (
+            lambda: read(half[:-1], 2.0),
+            {"input_weight": 15, "whole": False, "deadline": 122.0},
+            0,
+        ),
+        (
+            lambda: read(half[-1:], 3.0),
+            {"received": 3, "input_weight": 0, "whole": True},
+            0,
+        ),
         (lambda: read(message(4, b"4"), 4.0), {"received": 4, "over_window": 1}, 0),
         (lambda: session.made_safe(places[0], 5.0), {"deadline": 5.5}, 0),
         (lambda: session.made_safe(places[1], 5.4), {"acks": 1, "deadline": 122.0}, 5),

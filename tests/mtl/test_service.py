@@ -41,7 +41,7 @@ def test_the_defaults_are_on_this_machine__MT_12__MT_31() -> None:
     ],
 )
 def test_data_goes_to_the_next_port__MT_12(control: str, data: str | None) -> None:
-    assert service.data_endpoint([control]) == data
+    assert zeromq.data_endpoint([control]) == data
     assert options("-e", control)["data-endpoint"] == data
     assert options("-e", control, "--one-socket")["data-endpoint"] is None
     other = "tcp://127.0.0.1:7"
@@ -50,8 +50,8 @@ def test_data_goes_to_the_next_port__MT_12(control: str, data: str | None) -> No
 
 def test_several_endpoints_share_a_data_port_which_is_none_of_theirs__HO_25__MT_12() -> None:
     both = ["tcp://127.0.0.1:6000", "tcp://127.0.0.2:6001"]
-    assert service.data_endpoint(both) == "tcp://127.0.0.1:6002"
-    assert service.data_endpoint([*both, "ipc:///tmp/x"]) is None
+    assert zeromq.data_endpoint(both) == "tcp://127.0.0.1:6002"
+    assert zeromq.data_endpoint([*both, "ipc:///tmp/x"]) is None
     assert zeromq.data_beside(both, "tcp://127.0.0.1:7") == [
         "tcp://127.0.0.1:7",
         "tcp://127.0.0.2:7",

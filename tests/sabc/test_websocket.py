@@ -53,7 +53,7 @@ class Served(TestCase):
         return self.factory
 
     async def join(self, where, **options):
-        client = await connect(reactor, where, **options)
+        client = await connect(where, **options)
         self.addCleanup(client.disconnect)
         return client
 
@@ -228,7 +228,7 @@ class Served(TestCase):
         port = reactor.listenTCP(0, Factory.forProtocol(Rude), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         with self.assertRaises(ConnectionClosed):
-            await connect(reactor, f"ws://127.0.0.1:{port.getHost().port}")
+            await connect(f"ws://127.0.0.1:{port.getHost().port}")
 
     async def test_who_cancels_before_the_upgrade_is_gone_at_once(self):
         """SA-25: there is no session yet which could be told."""
@@ -245,9 +245,11 @@ class Served(TestCase):
 
         port = reactor.listenTCP(0, Factory.forProtocol(Silent), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
-        connecting = Deferred.fromCoroutine(
-            connect(reactor, f"ws://127.0.0.1:{port.getHost().port}")
-        )
+
+        async def connecting_to_it():
+            await connect(f"ws://127.0.0.1:{port.getHost().port}")
+
+        connecting = Deferred.fromCoroutine(connecting_to_it())
         await asked
         connecting.cancel()
         await self.assertFailure(connecting, CancelledError)
@@ -275,10 +277,10 @@ class Encrypted(TestCase):
         root = Certificate.loadPEM(authority.cert.read_bytes())
         trust = optionsForClientTLS("localhost", trustRootFromCertificates([root]))
         plain = HostnameEndpoint(reactor, "localhost", ports[0])
-        over_tls = await connect(reactor, wrapClientTLS(trust, plain))
-        over_wss = await connect(reactor, f"wss://localhost:{ports[1]}/", tls=trust)
+        over_tls = await connect(wrapClientTLS(trust, plain))
+        over_wss = await connect(f"wss://localhost:{ports[1]}/", tls=trust)
         for client in (over_tls, over_wss):
             self.assertEqual((await client.request(b"abc")).body, b"cba")
             await client.disconnect()
         with self.assertRaises(Exception):  # noqa: B017  (the platform does not trust it)
-            await connect(reactor, f"wss://localhost:{ports[1]}/")
+            await connect(f"wss://localhost:{ports[1]}/")

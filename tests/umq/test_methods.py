@@ -428,6 +428,10 @@ class Messages:
         return taken
 
 
+async def _connected(url):
+    return await connect(url)
+
+
 def start(coroutine):
     return Deferred.fromCoroutine(coroutine)
 
@@ -496,7 +500,7 @@ class Commands(TestCase):
     def test_a_topic_which_the_server_ends_ends_recv_with_an_error__HO_08(self):
         options = RecvOptions(endpoint=f"ws://{self.where}/", destination="news")
         receiving = start(command.recv(reactor, options, lambda message: None))
-        session = yield start(connect(reactor, f"ws://{self.where}/"))
+        session = yield start(_connected(f"ws://{self.where}/"))
         while not (yield call_method(session, "publish", "news", "a")):
             pass
         for live in list(self.factory.liveConnections):

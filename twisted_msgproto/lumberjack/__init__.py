@@ -3,6 +3,7 @@
 Read in this order: wire, terms, machine, protocol, service, command.
 """
 
+from ..net.limit_types import LumberjackClientLimits, LumberjackServerLimits
 from .machine import Reader, Writer
 from .protocol import (
     LumberjackClient,
@@ -11,15 +12,24 @@ from .protocol import (
     LumberjackServer,
     LumberjackServerFactory,
     LumberjackShipper,
+    connect,
+    serve,
 )
+from .wire import encode_json, encode_window
 
 __all__ = [
     "LumberjackClient",
     "LumberjackClientFactory",
+    "LumberjackClientLimits",
     "LumberjackClientService",
     "LumberjackServer",
     "LumberjackServerFactory",
+    "LumberjackServerLimits",
     "LumberjackShipper",
     "Reader",
     "Writer",
+    "connect",
+    "encode_json",
+    "encode_window",
+    "serve",
 ]

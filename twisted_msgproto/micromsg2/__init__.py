@@ -4,6 +4,7 @@ broker are here.
 Read in this order: wire, terms, machine, application, protocol, service.
 """
 
+from ..net.limit_types import MicroMsg2ClientLimits, MicroMsg2ServerLimits
 from .application import Broker
 from .machine import STANDARD, Client, Extension, ExtensionSet, Proposal, Server
 from .protocol import (
@@ -13,11 +14,14 @@ from .protocol import (
     MicroMsg2ClientService,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
+    connect,
+    serve,
 )
-from .wire import Filter, Offer
+from .wire import BadText, Filter, Offer
 
 __all__ = [
     "STANDARD",
+    "BadText",
     "Broker",
     "Client",
     "Extension",
@@ -26,10 +30,14 @@ __all__ = [
     "MessageRefused",
     "MicroMsg2Client",
     "MicroMsg2ClientFactory",
+    "MicroMsg2ClientLimits",
     "MicroMsg2ClientService",
     "MicroMsg2Server",
     "MicroMsg2ServerFactory",
+    "MicroMsg2ServerLimits",
     "Offer",
     "Proposal",
     "Server",
+    "connect",
+    "serve",
 ]

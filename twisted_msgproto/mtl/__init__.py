@@ -4,25 +4,37 @@ of content.
 Read in this order: wire, terms, machine, protocol, application, service.
 """
 
+from ..net.authentication.sasl import credentials
+from ..net.limit_types import MtlClientLimits, MtlServerLimits
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine import Client, ClientFlow, Profile, Server
 from .protocol.client import MtlClient, MtlClientFactory, MtlClientService
-from .protocol.flows import MtlReader, MtlWriter
+from .protocol.flows import MtlReader, MtlWriter, Received
+from .protocol.lifetimes import connect, serve
 from .protocol.server import MtlServer, MtlServerFactory
+from .zeromq import CurveClient, CurveServer
 
 __all__ = [
     "Client",
     "ClientFlow",
+    "CurveClient",
+    "CurveServer",
     "IngestProfile",
     "MtlClient",
     "MtlClientFactory",
+    "MtlClientLimits",
     "MtlClientService",
     "MtlReader",
     "MtlServer",
     "MtlServerFactory",
+    "MtlServerLimits",
     "MtlWriter",
     "Profile",
     "QueueProfile",
+    "Received",
     "Server",
     "TestProfile",
+    "connect",
+    "credentials",
+    "serve",
 ]

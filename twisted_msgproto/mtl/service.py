@@ -29,11 +29,10 @@ from .zeromq import (
     CurveServer,
     check_address,
     data_beside,
+    data_endpoint,
     is_local,
-    port_of,
     read_authorized_keys,
     read_secret_key,
-    with_port,
 )
 
 log = Logger(namespace="twisted_msgproto.mtl")
@@ -156,19 +155,6 @@ class Options(BrokerOptions, AuthenticationOptions):
             f"{PROTOCOL}: keys of {self['curve-authorized']}",
             partial(factory.changeAuthorized, again.authorized),
         )
-
-
-def data_endpoint(control: Sequence[str]) -> str | None:
-    """Return where data goes when nobody says: to the next port; None: to the control endpoints."""
-    if not all(address.startswith("tcp://") for address in control):
-        return None
-    first, ports = control[0], {port_of(address) for address in control}
-    port = port_of(first) + 1
-    while port in ports:
-        port += 1
-    if port == 1 or port > 65535:
-        return f"{first.rpartition(':')[0]}:*"
-    return with_port(first, port)
 
 
 class MtlService(Service):

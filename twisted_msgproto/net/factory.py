@@ -26,12 +26,12 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.memory import SESSION_LIMIT
 from ..core.reasons import client_tls, tls_text
-from .authorising import IAuthoriser
+from .authorising import Authoriser
 from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
 from .memory import MIN_RATE, ByteBudget, Ledger
 from .peers import CROWDED, Eviction
-from .sink import IMessageSink
+from .sink import MessageSink
 from .turns import TurnWatch
 
 T = TypeVar("T")
@@ -171,7 +171,7 @@ class SessionFactory:
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
@@ -298,7 +298,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
-        authoriser: says what clients may do (an IAuthoriser); None: everything.
+        authoriser: says what clients may do (an Authoriser); None: everything.
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
         reusePort: whether other processes may listen on its TCP ports, too.
@@ -318,26 +318,24 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: ByteBudget | None = None,
-        authoriser: Any = None,
+        authoriser: Authoriser | None = None,
     ) -> None:
         """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
-        :class:`~.authorising.IAuthoriser`, or None: clients may do everything.
+        :class:`~.authorising.Authoriser`, or None: clients may do everything.
 
         Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
         TypeError if it is none.
         """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         if authoriser is not None:
-            if not IAuthoriser.providedBy(authoriser):
-                raise TypeError(
-                    f"authoriser: an IAuthoriser is expected, not {type(authoriser).__name__}"
-                )
+            asks = callable(getattr(authoriser, "allows", None))
+            expect("authoriser", authoriser, "an object with a method allows", asks)
             if not self.actions:
                 raise ConfigurationError(
                     f"{self.protocolName} does not ask who may what: it cannot run with rules"
@@ -525,6 +523,11 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
                 protocol.link.drain()
             self._lookDrained()
         return self._drained
+
+    def abort(self) -> None:
+        """End the live connections at once, and accept no more."""
+        self.drain()
+        self._cutOff()
 
     def _cutOff(self) -> None:
         live: Iterable[Any] = list(self.liveConnections)

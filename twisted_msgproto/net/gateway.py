@@ -48,7 +48,7 @@ from .reloading import (
     rereadable,
     told,
 )
-from .sink import DurableSink, IMessageSink
+from .sink import DurableSink, MessageSink
 from .site.flow import FlowHistory
 from .site.shapes import BrokerView
 
@@ -101,13 +101,13 @@ class Gateway(MultiService):
         self.reactor = reactor
         self._title = title
         self._unopened: tuple[str, DurableSink] | None = None
-        self.sink: IMessageSink | None = None
+        self.sink: MessageSink | None = None
         self.budget = ByteBudget()
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
         self._pidfile: str | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
-        self._sinks: dict[str, IMessageSink] = {}  # those that options name
+        self._sinks: dict[str, MessageSink] = {}  # those that options name
         self.namespaces = Namespaces(reactor, self.sinkOf)
         self.rereads: list[Reread] = []
         self.laterChanges: Callable[[], list[str]] = list
@@ -236,7 +236,7 @@ class Gateway(MultiService):
             self._authorisers[name] = options.makeAuthoriser(self)
         return self._authorisers[name]
 
-    def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
+    def sinkOf(self, options: ServerOptions) -> MessageSink | None:
         """Return the sink that the options of one server name, or the queue's, or None.
 
         A named sink is made once, with this gateway as its argument, for all servers that name it.

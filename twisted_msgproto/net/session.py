@@ -285,10 +285,13 @@ class OrderlyLink(Link):
         """Return the time as batches want it: microseconds since 1970-01-01 UTC."""
         return int(self.factory.wallClock() * 1_000_000)
 
+    def whenGone(self) -> Deferred[None]:
+        return succeed(None) if self._gone else self._leaving.wait()
+
     def close(self) -> Deferred[None]:
+        left = self.whenGone()
         if self._gone:
-            return succeed(None)
-        left = self._leaving.wait()
+            return left
         if self._lateness is None:
             drain = self.factory.limits["drain"]
             self._lateness = self.factory.clock.callLater(drain, self._late)

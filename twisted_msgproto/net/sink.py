@@ -18,6 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from zope.interface import Interface, implementer
 
 from ..core.message import MessageBatch
+from .hooks import Later
 
 if TYPE_CHECKING:
     from ..queue import QueueWriter
@@ -33,6 +34,16 @@ class IMessageSink(Interface):
         the batch's first message, whose fellows follow it, or with None from a sink without
         offsets: a broker's queues over such a sink are in memory only.  Batches are made safe in
         the order of these calls.  The batch is not changed after this call.
+        """
+
+
+class MessageSink(Protocol):
+    """Accepts batches and says when they are safe: what :class:`IMessageSink` says, for types."""
+
+    def put(self, batch: MessageBatch, /) -> Later:
+        """Make ``batch`` safe: done when this returns None, or when what it returns has fired.
+
+        A result is the offset of the batch's first message, or None.
         """
 
 

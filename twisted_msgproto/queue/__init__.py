@@ -5,14 +5,17 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 ``docs/queue-format.md``.
 """
 
-from .disk import OS_DISK, Disk
-from .lineage import Description, Landed
-from .log import SegmentLog
-from .reader import QueueReader
-from .recovery import Recovery
-from .schema import SCHEMA
-from .source import Queue, Rows
-from .writer import QueueWriter
+from ..core.named import extras_named
+
+with extras_named():
+    from .disk import OS_DISK, Disk
+    from .lineage import Description, Landed
+    from .log import SegmentLog
+    from .reader import QueueReader
+    from .recovery import Recovery
+    from .schema import SCHEMA
+    from .source import Queue, Rows
+    from .writer import QueueWriter
 
 __all__ = [
     "OS_DISK",

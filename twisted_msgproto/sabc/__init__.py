@@ -3,6 +3,7 @@
 Read in this order: wire, terms, machine, protocol, service.
 """
 
+from ..net.limit_types import SabcClientLimits, SabcServerLimits
 from .machine import Client, Server
 from .protocol.reconnect import SabcClientService
 from .protocol.session import Response, SabcSession
@@ -12,6 +13,7 @@ from .protocol.sides import (
     SabcServer,
     SabcServerFactory,
     connect,
+    serve,
 )
 from .terms import ConnectReceived, ErrorReceived
 
@@ -22,10 +24,13 @@ __all__ = [
     "Response",
     "SabcClient",
     "SabcClientFactory",
+    "SabcClientLimits",
     "SabcClientService",
     "SabcServer",
     "SabcServerFactory",
+    "SabcServerLimits",
     "SabcSession",
     "Server",
     "connect",
+    "serve",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from ..table.disk import stands
 
@@ -32,7 +33,9 @@ class LandedTable:
             return None
         from deltalake import DeltaTable
 
-        return DeltaTable(str(self.directory)).to_pyarrow_dataset()
+        # Arrow's threads would call delta-rs's files while the interpreter ends, and abort it.
+        place = fs.SubTreeFileSystem(str(self.directory), fs.LocalFileSystem())
+        return DeltaTable(str(self.directory)).to_pyarrow_dataset(filesystem=place)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         dataset = self.dataset()

@@ -78,7 +78,8 @@ class Transform:
             require_minimum_pandas_version()
         except ImportError as error:
             raise ConfigurationError(
-                f"a transform needs pandas (pip install 'pandas<3'): {first_line(error)}"
+                f"a transform needs pandas ({first_line(error)}): "
+                "pip install 'twisted-msgproto[spark]'"
             ) from None
         try:
             empty = self._apply(self._spark.createDataFrame([], spark_schema()))

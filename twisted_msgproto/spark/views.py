@@ -14,18 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
-from pyspark.sql import types as st
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import StructType
-
 from ..core.errors import ConfigurationError
-from ..table import columns
-from ..table.column_blocks import Blocks
-from ..table.columns import NOT_OBJECT, NOT_TEXT, Columns
-from .source import arrow_schema
+from ..core.named import extras_named
+
+with extras_named():
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, Window
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import StructType
+
+    from ..table import columns
+    from ..table.column_blocks import Blocks
+    from ..table.columns import NOT_OBJECT, NOT_TEXT, Columns
+    from .source import arrow_schema
 
 MADE = "_msgproto_made"
 """A column in between, never seen outside."""

@@ -3,6 +3,7 @@
 Read in this order: wire, terms, machine, protocol, application, service.
 """
 
+from ..net.limit_types import UmqClientLimits, UmqServerLimits
 from .application import Hub, MethodRegistry, Remote, RemoteError, call_method
 from .machine.sides import Client, Server
 from .protocol.calls import (
@@ -25,14 +26,17 @@ from .protocol.sides import (
     UmqServer,
     UmqServerFactory,
     connect,
+    serve,
 )
 from .protocol.topics import Subscription, Topic
+from .wire import Code
 
 __all__ = [
     "AttachmentLost",
     "AttachmentStream",
     "CallFailed",
     "Client",
+    "Code",
     "Hub",
     "MethodRegistry",
     "NoSuchMethod",
@@ -48,12 +52,15 @@ __all__ = [
     "Topic",
     "UmqClient",
     "UmqClientFactory",
+    "UmqClientLimits",
     "UmqClientService",
     "UmqServer",
     "UmqServerFactory",
+    "UmqServerLimits",
     "UmqSession",
     "Update",
     "call_method",
     "connect",
     "refusal",
+    "serve",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
@@ -19,6 +19,7 @@ from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refus
 from ..core.message import Message
 from ..core.strict_json import JsonRefused, NotJson, parse_json
 from ..net.clients.asking import ask_each
+from ..net.clients.client import session_of
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.shapes import (
     LOG_IN_OPTIONS,
@@ -31,7 +32,7 @@ from ..net.clients.shapes import (
 )
 from .application import call_method, dump
 from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain
-from .protocol.sides import UmqClient, UmqClientFactory, connect
+from .protocol.sides import UmqClient, UmqClientFactory
 from .protocol.topics import Subscription
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
@@ -61,7 +62,12 @@ async def _connected(
     hello = "" if options.user is None else f"{options.user}:{options.password or ''}"
     factory = UmqClientFactory(url, hello=hello, clock=reactor)
     factory.protocol = protocol
-    return await connect(reactor, url, endpoint=endpoint, factory=factory)
+    client: UmqClient = session_of(await endpoint.connect(factory))
+    try:
+        return await client.whenEstablished()
+    except CancelledError:
+        client.closeSession()
+        raise
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:

@@ -12,6 +12,8 @@ from .sides import (
     LumberjackClientFactory,
     LumberjackServer,
     LumberjackServerFactory,
+    connect,
+    serve,
 )
 
 __all__ = [
@@ -26,4 +28,6 @@ __all__ = [
     "LumberjackServer",
     "LumberjackServerFactory",
     "LumberjackShipper",
+    "connect",
+    "serve",
 ]

@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from os import PathLike
+from typing import Any, ClassVar, Final, Literal
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -18,6 +19,7 @@ from twisted.internet.interfaces import IAddress, IConsumer, ITCPTransport
 from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from typing_extensions import TypeVar
 from zope.interface import implementer
 
 from ...core.errors import (
@@ -32,13 +34,30 @@ from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
 from ...core.message import Fields, MessageBatch
 from ...net.authentication import certificate_name
-from ...net.authorising import PUBLISH, refusal_text
+from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
 from ...net.counters import Places
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
+from ...net.lifetimes import (
+    ClientEndpoint,
+    ClientTLS,
+    Connecting,
+    Ports,
+    Serving,
+    Where,
+    alone,
+    as_it_is,
+    connecting,
+    endpoints_of,
+    running,
+    sink_of,
+    subclass_of,
+)
+from ...net.limit_types import LumberjackClientLimits, LumberjackServerLimits
 from ...net.link import FIRST_READ_BYTES, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import ClientSession, Session, SessionLink
+from ...net.sink import MessageSink
 from ..machine import Packer, Reader, Writer
 from ..terms import (
     COMPRESS_DEFAULT,
@@ -524,3 +543,93 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     ) -> LumberjackClient | None:
         built: Any = super().buildProtocol(addr)
         return built  # type: ignore[no-any-return]
+
+
+C = TypeVar("C", bound=LumberjackClient, default=LumberjackClient)
+
+
+def connect(
+    to: str | ClientEndpoint,
+    *,
+    client: type[C] = LumberjackClient,  # type: ignore[assignment]
+    factory: LumberjackClientFactory | None = None,
+    limits: LumberjackClientLimits | Limits | None = None,
+    timeout: float = 30.0,
+    reactor: Any = None,
+    tls: ClientTLS | None = None,
+    version: Literal[1, 2] = 2,
+    window: int = WINDOW_DEFAULT,
+    compress: int = COMPRESS_DEFAULT,
+    pipelining: int = 1,
+) -> Connecting[C]:
+    """Return what connects to a reader when it is awaited or entered: a :class:`.Connecting`.
+
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, any string of a Twisted client
+    endpoint, or an endpoint.  ``client``: the class of the client.  ``factory``: one of your own,
+    which has the settings itself.  ``timeout``: seconds until the session stands.  ``tls`` takes
+    the place of the system's authorities.  The rest is as for :class:`LumberjackClientFactory`.
+
+    Raises ConfigurationError for an address, a limit or a setting that makes no sense, TypeError
+    for settings beside ``factory``.
+    """
+    reactor = running(reactor)
+    alone(
+        factory,
+        client=client is not LumberjackClient,
+        limits=limits is not None,
+        version=version != 2,
+        window=window != WINDOW_DEFAULT,
+        compress=compress != COMPRESS_DEFAULT,
+        pipelining=pipelining != 1,
+    )
+    if factory is None:
+        subclass_of(LumberjackClient, client, "client")
+        factory = LumberjackClientFactory(
+            version=version,
+            window=window,
+            compress=compress,
+            pipelining=pipelining,
+            limits=limits,
+            clock=reactor,
+        )
+        factory.protocol = client
+    return connecting(to, factory, timeout, reactor, tls=tls)
+
+
+def serve(
+    at: Where | Sequence[Where],
+    *,
+    sink: MessageSink | None = None,
+    queue: str | PathLike[str] | None = None,
+    server: type[LumberjackServer] = LumberjackServer,
+    factory: LumberjackServerFactory | None = None,
+    limits: LumberjackServerLimits | Limits | None = None,
+    authoriser: Authoriser | None = None,
+    reactor: Any = None,
+) -> Serving[LumberjackServerFactory]:
+    """Return what listens when it is awaited or entered: a :class:`.Serving`.
+
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``, and for ``sink`` and ``queue`` together.
+    """
+    reactor = running(reactor)
+    sink, owned = sink_of(sink, queue, reactor)
+    alone(
+        factory,
+        sink=sink is not None and owned is None,
+        queue=owned is not None,
+        server=server is not LumberjackServer,
+        limits=limits is not None,
+        authoriser=authoriser is not None,
+    )
+    if factory is None:
+        subclass_of(LumberjackServer, server, "server")
+        factory = LumberjackServerFactory(sink, limits=limits, clock=reactor, authoriser=authoriser)
+        factory.protocol = server
+    wanted = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

@@ -4,9 +4,10 @@ from .client import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
     MicroMsg2ClientService,
+    connect,
     default_proposal,
 )
-from .server import MicroMsg2Server, MicroMsg2ServerFactory
+from .server import MicroMsg2Server, MicroMsg2ServerFactory, serve
 from .session import LIMITS, PROTOCOL, MessageRefused
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "MicroMsg2ClientService",
     "MicroMsg2Server",
     "MicroMsg2ServerFactory",
+    "connect",
     "default_proposal",
+    "serve",
 ]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused, shown
 from ...core.limits import Limits
@@ -20,8 +21,18 @@ from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
 from ...net.clients.reconnect import ReconnectingClient
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ...net.lifetimes import (
+    ClientEndpoint,
+    ClientTLS,
+    Connecting,
+    alone,
+    connecting,
+    running,
+    subclass_of,
+)
+from ...net.limit_types import MicroMsg2ClientLimits
 from ...net.session import ClientSession, hook
-from ...net.sink import IMessageSink
+from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import Client, Proposal, PubSub
 from ..machine.extensions import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
@@ -428,7 +439,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         proposal: Proposal | None = None,
         limits: Mapping[str, object] | Limits | None = None,
@@ -443,6 +454,44 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
             limits = {"ack-wait": 0, **(limits or {})}
         super().__init__(sink, limits=limits, **shared)
         self.proposal = default_proposal() if proposal is None else proposal
+
+
+C = TypeVar("C", bound=MicroMsg2Client, default=MicroMsg2Client)
+
+
+def connect(
+    to: str | ClientEndpoint,
+    *,
+    client: type[C] = MicroMsg2Client,  # type: ignore[assignment]
+    factory: MicroMsg2ClientFactory | None = None,
+    limits: MicroMsg2ClientLimits | Limits | None = None,
+    timeout: float = 30.0,
+    reactor: Any = None,
+    tls: ClientTLS | None = None,
+    proposal: Proposal | None = None,
+) -> Connecting[C]:
+    """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
+
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, any string of a Twisted client
+    endpoint, or an endpoint.  ``client``: the class of the client.  ``factory``: one of your own,
+    which has the settings itself.  ``timeout``: seconds until the session stands.  ``tls`` takes
+    the place of the system's authorities.  ``proposal`` as for :class:`MicroMsg2ClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
+    """
+    reactor = running(reactor)
+    alone(
+        factory,
+        client=client is not MicroMsg2Client,
+        limits=limits is not None,
+        proposal=proposal is not None,
+    )
+    if factory is None:
+        subclass_of(MicroMsg2Client, client, "client")
+        factory = MicroMsg2ClientFactory(proposal=proposal, limits=limits, clock=reactor)
+        factory.protocol = client
+    return connecting(to, factory, timeout, reactor, tls=tls)
 
 
 def default_proposal(count: int = 100) -> Proposal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred
@@ -12,11 +13,23 @@ from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
 from ...core.limits import Limits
 from ...core.memory import SESSION_LIMIT
-from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
+from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, Authoriser, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
+from ...net.lifetimes import (
+    Ports,
+    Serving,
+    Where,
+    alone,
+    as_it_is,
+    endpoints_of,
+    running,
+    sink_of,
+    subclass_of,
+)
+from ...net.limit_types import MicroMsg2ServerLimits
 from ...net.logs import LIMITS as LIMITS_MET
 from ...net.memory import ReadControl
-from ...net.sink import IMessageSink
+from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
 from ..application import (
     NOT_ALLOWED,
@@ -275,7 +288,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         proposal: Proposal | None = None,
         broker: bool = True,
@@ -390,3 +403,54 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         return self.toNewest(
             clientId, lambda session: session.send(destination, payload, properties)
         )
+
+
+def serve(
+    at: Where | Sequence[Where],
+    *,
+    sink: MessageSink | None = None,
+    queue: str | PathLike[str] | None = None,
+    server: type[MicroMsg2Server] = MicroMsg2Server,
+    factory: MicroMsg2ServerFactory | None = None,
+    limits: MicroMsg2ServerLimits | Limits | None = None,
+    authoriser: Authoriser | None = None,
+    reactor: Any = None,
+    proposal: Proposal | None = None,
+    brokerQueues: Iterable[str] = (),
+) -> Serving[MicroMsg2ServerFactory]:
+    """Return what listens when it is awaited or entered: a :class:`.Serving`.
+
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  The rest is as for :class:`MicroMsg2ServerFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, ValueError for a queue
+    that cannot be one, TypeError for settings beside ``factory``, and for ``sink`` and ``queue``
+    together.
+    """
+    reactor = running(reactor)
+    sink, owned = sink_of(sink, queue, reactor)
+    alone(
+        factory,
+        sink=sink is not None and owned is None,
+        queue=owned is not None,
+        server=server is not MicroMsg2Server,
+        limits=limits is not None,
+        authoriser=authoriser is not None,
+        proposal=proposal is not None,
+        brokerQueues=bool(brokerQueues),
+    )
+    if factory is None:
+        subclass_of(MicroMsg2Server, server, "server")
+        factory = MicroMsg2ServerFactory(
+            sink,
+            limits=limits,
+            clock=reactor,
+            authoriser=authoriser,
+            proposal=proposal,
+            brokerQueues=brokerQueues,
+        )
+        factory.protocol = server
+    wanted = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

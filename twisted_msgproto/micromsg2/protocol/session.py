@@ -313,7 +313,7 @@ class MicroMsg2Link(SessionLink):
     async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
-        stored: Deferred[int | None] | None = None
+        stored: Deferred[Any] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.

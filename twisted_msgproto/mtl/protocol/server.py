@@ -481,6 +481,11 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self._link.drain()
         return self._drained
 
+    def abort(self) -> None:
+        self.drain()
+        if self._link is not None:
+            self._link.cut()
+
     def _closed(self) -> None:
         self.clock.callLater(0, self._gone)
 

@@ -66,6 +66,19 @@ def with_port(address: str, port: int) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
+def data_endpoint(control: Sequence[str]) -> str | None:
+    """Return where data goes when nobody says: to the next port; None: to the control endpoints."""
+    if not all(address.startswith("tcp://") for address in control):
+        return None
+    first, ports = control[0], {port_of(address) for address in control}
+    port = port_of(first) + 1
+    while port in ports:
+        port += 1
+    if port == 1 or port > 65535:
+        return f"{first.rpartition(':')[0]}:*"
+    return with_port(first, port)
+
+
 def data_beside(control: Sequence[str], data: str) -> list[str]:
     """Return where data listens: at ``data``, and on its port at every other host of ``control``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hmac import compare_digest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -21,8 +21,16 @@ class IIdentity(Interface):
     name = Attribute("Who it is, as text; None for an anonymous one.")
 
 
+class Identity(Protocol):
+    """What :class:`IIdentity` says, for types."""
+
+    @property
+    def name(self) -> str | None:
+        """Return who it is; None for an anonymous one."""
+
+
 @implementer(IIdentity)
-class Identity:
+class NamedIdentity:
     def __init__(self, name: str | None) -> None:
         self.name = name
 
@@ -38,9 +46,9 @@ class IdentityRealm:
         if IIdentity not in interfaces:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
-            return IIdentity, Identity(None), lambda: None
+            return IIdentity, NamedIdentity(None), lambda: None
         name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
-        return IIdentity, Identity(str(name)), lambda: None
+        return IIdentity, NamedIdentity(str(name)), lambda: None
 
 
 @implementer(IUsernamePassword)
@@ -67,6 +75,10 @@ def name_in(credentials: ICredentials) -> str | None:
 
 
 def portal_over(checkers: Iterable[Any]) -> Portal | None:
+    """Return a portal that asks these checkers and knows clients by name; None if there are none.
+
+    ``serve`` and the factories take it as ``portal``.
+    """
     checkers = list(checkers)
     return Portal(IdentityRealm(), checkers) if checkers else None  # type: ignore[arg-type]
 

@@ -188,6 +188,7 @@ class PasswordFile:
         return next((k.rounds for k in self.users.values() if isinstance(k, Keys)), 0)
 
     def requestAvatarId(self, credentials: Any) -> Any:
+        """Return a Deferred that fires with the user's name, or fails with UnauthorizedLogin."""
         return maybeDeferred(self._check, credentials)
 
     def _check(self, credentials: Any) -> Deferred[bytes]:

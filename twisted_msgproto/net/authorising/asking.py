@@ -85,6 +85,16 @@ class IAuthoriser(Interface):
         """
 
 
+class Authoriser(Shape):
+    """What clients may do; pass one to ``serve`` or to a server factory as ``authoriser``."""
+
+    def allows(self, access: Access, /) -> bool:
+        """Return True if this may be, or False if it is to be refused; as
+        :class:`IAuthoriser`'s.
+        """
+        raise NotImplementedError
+
+
 class Told(Shape):
     """What is needed of the factory that counts and logs refusals."""
 

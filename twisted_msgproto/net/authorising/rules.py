@@ -164,6 +164,7 @@ class Rules:
         self._runs_of = lru_cache(CLIENTS_REMEMBERED)(self._select)
 
     def allows(self, access: Access) -> bool:
+        """Return what the first rule that fits says; False if none does."""
         user, address, protocol, action, name, virtual_host = access
         # Dead letters are messages of their queue, and as secret.
         queue = name.removesuffix(DEAD) if action == CONSUME else name
@@ -198,6 +199,7 @@ class Rules:
         return tuple(runs)
 
     def tables(self) -> Iterator[dict[str, list[str]]]:
+        """Yield each rule as a table of a file."""
         return (rule.table() for rule in self.rules)
 
     def check_protocols(self, known: Iterable[str]) -> None:

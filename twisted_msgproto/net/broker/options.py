@@ -12,7 +12,7 @@ from ...core.broker import LIMITS, WAIT, WHEN_FULL
 from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 from ..options import ServerOptions
-from ..sink import IMessageSink
+from ..sink import MessageSink
 from .persistence import broker_of
 from .served import ServedBroker
 
@@ -57,7 +57,7 @@ class BrokerOptions(usage.Options):
 
 class Namespaces:
     def __init__(
-        self, reactor: Any, sink_of: Callable[[ServerOptions], IMessageSink | None]
+        self, reactor: Any, sink_of: Callable[[ServerOptions], MessageSink | None]
     ) -> None:
         self._reactor = reactor
         self._sink_of = sink_of

@@ -37,6 +37,12 @@ UNSENT_LIMITS: Final = (
 """Clients have this limit where what they say waits for the transport alone."""
 
 
+def session_of(connection: Any) -> Any:
+    """Return the session: what a factory has built, or what that carries (WebSocket)."""
+    carried = getattr(connection, "session", None)
+    return carried if hasattr(carried, "whenEstablished") else connection
+
+
 class ClientLink(OrderlyLink):
     """Makes a link a client's; mix it in before the link of a protocol."""
 

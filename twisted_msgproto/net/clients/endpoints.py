@@ -52,21 +52,25 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamClientEndpoint:
+def client_endpoint(
+    reactor: IReactorCore, options: ConnectOptions, tls: Any = None
+) -> IStreamClientEndpoint:
     """Return the endpoint for ``tcp:HOST:PORT``, ``tls:HOST:PORT`` or ``unix:PATH``.
 
     Any other Twisted client endpoint string works too.  Raises ConfigurationError, also for files
-    of TLS that such an endpoint would not use.
+    of TLS that such an endpoint would not use.  ``tls`` takes the place of these files.
     """
     kind, _, rest = options.endpoint.partition(":")
     if kind != "tls" or "=" in rest:
         refuse_tls_files(options)
+        if tls is not None:
+            raise ConfigurationError(f"tls goes with tls:HOST:PORT, not with {options.endpoint}")
     if kind in ("tcp", "tls") and "=" not in rest:
         host, port = host_and_port(rest)
         plain = HostnameEndpoint(reactor, host, port)
         if kind == "tcp":
             return plain
-        return wrapClientTLS(tls_options(options, host), plain)
+        return wrapClientTLS(tls or tls_options(options, host), plain)
     try:
         check_parts(options.endpoint, CLIENTS, IStreamClientEndpointStringParserWithReactor)
         endpoint: IStreamClientEndpoint = clientFromString(reactor, options.endpoint)
@@ -89,14 +93,19 @@ def refuse_tls_files(options: ConnectOptions) -> None:
             )
 
 
-def websocket_endpoint(reactor: Any, options: ConnectOptions) -> IStreamClientEndpoint:
+def websocket_endpoint(
+    reactor: Any, options: ConnectOptions, tls: Any = None
+) -> IStreamClientEndpoint:
     """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError as the others
     do.
     """
     address = origins.parse_address(options.endpoint)
     if not address.secure:
         refuse_tls_files(options)
-    tls = tls_options(options, address.host) if address.secure else None
+        if tls is not None:
+            raise ConfigurationError(f"tls goes with wss://…, not with {options.endpoint}")
+    elif tls is None:
+        tls = tls_options(options, address.host)
     return origins.client_endpoint(reactor, options.endpoint, tls)
 
 

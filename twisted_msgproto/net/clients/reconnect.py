@@ -8,7 +8,8 @@ import random as random_module
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar, cast
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from twisted.application.internet import ClientService
 from twisted.application.service import Service
@@ -21,7 +22,9 @@ from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
+from ..lifetimes import BeforeShutdown, is_cancelled
 from ..outbox import Waiters
+from .client import session_of
 
 RECONNECT_LIMITS: Final = (
     Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
@@ -477,6 +480,43 @@ class ReconnectingService(Service, Generic[S]):
         """End the session in order and come back no more; as :meth:`stopService`."""
         return self.stopService()
 
+    async def __aenter__(self) -> Self:
+        """Start; who needs a session waits for :meth:`whenEstablished`, or calls a verb."""
+        self.startService()
+        self._shutdown = BeforeShutdown(self.clock, self.close)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop; after a cancellation what is in flight is cut off."""
+        shutdown = self._shutdown
+
+        def forget(result: None) -> None:
+            shutdown.forget()
+            return result
+
+        closed = self.close().addBoth(forget)
+        if isinstance(error, GeneratorExit):
+            self._hurry()
+            return
+        if error is not None and is_cancelled(error):
+            self._hurry()
+        try:
+            await closed
+        except BaseException as interrupted:  # it never fails by itself
+            self._hurry()
+            if error is None or isinstance(interrupted, GeneratorExit):
+                raise
+
+    def _hurry(self) -> None:
+        deadline = self._deadline
+        if deadline is not None and deadline.active():
+            deadline.reset(0)
+
     def stopService(self) -> Deferred[None]:
         """End the session in order and come back no more; fires when the connection is closed.
 
@@ -581,7 +621,8 @@ class ReconnectingClient(ReconnectingService[S]):
 
     def _connected(self, connection: Any) -> Any:
         self._connection = connection
-        established: Deferred[S] = connection.whenEstablished()
+        session = session_of(connection)
+        established: Deferred[S] = session.whenEstablished()
         with self._asked():
             established.addCallbacks(self._established, self._unestablished)
         return connection

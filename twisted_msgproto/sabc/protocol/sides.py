@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
@@ -12,20 +13,39 @@ from twisted.cred.portal import Portal
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
+from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Refused
 from ...core.limits import Limits
 from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
-from ...net.authorising import CALL, PUBLISH
+from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
+from ...net.lifetimes import (
+    ClientEndpoint,
+    ClientTLS,
+    Connecting,
+    Ports,
+    Serving,
+    Where,
+    alone,
+    as_it_is,
+    connecting,
+    endpoints_of,
+    over_websocket,
+    running,
+    sink_of,
+    subclass_of,
+)
+from ...net.limit_types import SabcClientLimits, SabcServerLimits
 from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
-from ...net.sink import IMessageSink
+from ...net.sink import MessageSink
 from ...net.wires import websocket
 from ..machine import Client, Server
-from ..terms import SERVER, UNAVAILABLE, ConnectReceived, ConnectRefused, Serving, SessionGranted
+from ..terms import SERVER, UNAVAILABLE, ConnectReceived, ConnectRefused, SessionGranted
+from ..terms import Serving as ServerState
 from .session import LIMITS, PROTOCOL, Body, Response, SabcLink, SabcSession, log
 
 
@@ -87,7 +107,7 @@ class SabcServerLink(SabcLink):
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None
-        if self.machine.state is not Serving.AUTHENTICATING:
+        if self.machine.state is not ServerState.AUTHENTICATING:
             return
         factory = self.factory
         seconds = factory.limits["session-seconds"]
@@ -107,7 +127,7 @@ class SabcServerLink(SabcLink):
 
     def _rejected(self, failure: Failure) -> None:
         self._login = None
-        if self.machine.state is not Serving.AUTHENTICATING:
+        if self.machine.state is not ServerState.AUTHENTICATING:
             return
         self.factory.counters["rejected"] += 1
         now = self._now()
@@ -180,7 +200,7 @@ class SabcServerFactory(MsgprotoServerFactory):
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
@@ -338,7 +358,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         passcode: str | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
@@ -417,39 +437,103 @@ class WebSocketClientFactory(websocket.WebSocketClientFactory):
         self.first_bytes = _first_bytes(sessions.limits)
 
 
-async def connect(
-    reactor: Any,
-    endpoint: Any,
+C = TypeVar("C", bound=SabcClient, default=SabcClient)
+
+
+def connect(
+    to: str | ClientEndpoint,
+    *,
+    client: type[C] = SabcClient,  # type: ignore[assignment]
+    factory: SabcClientFactory | None = None,
+    limits: SabcClientLimits | Limits | None = None,
+    timeout: float = 30.0,
+    reactor: Any = None,
+    tls: ClientTLS | None = None,
     clientId: str = ANONYMOUS_CLIENT_ID,
     passcode: str | None = None,
-    *,
-    tls: Any = None,
-    factory: SabcClientFactory | None = None,
-    **options: Any,
-) -> SabcClient:
-    """Connect; the session when it stands.
+    headers: Mapping[str, str] | None = None,
+    origin: str | None = None,
+) -> Connecting[C]:
+    """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    ``endpoint``: a client endpoint, a string for one (``tcp:HOST:PORT``, ``tls:HOST:PORT``, …), or
-    ``ws://…`` or ``wss://…``.  ``tls``: a context for ``wss`` (default: the platform's
-    authorities).  ``factory``: one of your own; otherwise ``options`` go to
-    :class:`SabcClientFactory`.  Raises Refused when the server says no, TimedOut, ProtocolViolation
-    or ConnectionClosed when the session does not come about, and what the endpoint raises.
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…``, any string
+    of a Twisted client endpoint, or an endpoint.  ``client``: the class of the client.
+    ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds until the
+    session stands.  ``tls`` takes the place of the system's authorities.  ``origin`` is for
+    WebSocket, to play a browser; the rest as for :class:`SabcClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
+    reactor = running(reactor)
+    alone(
+        factory,
+        client=client is not SabcClient,
+        limits=limits is not None,
+        clientId=clientId != ANONYMOUS_CLIENT_ID,
+        passcode=passcode is not None,
+        headers=headers is not None,
+    )
     if factory is None:
-        factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
-    if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        connection: Any = await websocket.client_endpoint(reactor, endpoint, tls).connect(
-            factory.webSocketFactory(endpoint)
+        subclass_of(SabcClient, client, "client")
+        factory = SabcClientFactory(
+            clientId, passcode, headers=headers, limits=limits, clock=reactor
         )
-    else:
-        if isinstance(endpoint, str):
-            from twisted.internet.endpoints import clientFromString
+        factory.protocol = client
+    made = factory
+    return connecting(
+        to,
+        made,
+        timeout,
+        reactor,
+        tls=tls,
+        connected=lambda url: made.webSocketFactory(url, origin=origin),
+    )
 
-            endpoint = clientFromString(reactor, endpoint)
-        connection = await endpoint.connect(factory)
-    try:
-        client: SabcClient = await connection.whenEstablished()
-    except CancelledError:
-        connection.abort()
-        raise
-    return client
+
+def serve(
+    at: Where | Sequence[Where],
+    *,
+    sink: MessageSink | None = None,
+    queue: str | PathLike[str] | None = None,
+    server: type[SabcServer] = SabcServer,
+    factory: SabcServerFactory | None = None,
+    limits: SabcServerLimits | Limits | None = None,
+    authoriser: Authoriser | None = None,
+    reactor: Any = None,
+    portal: Portal | None = None,
+    websocket: Where | Sequence[Where] = (),
+    origins: Sequence[str] = (),
+) -> Serving[SabcServerFactory]:
+    """Return what listens when it is awaited or entered: a :class:`.Serving`.
+
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints;
+    ``websocket``: alike, for WebSocket, where web pages of ``origins`` may connect.  ``sink`` gets
+    the messages and is never closed; ``queue`` is a directory whose queue is opened and closed with
+    the server.  ``server``: the class of the sessions.  ``factory``: one of your own, which has the
+    settings itself.  ``portal`` as for :class:`SabcServerFactory`.
+
+    Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
+    for settings beside ``factory``, and for ``sink`` and ``queue`` together.
+    """
+    reactor = running(reactor)
+    sink, owned = sink_of(sink, queue, reactor)
+    alone(
+        factory,
+        sink=sink is not None and owned is None,
+        queue=owned is not None,
+        server=server is not SabcServer,
+        limits=limits is not None,
+        authoriser=authoriser is not None,
+        portal=portal is not None,
+    )
+    if factory is None:
+        subclass_of(SabcServer, server, "server")
+        factory = SabcServerFactory(
+            sink, limits=limits, clock=reactor, authoriser=authoriser, portal=portal
+        )
+        factory.protocol = server
+    carried = factory.webSocketFactory(origins)
+    wanted: list[Any] = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    wanted += [(one, carried, over_websocket) for one in endpoints_of(websocket)]
+    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, ClassVar, Final
 
 from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
+from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
 from ...core.memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
-from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
+from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
+from ...net.lifetimes import (
+    ClientEndpoint,
+    ClientTLS,
+    Connecting,
+    Ports,
+    Serving,
+    Where,
+    alone,
+    connecting,
+    endpoints_of,
+    over_websocket,
+    running,
+    sink_of,
+    subclass_of,
+)
+from ...net.limit_types import UmqClientLimits, UmqServerLimits
 from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
-from ...net.sink import IMessageSink
+from ...net.sink import MessageSink
 from ...net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
-    client_endpoint,
 )
 from ..application import MethodRegistry, Remote
 from ..machine.sides import UNDECIDED, Client, Server
@@ -180,7 +197,7 @@ class UmqServerFactory(MsgprotoServerFactory):
 
     def __init__(
         self,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
@@ -290,7 +307,7 @@ class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
 
     @property
     def remote(self) -> Remote:
-        """The server's methods as functions: ``await client.remote.add(1, 2)`` (``UM-17``)."""
+        """Return the server's methods as functions: ``await client.remote.add(1, 2)``."""
         return Remote(self)
 
     @hook
@@ -333,7 +350,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
     def __init__(
         self,
         url: str,
-        sink: IMessageSink | None = None,
+        sink: MessageSink | None = None,
         *,
         hello: str = "",
         helloAttachments: Sequence[Any] = (),
@@ -363,31 +380,110 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         return self.webSocket.buildProtocol(addr)
 
 
-async def connect(
-    reactor: Any,
+C = TypeVar("C", bound=UmqClient, default=UmqClient)
+
+
+def connect(
     url: str,
     *,
-    hello: str = "",
-    tls: Any = None,
-    endpoint: IStreamClientEndpoint | None = None,
+    client: type[C] = UmqClient,  # type: ignore[assignment]
     factory: UmqClientFactory | None = None,
-    **options: Any,
-) -> UmqClient:
-    """Connect to ``url``; the session when it stands.
+    limits: UmqClientLimits | Limits | None = None,
+    timeout: float = 30.0,
+    reactor: Any = None,
+    tls: ClientTLS | None = None,
+    endpoint: ClientEndpoint | None = None,
+    hello: str = "",
+    helloAttachments: Sequence[bytes] = (),
+    methods: MethodRegistry | None = None,
+    origin: str | None = None,
+) -> Connecting[C]:
+    """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    ``tls``: a context for ``wss`` (default: the platform's authorities).  ``endpoint``: where to
-    connect to instead of the URL's host.  ``factory``: one of your own; otherwise ``hello`` and
-    ``options`` go to :class:`UmqClientFactory`.  Raises SessionRefused when the server says ``F``,
-    ConnectionClosed when the connection ends first, and what the endpoint raises.
+    ``url``: ``ws://HOST[:PORT]/PATH`` or ``wss://…``.  ``client``: the class of the client.
+    ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds until the
+    session stands.  ``tls`` takes the place of the system's authorities.  ``endpoint``: where to
+    connect to instead of the URL's host.  The rest is as for :class:`UmqClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
+    reactor = running(reactor)
+    alone(
+        factory,
+        client=client is not UmqClient,
+        limits=limits is not None,
+        hello=hello != "",
+        helloAttachments=bool(helloAttachments),
+        methods=methods is not None,
+        origin=origin is not None,
+    )
     if factory is None:
-        factory = UmqClientFactory(url, hello=hello, clock=reactor, **options)
+        subclass_of(UmqClient, client, "client")
+        factory = UmqClientFactory(
+            url,
+            hello=hello,
+            helloAttachments=helloAttachments,
+            limits=limits,
+            clock=reactor,
+            methods=methods,
+            origin=origin,
+        )
+        factory.protocol = client
+    made = factory
     if endpoint is None:
-        endpoint = client_endpoint(reactor, url, tls)
-    connection: Any = await endpoint.connect(factory)
-    try:
-        client: UmqClient = await connection.whenEstablished()
-    except CancelledError:
-        connection.abort()
-        raise
-    return client
+        return connecting(url, made, timeout, reactor, tls=tls, connected=lambda url: made)
+    return connecting(endpoint, made, timeout, reactor, tls=tls)
+
+
+def serve(
+    at: Where | Sequence[Where],
+    *,
+    sink: MessageSink | None = None,
+    queue: str | PathLike[str] | None = None,
+    server: type[UmqServer] = UmqServer,
+    factory: UmqServerFactory | None = None,
+    limits: UmqServerLimits | Limits | None = None,
+    authoriser: Authoriser | None = None,
+    reactor: Any = None,
+    methods: MethodRegistry | None = None,
+    portal: Portal | None = None,
+    origins: Sequence[str] = (),
+) -> Serving[UmqServerFactory]:
+    """Return what listens when it is awaited or entered: a :class:`.Serving`.
+
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  The rest is as for :class:`UmqServerFactory`.
+
+    Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
+    for settings beside ``factory``, and for ``sink`` and ``queue`` together.
+    """
+    reactor = running(reactor)
+    sink, owned = sink_of(sink, queue, reactor)
+    alone(
+        factory,
+        sink=sink is not None and owned is None,
+        queue=owned is not None,
+        server=server is not UmqServer,
+        limits=limits is not None,
+        authoriser=authoriser is not None,
+        methods=methods is not None,
+        portal=portal is not None,
+        origins=bool(origins),
+    )
+    if factory is None:
+        subclass_of(UmqServer, server, "server")
+        factory = UmqServerFactory(
+            sink,
+            limits=limits,
+            clock=reactor,
+            authoriser=authoriser,
+            methods=methods,
+            portal=portal,
+            origins=origins,
+        )
+        factory.protocol = server
+    wanted = [(one, factory, over_websocket) for one in endpoints_of(at)]
+    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

@@ -1,0 +1,662 @@
+"""``connect`` and ``serve`` of all five protocols, over real sockets and through public names."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto import lumberjack, micromsg2, mtl, sabc, umq
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    QueueLocked,
+    Refused,
+    TimedOut,
+)
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.testing import HeldSink, SafeSink
+
+
+class Accepting(umq.UmqServer):
+    def requestReceived(self, message: Any) -> str:
+        return "stored"
+
+
+async def _write(client: Any, body: bytes) -> None:
+    writer = await client.writer(["q"])
+    await writer.send("q", body)
+
+
+class Face(NamedTuple):
+    """A protocol: where it is served, its settings, and one message that is answered."""
+
+    name: str
+    module: Any
+    at: str
+    served: dict[str, Any]
+    connected: dict[str, Any]
+    send: Callable[[Any, bytes], Any]
+
+    def serve(self, at: Any = None, **options: Any) -> Any:
+        own = {} if "factory" in options else self.served
+        return self.module.serve(at or self.at, **{**own, **options})
+
+    def connect(self, to: str, **options: Any) -> Any:
+        return self.module.connect(to, **{**self.connected, **options})
+
+    def named(self, kind: str) -> Any:
+        title = {"lumberjack": "Lumberjack", "micromsg2": "MicroMsg2"}
+        return getattr(self.module, title.get(self.name, self.name.capitalize()) + kind)
+
+
+TCP = "tcp:0:interface=127.0.0.1"
+FACES = [
+    Face(
+        "lumberjack",
+        lumberjack,
+        TCP,
+        {},
+        {},
+        lambda c, body: c.send(b'{"x":"%s"}' % body),
+    ),
+    Face("micromsg2", micromsg2, TCP, {}, {}, lambda c, body: c.send("q", body)),
+    Face("sabc", sabc, TCP, {}, {}, lambda c, body: c.request(body)),
+    Face("umq", umq, TCP, {"server": Accepting}, {}, lambda c, body: c.call(body.decode())),
+    Face("mtl", mtl, "tcp://127.0.0.1:*", {}, {"profile": "ingest"}, _write),
+]
+BY_NAME = {face.name: face for face in FACES}
+
+
+def closed_address(face: Face) -> str:
+    """Where nobody listens."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    return {"umq": f"ws://127.0.0.1:{port}/", "mtl": f"tcp://127.0.0.1:{port}"}.get(
+        face.name, f"tcp:127.0.0.1:{port}"
+    )
+
+
+def rows(directory: Path) -> int:
+    reader = QueueReader(directory)
+    return reader.end() - reader.begin()
+
+
+def reached(face: Face, address: str) -> tuple[Any, Any]:
+    """What a service takes to come to this address: where, and a factory."""
+    if face.name == "mtl":
+        return address, mtl.MtlClientFactory(profile="ingest")
+    port = int(address.rstrip("/").rpartition(":")[2])
+    made = face.named("ClientFactory")
+    factory = made(address) if face.name == "umq" else made()
+    return TCP4ClientEndpoint(reactor, "127.0.0.1", port), factory
+
+
+async def after(seconds: float) -> None:
+    from twisted.internet.task import deferLater
+
+    await deferLater(reactor, seconds)
+
+
+class Lifetimes(TestCase):
+    """Each test does the same with every protocol."""
+
+    timeout = 120
+
+    def queue(self) -> Path:
+        directory = Path(self.mktemp())
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    async def for_each(self, check: Callable[[Face], Any]) -> None:
+        for face in FACES:
+            try:
+                await check(face)
+            except BaseException as error:
+                error.add_note(face.name)
+                raise
+
+    async def test_a_block_serves_and_connects_and_leaves_nothing_behind(self) -> None:
+        async def check(face: Face) -> None:
+            directory = self.queue()
+            async with face.serve(queue=directory) as server:
+                assert isinstance(server.factory, face.named("ServerFactory"))
+                for address in server.addresses:
+                    async with face.connect(address) as client:
+                        assert isinstance(client, face.named("Client"))
+                        await face.send(client, b"one")
+                        assert client.established
+                    assert not client.established
+                with pytest.raises(QueueLocked):
+                    await face.serve(queue=directory)
+            await server.whenClosed()
+            assert rows(directory) == len(server.addresses)
+            DurableSink(directory).close()
+            with pytest.raises(ConnectionClosed if face.name != "mtl" else TimedOut):
+                await face.connect(
+                    server.addresses[0],
+                    **({"limits": {"request-timeout": 0.2}} if face.name == "mtl" else {}),
+                )
+
+        await self.for_each(check)
+
+    async def test_awaiting_gives_what_is_closed_by_hand(self) -> None:
+        async def check(face: Face) -> None:
+            sink = SafeSink()
+            server = await face.serve(sink=sink)
+            client = await face.connect(server.addresses[0])
+            await face.send(client, b"one")
+            assert len(sink.messages) == 1
+            await client.close()
+            closed = server.whenClosed()
+            await server.close()
+            await closed
+            await server.close()
+
+        await self.for_each(check)
+
+    async def test_a_sink_may_be_a_coroutine_function_or_return_nothing(self) -> None:
+        class Slow:
+            def __init__(self) -> None:
+                self.batches: list[Any] = []
+
+            async def put(self, batch: Any) -> None:
+                await after(0.01)
+                self.batches.append(batch)
+
+        class AtOnce(Slow):
+            def put(self, batch: Any) -> Any:
+                self.batches.append(batch)
+
+        async def check(face: Face) -> None:
+            for sink in (Slow(), AtOnce()):
+                async with (
+                    face.serve(sink=sink) as server,
+                    face.connect(server.addresses[0]) as client,
+                ):
+                    await face.send(client, b"one")
+                assert [batch.count for batch in sink.batches] == [1]
+
+        await self.for_each(check)
+
+    async def test_nothing_begins_at_the_call(self) -> None:
+        async def check(face: Face) -> None:
+            directory = self.queue()
+            face.serve(queue=directory)
+            face.connect(closed_address(face))
+            assert not directory.exists()
+
+        await self.for_each(check)
+
+    async def test_it_is_begun_once(self) -> None:
+        async def check(face: Face) -> None:
+            serving = face.serve()
+            async with serving as server:
+                with pytest.raises(RuntimeError, match="again"):
+                    await serving
+                connecting = face.connect(server.addresses[0])
+                async with connecting:
+                    with pytest.raises(RuntimeError, match="again"):
+                        await connecting
+
+        await self.for_each(check)
+
+    async def test_a_mistake_is_told_at_the_call(self) -> None:
+        async def check(face: Face) -> None:
+            server, client = face.named("ServerFactory")(), None
+            client = umq.UmqClientFactory("ws://h/") if face.name == "umq" else None
+            client = client or face.named("ClientFactory")()
+            good = closed_address(face)
+            for options in ({"limits": {"drain": 1}}, {"sink": SafeSink()}, {"queue": "x"}):
+                with pytest.raises(TypeError, match="beside factory"):
+                    face.module.serve(face.at, factory=server, **options)
+            for options in (
+                {"limits": {"drain": 1}},
+                {"client": type("C", (face.named("Client"),), {})},
+            ):
+                with pytest.raises(TypeError, match="beside factory"):
+                    face.module.connect(good, factory=client, **options)
+            with pytest.raises(TypeError, match="sink and queue"):
+                face.serve(sink=SafeSink(), queue=self.queue())
+            with pytest.raises(TypeError, match=r"put\(batch\)"):
+                face.serve(sink=object())
+            with pytest.raises(TypeError, match=r"allows\(access\)"):
+                face.serve(authoriser=object())
+            with pytest.raises(TypeError, match="server is a subclass of"):
+                face.serve(server=object)
+            with pytest.raises(TypeError, match="client is a subclass of"):
+                face.connect(good, client=object)
+            with pytest.raises(TypeError):
+                face.serve(unknown=1)
+            for wrong in ("nowhere", "tcp:x"):
+                with pytest.raises(ConfigurationError):
+                    face.serve(wrong)
+                with pytest.raises(ConfigurationError):
+                    face.connect(wrong)
+            for call in (face.serve, lambda **options: face.connect(good, **options)):
+                with pytest.raises(ConfigurationError, match="drian"):
+                    call(limits={"drian": 1})
+
+        await self.for_each(check)
+
+    async def test_an_address_in_use_is_told_and_the_queue_is_free(self) -> None:
+        async def check(face: Face) -> None:
+            async with face.serve() as server:
+                taken = server.addresses[0].rstrip("/").rpartition(":")[2]
+                at = f"tcp:{taken}:interface=127.0.0.1"
+                at = server.addresses[0] if face.name == "mtl" else at
+                directory = self.queue()
+                with pytest.raises(ConfigurationError, match=r"in use|listens"):
+                    await face.serve(at, queue=directory)
+            async with face.serve(queue=directory):
+                pass
+
+        await self.for_each(check)
+
+    async def test_a_server_that_is_silent_is_not_waited_for(self) -> None:
+        silent = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
+        port = silent.getHost().port
+
+        async def check(face: Face) -> None:
+            if face.name == "lumberjack":
+                return  # a reader says nothing before it acknowledges
+            to = {"umq": f"ws://127.0.0.1:{port}/", "mtl": f"tcp://127.0.0.1:{port}"}
+            with pytest.raises(TimedOut) as caught:
+                await face.connect(to.get(face.name, f"tcp:127.0.0.1:{port}"), timeout=0.2)
+            assert isinstance(caught.value, TimeoutError)
+
+        await self.for_each(check)
+        await silent.stopListening()
+
+    async def test_a_blocks_exception_is_kept_and_the_end_is_in_order(self) -> None:
+        async def check(face: Face) -> None:
+            sink = HeldSink()
+            with pytest.raises(KeyError, match="mine"):
+                async with (
+                    face.serve(sink=sink) as server,
+                    face.connect(server.addresses[0]) as client,
+                ):
+                    sent = Deferred.fromCoroutine(_sent(face, client))
+                    while not sink.waiting:
+                        await after(0.01)
+                    reactor.callLater(0.05, sink.waiting[0].callback, None)
+                    raise KeyError("mine")
+            assert await sent == "answered"
+
+        await self.for_each(check)
+
+    async def test_a_cancelled_block_ends_at_once(self) -> None:
+        async def check(face: Face) -> None:
+            sink, reached = HeldSink(), Deferred[Any]()
+
+            async def block(address: str) -> None:
+                async with face.connect(address) as client:
+                    reached.callback(Deferred.fromCoroutine(_sent(face, client)))
+                    await Deferred()
+
+            async with face.serve(sink=sink, limits={"drain": 1}) as server:
+                running = Deferred.fromCoroutine(block(server.addresses[0]))
+                sent = (await _held(reached))[0]
+                while not sink.waiting:
+                    await after(0.01)
+                running.cancel()
+                with pytest.raises(CancelledError):
+                    await running
+                assert await sent == "ConnectionClosed"
+
+        await self.for_each(check)
+
+    async def test_a_cancelled_server_drains_and_the_second_time_it_is_cut_off(self) -> None:
+        async def check(face: Face) -> None:
+            for again in (False, True):
+                sink, ready = HeldSink(), Deferred[Any]()
+
+                async def block(sink: Any = sink, ready: Any = ready) -> None:
+                    async with face.serve(sink=sink, limits={"drain": 60}) as server:
+                        ready.callback(server)
+                        await Deferred()
+
+                running = Deferred.fromCoroutine(block())
+                server = await ready
+                client = await face.connect(server.addresses[0], limits={"drain": 1})
+                sent = Deferred.fromCoroutine(_sent(face, client))
+                while not sink.waiting:
+                    await after(0.01)
+                running.cancel()
+                await after(0.05)
+                assert not running.called or isinstance(running.result, Deferred)
+                if again:
+                    running.cancel()
+                else:
+                    sink.waiting[0].callback(None)
+                with pytest.raises(CancelledError):
+                    await running
+                if again:
+                    client.abort()
+                assert await sent == ("ConnectionClosed" if again else "answered")
+                await server.whenClosed()
+                await client.close()
+
+        await self.for_each(check)
+
+    async def test_a_generator_that_is_closed_aborts_without_waiting(self) -> None:
+        async def check(face: Face) -> None:
+            directory = self.queue()
+
+            async def both() -> AsyncIterator[Any]:
+                async with (
+                    face.serve(queue=directory) as server,
+                    face.connect(server.addresses[0]) as client,
+                ):
+                    yield server, client
+
+            generator = both()
+            server, client = await anext(generator)
+            await generator.aclose()
+            await server.whenClosed()
+            assert not client.established
+            DurableSink(directory).close()
+
+        await self.for_each(check)
+
+    async def test_an_attempt_that_is_cancelled_leaves_nothing(self) -> None:
+        lost: list[Any] = []
+
+        class Watched(Protocol):
+            def connectionLost(self, reason: Any) -> None:
+                lost.append(reason)
+
+        silent = reactor.listenTCP(0, Factory.forProtocol(Watched), interface="127.0.0.1")
+        port = silent.getHost().port
+
+        async def check(face: Face) -> None:
+            if face.name in ("lumberjack", "mtl"):
+                return
+            to = f"ws://127.0.0.1:{port}/" if face.name == "umq" else f"tcp:127.0.0.1:{port}"
+
+            async def attempt() -> None:
+                await face.connect(to)
+
+            attempting = Deferred.fromCoroutine(attempt())
+            await after(0.05)
+            attempting.cancel()
+            with pytest.raises(CancelledError):
+                await attempting
+            while not lost:
+                await after(0.01)
+            lost.clear()
+
+        await self.for_each(check)
+        await silent.stopListening()
+
+    async def test_endpoints_serve_as_their_strings_do(self) -> None:
+        for face in FACES[:3]:
+            at = [TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1"), TCP]
+            async with face.serve(at) as server:
+                assert len(server.addresses) == 2
+                port = int(server.addresses[0].rpartition(":")[2])
+                to = TCP4ClientEndpoint(reactor, "127.0.0.1", port)
+                async with face.connect(to) as client:
+                    assert client.established
+
+    async def test_a_service_in_a_block_starts_and_closes(self) -> None:
+        async def check(face: Face) -> None:
+            async with face.serve() as server:
+                where, factory = reached(face, server.addresses[0])
+                async with face.named("ClientService")(where, factory) as service:
+                    session = await service.whenEstablished()
+                    await face.send(session, b"one")
+                assert service.state == "down"
+
+        await self.for_each(check)
+
+    async def test_a_service_whose_block_is_cancelled_does_not_wait_for_answers(self) -> None:
+        async def check(face: Face) -> None:
+            sink, begun = HeldSink(), Deferred[Any]()
+
+            async def block(where: Any, factory: Any) -> None:
+                async with face.named("ClientService")(where, factory) as service:
+                    session = await service.whenEstablished()
+                    begun.callback([Deferred.fromCoroutine(_sent(face, session))])
+                    await Deferred()
+
+            async with face.serve(sink=sink, limits={"drain": 1}) as server:
+                running = Deferred.fromCoroutine(block(*reached(face, server.addresses[0])))
+                (sent,) = await begun
+                while not sink.waiting:
+                    await after(0.01)
+                running.cancel()
+                with pytest.raises(CancelledError):
+                    await running
+                assert await sent == "ConnectionClosed"
+
+        await self.for_each(check)
+
+    async def test_umq_calls_methods_by_their_names(self) -> None:
+        methods = umq.MethodRegistry()
+
+        @methods.register
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        async with (
+            umq.serve(TCP, methods=methods) as server,
+            umq.connect(server.addresses[0]) as client,
+        ):
+            assert await client.remote.add(1, 2) == add(1, 2)
+
+    async def test_sabc_is_served_on_websocket_too(self) -> None:
+        async with sabc.serve(TCP, websocket=TCP, sink=SafeSink()) as server:
+            assert [one.partition(":")[0] for one in server.addresses] == ["tcp", "ws"]
+            async with sabc.connect(server.addresses[1], clientId="me") as client:
+                await client.request(b"x")
+                assert server.factory.sessionsOf("me")
+
+    async def test_mtl_takes_one_socket_for_both(self) -> None:
+        at = f"ipc://{Path(self.mktemp()).absolute()}"[:100]
+        Path(at.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True)
+        async with (
+            mtl.serve(at, sink=SafeSink(), data=at) as server,
+            mtl.connect(server.addresses[0], profile="ingest") as client,
+        ):
+            await _write(client, b"x")
+        with pytest.raises(ConfigurationError, match="CURVE"):
+            mtl.serve("tcp://0.0.0.0:*")
+
+    async def test_a_log_in_that_is_refused_is_refused(self) -> None:
+        class Closed(sabc.SabcServer):
+            def authorise(self, request: Any) -> Any:
+                raise Refused("not you", 403)
+
+        async with sabc.serve(TCP, server=Closed) as server:
+            with pytest.raises(Refused, match="not you"):
+                await sabc.connect(server.addresses[0])
+
+
+async def _held(reached: Deferred[Any]) -> tuple[Any]:
+    """What the Deferred fires with, though that is a Deferred itself."""
+    holder: list[Any] = []
+    reached.addCallback(lambda value: holder.append(value))
+    while not holder:
+        await after(0.01)
+    return (holder[0],)
+
+
+async def _sent(face: Face, client: Any) -> str:
+    try:
+        await face.send(client, b"one")
+    except Exception as error:
+        return type(error).__name__
+    return "answered"
+
+
+PROGRAM = """
+    import sys
+    {install}
+    from twisted.internet.defer import Deferred
+    from twisted_msgproto import {name}
+    {extra}
+
+    async def main(reactor=None):
+        async with {name}.serve({at!r}, queue=sys.argv[1]{served}) as server:
+            async with {name}.connect(server.addresses[0]{connected}) as client:
+                await ({send})
+                print("ready", flush=True)
+                await server.whenClosed()
+        print("left", flush=True)
+        return "result"
+
+    {run}
+"""
+SENDS = {
+    "lumberjack": "client.send(b'{}')",
+    "micromsg2": "client.send('q', b'x')",
+    "sabc": "client.request(b'x')",
+    "umq": "client.call('x')",
+    "mtl": "write(client)",
+}
+EXTRA = {
+    "umq": """
+    class Own(umq.UmqServer):
+        def requestReceived(self, message):
+            return 'x'
+""",
+    "mtl": """
+    async def write(client):
+        writer = await client.writer(['q'])
+        await writer.send('q', b'x')
+""",
+}
+REACT = """
+    from twisted.internet.task import react
+    react(lambda reactor: Deferred.fromCoroutine(main(reactor)))
+"""
+ASYNCIO = """
+    import asyncio
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    from twisted.internet import asyncioreactor
+    asyncioreactor.install(loop)
+"""
+AS_FUTURE = """
+    from twisted.internet import reactor
+
+    async def outer():
+        assert await Deferred.fromCoroutine(main()).asFuture(loop) == "result"
+
+    reactor.callWhenRunning(lambda: loop.create_task(outer()))
+    reactor.run()
+"""
+
+
+def program(face: Face, *, under_asyncio: bool) -> str:
+    return textwrap.dedent(
+        PROGRAM.format(
+            install=ASYNCIO if under_asyncio else "",
+            name=face.name,
+            extra=EXTRA.get(face.name, ""),
+            at=face.at,
+            served=", server=Own" if face.name == "umq" else "",
+            connected=", profile='ingest'" if face.name == "mtl" else "",
+            send=SENDS[face.name],
+            run=AS_FUTURE if under_asyncio else REACT,
+        )
+    )
+
+
+@pytest.mark.parametrize("under_asyncio", [False, True], ids=["react", "asyncio"])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_sigterm_ends_a_program_in_order(name: str, under_asyncio: bool, tmp_path: Path) -> None:
+    """Nobody cancels the program then: the reactor asks who has something to finish."""
+    text = program(BY_NAME[name], under_asyncio=under_asyncio)
+    (tmp_path / "program.py").write_text(text)
+    running = subprocess.Popen(
+        [sys.executable, tmp_path / "program.py", tmp_path / "queue"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert first == "ready\n", err
+    assert out == "left\n", err
+    assert "Traceback" not in err
+    assert running.returncode == 0, err
+    assert rows(tmp_path / "queue") == 1
+    DurableSink(tmp_path / "queue").close()
+
+
+TYPED = """
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from typing_extensions import assert_type
+
+from twisted_msgproto import MessageBatch, lumberjack, micromsg2, mtl, sabc, umq
+from twisted_msgproto.net import Access, Authoriser, MessageSink, Serving
+
+
+class Sink:
+    def put(self, batch: MessageBatch) -> Deferred[None]:
+        return succeed(None)
+
+
+class Rules:
+    def allows(self, access: Access) -> bool:
+        return True
+
+
+class Own(sabc.SabcClient):
+    def extra(self) -> int:
+        return 1
+
+
+async def main(limits: dict[str, int]) -> None:
+    sink: MessageSink = Sink()
+    rules: Authoriser = Rules()
+    server = lumberjack.serve("tcp:0", sink=sink, limits={"drain": 1, "unsafe-bytes": "1MiB"})
+    assert_type(server, Serving[lumberjack.LumberjackServerFactory])
+    micromsg2.serve(["tcp:0"], authoriser=rules, brokerQueues=["jobs"])
+    sabc.serve("tcp:0", websocket="tcp:0")
+    umq.serve("tcp:0", limits=umq.UmqServerFactory.defaultLimits(limits))
+    mtl.serve("tcp://127.0.0.1:*", insecure=True)
+    async with server as serving, lumberjack.connect(serving.addresses[0]) as writer:
+        assert_type(writer, lumberjack.LumberjackClient)
+        await writer.send(b"{}")
+    assert_type(await micromsg2.connect("tcp:h:1"), micromsg2.MicroMsg2Client)
+    assert_type(await sabc.connect("tcp:h:1", client=Own), Own)
+    assert_type(await umq.connect("ws://h/"), umq.UmqClient)
+    assert_type(await mtl.connect("tcp://h:1", profile="queue"), mtl.MtlClient)
+    lumberjack.serve("tcp:0", limits={"drian": 1})  # type: ignore[arg-type]
+    lumberjack.serve("tcp:0", sink=object())  # type: ignore[arg-type]
+    lumberjack.serve("tcp:0", nothing=1)  # type: ignore[call-arg]
+"""
+
+
+@pytest.mark.slow
+def test_mypy_needs_no_plugin_to_read_the_types(tmp_path: Path) -> None:
+    (tmp_path / "typed.py").write_text(TYPED)
+    words = ["--strict", "--config-file=", f"--cache-dir={tmp_path}", str(tmp_path / "typed.py")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout

@@ -1,0 +1,482 @@
+"""A connection or a server that lasts as long as a block of a program: ``connect`` and ``serve``.
+
+Every protocol has the two functions; what they return is here.  Leaving the block ends the
+connection or the server in order, and so does the reactor's own end: ``task.react`` does not cancel
+a coroutine when SIGTERM comes, it only asks who has something to finish before the shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from os import PathLike, fspath
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
+from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
+from twisted.internet.error import TimeoutError as ConnectTimedOut
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ..core.errors import ConfigurationError, ConnectionClosed, MsgprotoError, TimedOut
+from ..core.reasons import cannot_listen
+from .clients.client import session_of
+from .clients.endpoints import client_endpoint, websocket_endpoint
+from .clients.shapes import ConnectOptions
+from .endpoints import ServedEndpoint, check_endpoint, kind_of
+from .factory import MsgprotoServerFactory, SessionFactory, peer_name
+from .outbox import Waiters
+from .session import ClientSession
+from .sink import DurableSink, MessageSink
+
+C = TypeVar("C", bound=ClientSession)
+F = TypeVar("F", bound=MsgprotoServerFactory)
+
+log: Final = Logger(namespace="twisted_msgproto.net")
+
+ABORTED_SECONDS: Final = 1.0
+"""Who leaves a connection because of a cancellation waits no longer for it to be closed."""
+
+
+class ClientEndpoint(Protocol):
+    """Where to connect to: any of Twisted's client endpoints is one."""
+
+    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
+        """Connect; the Deferred fires with the protocol."""
+
+
+class ServerEndpoint(Protocol):
+    """Where to listen: any of Twisted's server endpoints is one."""
+
+    def listen(self, protocolFactory: Any, /) -> Deferred[Any]:
+        """Listen; the Deferred fires with the port."""
+
+
+class ClientTLS(Protocol):
+    """How a client uses TLS: what ``twisted.internet.ssl.optionsForClientTLS(…)`` returns."""
+
+    def clientConnectionForTLS(self, tlsProtocol: Any, /) -> Any:
+        """Return a connection of pyOpenSSL's."""
+
+
+Where: TypeAlias = str | ServerEndpoint
+
+
+def running(reactor: Any) -> Any:
+    """Return ``reactor``, or the one of this process."""
+    if reactor is None:
+        from twisted.internet import reactor
+    return reactor
+
+
+def alone(factory: object, **given: bool) -> None:
+    """Raise TypeError if settings are given beside a factory, which has its own."""
+    names = [name for name, is_given in given.items() if is_given]
+    if factory is not None and names:
+        raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")
+
+
+def subclass_of(base: type[Any], found: object, name: str) -> None:
+    """Raise TypeError unless ``found`` is a subclass of ``base``; ``name`` is the argument's."""
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise TypeError(f"{name} is a subclass of {base.__name__}, not {found!r}")
+
+
+class BeforeShutdown:
+    """Lets the reactor wait for the end of something before it stops."""
+
+    def __init__(self, reactor: Any, end: Callable[[], Deferred[None]]) -> None:
+        self._reactor = reactor
+        self._end = end
+        add = getattr(reactor, "addSystemEventTrigger", None)  # a test's clock has none
+        self._trigger = add and add("before", "shutdown", self._shutdown)
+
+    def _shutdown(self) -> Deferred[None]:
+        self._trigger = None
+        return self._end()
+
+    def forget(self) -> None:
+        """It has ended."""
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self._reactor.removeSystemEventTrigger(trigger)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    return isinstance(error, CancelledError | asyncio.CancelledError)
+
+
+class Connecting(Generic[C]):
+    """A connection that begins when this is awaited, or entered with ``async with``; once.
+
+    Awaited it gives the client when its session stands; who has it closes it.  ``async with`` gives
+    the same, and leaving the block closes it: in order (``close()``) when the block ends or raises
+    an Exception, at once (``abort()``) when it is cancelled.
+
+    Either raises Refused, TimedOut (also when the session does not stand within ``timeout``
+    seconds), ProtocolViolation or ConnectionClosed (also when nobody can be reached).
+    """
+
+    def __init__(
+        self, reach: Callable[[], Coroutine[Any, Any, C]], timeout: float, reactor: Any
+    ) -> None:
+        """``reach()`` connects, and returns a client whose session stands."""
+        self._reach = reach
+        self._timeout = timeout
+        self._reactor = reactor
+        self._begun = False
+        self._client: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._client = await self._open()
+        return self._client
+
+    async def _open(self) -> C:
+        if self._begun:
+            raise RuntimeError("it was awaited or entered before: connect(…) again")
+        self._begun = True
+        opening = Deferred.fromCoroutine(self._reach())
+        opening.addTimeout(self._timeout, self._reactor, _no_session)
+        try:
+            client: C = await opening
+        except GeneratorExit:
+            opening.addErrback(lambda _: None)
+            opening.cancel()
+            raise
+        except MsgprotoError:
+            raise
+        except ConnectingCancelledError:
+            raise CancelledError from None
+        except ConnectTimedOut as error:
+            raise TimedOut(str(error)) from error
+        except (ConnectError, DNSLookupError, OSError) as error:
+            raise ConnectionClosed(str(error) or type(error).__name__) from error
+        shutdown = BeforeShutdown(self._reactor, client.close)
+        client.link.whenGone().addCallback(lambda _: shutdown.forget())
+        return client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        client, self._client = self._client, None
+        assert client is not None
+        cancelled: BaseException | None = None
+        if error is None or (isinstance(error, Exception) and not is_cancelled(error)):
+            closed = client.close()
+            try:
+                await closed
+                return
+            except GeneratorExit:
+                client.abort()
+                raise
+            except BaseException as interrupted:  # it never fails by itself
+                cancelled = interrupted
+        client.abort()
+        if isinstance(error, GeneratorExit):
+            return
+        gone = client.link.whenGone().addTimeout(ABORTED_SECONDS, self._reactor)
+        gone.addErrback(lambda _: None)  # cancelled again, or too late: it is cut off all the same
+        await gone
+        if error is None and cancelled is not None:
+            raise cancelled
+
+
+def _no_session(result: Any, seconds: float) -> Any:
+    if isinstance(result, Failure):
+        raise TimedOut(f"there was no session within {seconds:g} s (timeout)")
+    return result
+
+
+def connecting(
+    to: str | ClientEndpoint,
+    factory: SessionFactory,
+    timeout: float,
+    reactor: Any,
+    *,
+    tls: ClientTLS | None = None,
+    connected: Callable[[str], Any] | None = None,
+) -> Connecting[Any]:
+    """Return what connects ``factory`` to an endpoint, or to its string as ``msgproto`` reads it.
+
+    ``connected(url)`` makes the factory of the connections for a WebSocket address; None: there are
+    none.  Raises ConfigurationError for a string that is none, TypeError for what is no endpoint.
+    """
+    builder: Any = factory
+    endpoint: Any = to
+    if isinstance(to, str):
+        options = ConnectOptions(endpoint=to)
+        if connected is not None and to.startswith(("ws:", "wss:")):
+            builder = connected(to)
+            endpoint = websocket_endpoint(reactor, options, tls)
+        else:
+            endpoint = client_endpoint(reactor, options, tls)
+    elif not callable(getattr(to, "connect", None)):
+        raise TypeError(f"an endpoint or its string is wanted, not {type(to).__name__}")
+    elif tls is not None:
+        endpoint = over_tls(tls, to)
+
+    async def reach() -> Any:
+        session = session_of(await endpoint.connect(builder))
+        try:
+            return await session.whenEstablished()
+        except BaseException:
+            session.abort()
+            raise
+
+    return Connecting(reach, timeout, reactor)
+
+
+def over_tls(tls: Any, endpoint: Any) -> IStreamClientEndpoint:
+    from twisted.internet.endpoints import wrapClientTLS
+
+    return wrapClientTLS(tls, endpoint)
+
+
+# ── servers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Listening(Protocol):
+    """What a server listens with."""
+
+    async def listen(self) -> Sequence[str]:
+        """Begin; return addresses that ``connect`` takes.  Raises ConfigurationError."""
+
+    async def stop(self) -> None:
+        """Take no more connections, and let those that stand end in order."""
+
+    def abort(self) -> None:
+        """End all connections at once."""
+
+
+class Serving(Generic[F]):
+    """A server that begins when this is awaited, or entered with ``async with``; once.
+
+    Either gives this object when the server listens, and raises ConfigurationError when it cannot
+    (an address in use, a queue that cannot be opened), or QueueLocked when another process writes
+    the queue.  Leaving the block, however that happens, is :meth:`close`; a second cancellation
+    meanwhile is :meth:`abort`.
+
+    Attributes:
+        factory: the server: its sessions, counters and verbs.
+        addresses: where it listens, as ``connect`` takes it; empty before it does.
+    """
+
+    def __init__(
+        self, factory: F, listening: Listening, owned: DurableSink | None, reactor: Any
+    ) -> None:
+        """``owned`` is opened before, and closed after the connections have ended."""
+        self.factory = factory
+        self.addresses: Sequence[str] = ()
+        self._listening = listening
+        self._owned = owned
+        self._opened = False  # what is owned
+        self._reactor = reactor
+        self._begun = self._closing = self._closed = False
+        self._shutdown: BeforeShutdown | None = None
+        self._waiting: Waiters[None] = Waiters()
+
+    def __await__(self) -> Generator[Any, Any, Serving[F]]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Serving[F]:
+        return await self._open()
+
+    async def _open(self) -> Serving[F]:
+        if self._begun:
+            raise RuntimeError("it was awaited, entered or closed before: serve(…) again")
+        self._begun = True
+        try:
+            self._open_queue()
+            self._shutdown = BeforeShutdown(self._reactor, self.close)
+            self.addresses = tuple(await self._listening.listen())
+            if self._closing:
+                raise ConnectionClosed("the server was closed while it began")
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        return self
+
+    def _open_queue(self) -> None:
+        if self._owned is not None:
+            try:
+                self._owned.open()
+            except OSError as error:
+                raise ConfigurationError(f"queue: {error}") from None
+            self._opened = True
+
+    def whenClosed(self) -> Deferred[None]:
+        """Return a Deferred that fires when the server has ended, and never fails."""
+        return succeed(None) if self._closed else self._waiting.wait()
+
+    def close(self) -> Deferred[None]:
+        """End the server in order; the Deferred fires when it has ended, and never fails.
+
+        No more connections are taken, what has arrived is made safe and acknowledged within the
+        seconds of the limit ``drain``, then the queue that ``serve`` has opened is closed.
+        """
+        waiting = self.whenClosed()
+        if not self._closing:
+            self._begun = self._closing = True
+            Deferred.fromCoroutine(self._end()).addErrback(
+                lambda failure: log.failure("a server did not end in order", failure)
+            )
+        return waiting
+
+    def abort(self) -> None:
+        """End all connections at once, and what is left as :meth:`close` does."""
+        self.close().addErrback(lambda _: None)
+        self._listening.abort()
+
+    async def _end(self) -> None:
+        try:
+            await self._listening.stop()
+        finally:
+            try:
+                if self._owned is not None and self._opened:
+                    await self._owned.close()
+            finally:
+                self._closed = True
+                if self._shutdown is not None:
+                    self._shutdown.forget()
+                self._waiting.fire(None)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Wait for the end.  The first cancellation lets it go on, the second cuts it short."""
+        closed = self.close()
+        if isinstance(error, GeneratorExit):
+            self.abort()
+            return
+        cancelled = error if error is not None and is_cancelled(error) else None
+        while not self._closed:
+            try:
+                await closed
+            except GeneratorExit:
+                self.abort()
+                raise
+            except BaseException as interrupted:  # closed itself never fails
+                if cancelled is not None:
+                    self.abort()
+                cancelled = cancelled or interrupted
+                closed = self.whenClosed()
+        if error is None and cancelled is not None:
+            raise cancelled
+
+
+class Ports:
+    """The endpoints of a server, each with the factory that listens there."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        factory: MsgprotoServerFactory,
+        wanted: Sequence[tuple[Where, Any, Callable[[str], str]]],
+    ) -> None:
+        """``wanted`` has an endpoint, its factory, and what makes an address of ours of it."""
+        self._reactor = reactor
+        self._factory = factory
+        self._wanted = wanted
+        self._ports: list[Any] = []
+        self._stopped = False
+
+    async def listen(self) -> Sequence[str]:
+        addresses = []
+        for where, factory, named in self._wanted:
+            text = where if isinstance(where, str) else ""
+            endpoint: Any = ServedEndpoint(self._reactor, text) if text else where
+            try:
+                port = await maybeDeferred(endpoint.listen, factory)
+            except (OSError, ConnectError) as error:
+                raise _no_listening(factory, text or where, error) from None
+            except Exception as error:
+                if not hasattr(error, "socketError"):
+                    raise
+                raise _no_listening(factory, text or where, error.socketError) from None
+            self._ports.append(port)
+            if self._stopped:
+                await maybeDeferred(port.stopListening)
+            addresses.append(named(address_of(port.getHost(), text)))
+        return addresses
+
+    async def stop(self) -> None:
+        self._stopped = True
+        ports, self._ports = self._ports, []
+        for stopping in [maybeDeferred(port.stopListening) for port in ports]:
+            await stopping
+        for factory in dict.fromkeys(one for _, one, _ in self._wanted):
+            await factory.drain()
+
+    def abort(self) -> None:
+        self._factory.abort()
+
+
+def _no_listening(factory: Any, where: object, error: Any) -> ConfigurationError:
+    name = getattr(factory, "protocolName", "server")
+    return ConfigurationError(f"{name}: cannot listen on {where}: {cannot_listen(error)}")
+
+
+def address_of(address: Any, description: str) -> str:
+    """Return where a port listens as a client's endpoint string."""
+    if getattr(address, "host", None) is None:
+        return f"unix:{peer_name(address)}"
+    secure = kind_of(description) in ("mtls", "ssl", "tls")
+    return f"{'tls' if secure else 'tcp'}:{peer_name(address)}"
+
+
+def as_it_is(address: str) -> str:
+    return address
+
+
+def over_websocket(address: str) -> str:
+    """Return the WebSocket address of a client's endpoint string."""
+    kind, _, rest = address.partition(":")
+    scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
+    return f"{scheme}://{rest}/" if scheme else address
+
+
+def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
+    """Return the endpoints as a list; ConfigurationError for a string that is none, TypeError for
+    what is no endpoint.
+    """
+    several = [at] if isinstance(at, str) or callable(getattr(at, "listen", None)) else list(at)  # type: ignore[arg-type]
+    for one in several:
+        if isinstance(one, str):
+            check_endpoint(one)
+        elif not callable(getattr(one, "listen", None)):
+            raise TypeError(f"an endpoint or its string is wanted, not {type(one).__name__}")
+    return several  # type: ignore[return-value]
+
+
+def sink_of(
+    sink: MessageSink | None, queue: str | PathLike[str] | None, reactor: Any
+) -> tuple[MessageSink | None, DurableSink | None]:
+    """Return the sink, and the one of a queue which is opened and closed with the server.
+
+    Raises TypeError for both, ConfigurationError if the extra ``queue`` is not installed.
+    """
+    if queue is None:
+        return sink, None
+    if sink is not None:
+        raise TypeError("sink and queue: one of them")
+    try:
+        owned = DurableSink.unopened(fspath(queue), reactor)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
+        ) from None
+    return owned, owned
