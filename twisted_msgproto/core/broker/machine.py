@@ -65,7 +65,9 @@ class Broker:
         self._memory_soft = int(self.store.memory.limit * SOFT_SHARE)
 
     def _deliver(self) -> None:
-        self.go_on()
+        store = self.store
+        if store.awake or store.calls or store.in_line:
+            self.go_on()
         self._changed()
 
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
@@ -80,7 +82,9 @@ class Broker:
         if not letters:
             return
         store = self.store
-        queue = store.found(name, now)
+        queue = store.by_name.get(name)
+        if queue is None:
+            queue = store.found(name, now)
         queue.used = now
         nbytes = 0
         for letter in letters:
@@ -299,7 +303,7 @@ class Broker:
     def go_on(self, steps: int = TURN_STEPS) -> None:
         """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go."""
         store = self.store
-        if self._going or not (store.awake or store.calls or store.in_line):
+        if self._going:
             return  # somebody who was called calls back; the loop below continues with that
         self._going = True
         try:

@@ -193,26 +193,31 @@ class Places:
 
     def extend(self, places: Sequence[int], *columns: Sequence[int]) -> None:
         """Add many rows; ``places`` ascend, and mostly they are above all that are here."""
-        for start in range(0, len(places), CHUNK):
-            end = start + CHUNK
-            self._extend(places[start:end], [column[start:end] for column in columns])
-
-    def _extend(self, places: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
-        if places[0] <= self.last or places[-1] - places[0] > DISTANCE_MAX:
+        if len(places) > CHUNK:
+            for start in range(0, len(places), CHUNK):
+                end = start + CHUNK
+                self.extend(places[start:end], *[column[start:end] for column in columns])
+            return
+        if not places:
+            return
+        first, last = places[0], places[-1]
+        chunk = self._chunks[-1] if self._chunks else None
+        if last - first > DISTANCE_MAX or (
+            chunk is not None and first - chunk.base <= chunk.distances[-1]
+        ):
             for row in zip(places, *columns, strict=True):
                 self.insert(*row)
             return
-        chunk = self._chunks[-1] if self._chunks else None
         if (
             chunk is None
-            or places[-1] - chunk.base > DISTANCE_MAX
+            or last - chunk.base > DISTANCE_MAX
             or len(chunk.distances) + len(places) >= 2 * CHUNK
         ):
-            chunk = self._begin(len(self._chunks), places[0])
+            chunk = self._begin(len(self._chunks), first)
         base = chunk.base
         chunk.distances.extend([place - base for place in places])
-        for column, numbers in zip(chunk.columns, columns, strict=True):
-            column.extend(numbers)
+        for at, column in enumerate(chunk.columns):
+            column.extend(columns[at])
         self.count += len(places)
 
     def _begin(self, index: int, base: int) -> _Chunk:

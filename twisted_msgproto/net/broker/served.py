@@ -259,10 +259,11 @@ class ServedBroker:
             self._look()
 
     def _look(self) -> None:
-        for event in self.store.take_events():
-            follow = self.follows.get(type(event))
-            if follow is not None:
-                follow(self, event)
+        if self.store.events:  # it is called for every message
+            for event in self.store.take_events():
+                follow = self.follows.get(type(event))
+                if follow is not None:
+                    follow(self, event)
         if self._going:
             return
         if self._turn is None and self.unfinished:
