@@ -39,7 +39,7 @@ IMPORTED: Final = (
         for protocol in ("lumberjack", "micromsg2", "sabc", "umq", "mtl")
         for part in ("protocol", "service", "command")
     ),
-    *(f"twisted_msgproto.cli.{name}" for name in ("send", "recv", "demo", "check", "running")),
+    *(f"twisted_msgproto.cli.{name}" for name in ("send", "recv", "demo", "check", "clients")),
     *("pyarrow.compute", "pyarrow.flight", "pyarrow.parquet"),
     *("twisted_msgproto.queue", "twisted_msgproto.queue.flight"),
 )

@@ -11,15 +11,16 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..net.clients.shapes import SIZE_BYTES, SendOptions
 from . import INTERRUPTED
 from .clients import FAILED, command_of, connecting, tell, why_not
-from .messages import MadeUp
-from .options import POSITIVE, SECONDS, SIZE, command, flag, option
+from .options import POSITIVE, SECONDS, SIZE, SIZE_BYTES, command, flag, option
 from .progress import Counted
 from .send import incomplete, options_of, sending
+
+if TYPE_CHECKING:
+    from ..net.clients.shapes import SendOptions
 
 SECONDS_OF_LOAD = 10.0
 NUMBERS = 1_000_000_000
@@ -88,6 +89,8 @@ class Load:
 
 class Client:
     def __init__(self, load: Load, clients: int, size: int) -> None:
+        from .messages import MadeUp
+
         self._load = load
         self._documents = MadeUp(NUMBERS, size)
         self._rate = None if load.rate is None else load.rate / clients

@@ -20,8 +20,7 @@ import click
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
-from .options import POSITIVE, as_json, command, group, option, where
-from .queues import reading
+from .options import POSITIVE, as_json, command, group, option, reading, where
 from .rows import iso_time
 
 if TYPE_CHECKING:

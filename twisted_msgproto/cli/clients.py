@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,6 +14,10 @@ from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
 from twisted_msgproto.registry import PROTOCOLS, load, registered
 
 from .options import FILE, Protocol, option, together
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
 
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
@@ -143,8 +148,6 @@ def why_not(
     """
     from twisted_msgproto.core.reasons import reason
 
-    from .running import run_in_reactor
-
     _begin_logging()
     try:
         run_in_reactor(work)
@@ -172,3 +175,72 @@ def _begin_logging() -> None:
 
 def tell(name: str, text: str) -> None:
     print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)
+
+
+# ── one coroutine in the reactor ──────────────────────────────────────────────────────────────────
+
+
+T = TypeVar("T")
+
+STOP_SECONDS: Final = 12.0
+"""After a signal, work may end its connections in order for this long: longer than any protocol's
+limit ``drain``.  Then the process ends all the same."""
+
+
+def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Start the reactor, run ``work(reactor)``, stop the reactor, return what ``work`` returned.
+
+    What ``work`` raises is raised here.  SIGINT and SIGTERM cancel it; it may end its connections
+    in peace, then KeyboardInterrupt is raised here.  A process can do this once.
+    """
+    from twisted.internet import reactor as installed  # late: importing it installs it
+    from twisted.internet.defer import Deferred
+    from twisted.internet.error import ReactorNotRunning
+    from twisted.python.failure import Failure
+
+    from twisted_msgproto.net.process import count_monotonically
+
+    reactor: Any = installed
+    count_monotonically(reactor)
+    outcome: list[T | Failure] = []
+    interrupted = False
+
+    def begin() -> None:
+        running: Deferred[Any] = Deferred.fromCoroutine(work(reactor))
+        reactor.addSystemEventTrigger("before", "shutdown", stopping, running)
+        running.addBoth(ended)
+
+    def stopping(running: Deferred[Any]) -> Deferred[Any]:
+        nonlocal interrupted
+        interrupted = not outcome
+        left: Deferred[Any] = Deferred()
+
+        def leave(_: object = None) -> None:
+            if not left.called:
+                left.callback(None)
+
+        def abandon() -> None:
+            running.cancel()
+            leave()
+
+        # Before the cancelling: it may end at once.
+        running.addBoth(leave)
+        abandoned = reactor.callLater(STOP_SECONDS, abandon)
+        left.addCallback(lambda _: abandoned.active() and abandoned.cancel())
+        running.cancel()
+        return left
+
+    def ended(result: T | Failure) -> None:
+        outcome.append(result)
+        with suppress(ReactorNotRunning):  # a signal was first
+            reactor.stop()
+
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    if interrupted or not outcome:
+        raise KeyboardInterrupt
+    result = outcome[0]
+    if isinstance(result, Failure):
+        result.raiseException()
+        raise AssertionError("unreachable")
+    return result

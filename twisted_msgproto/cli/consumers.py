@@ -18,8 +18,7 @@ import click
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
-from .options import as_json, command, flag, option
-from .queues import ELSEWHERE, opened, queue_options, reading
+from .options import ELSEWHERE, as_json, command, flag, opened, option, queue_options, reading
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue

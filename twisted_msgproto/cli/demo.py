@@ -27,7 +27,6 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
 from twisted_msgproto.core.logs import private
-from twisted_msgproto.gateway import toml_value
 from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
@@ -161,6 +160,8 @@ def shown_protocols() -> dict[str, Registered]:
 
 
 def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
+    from twisted_msgproto.gateway import toml_value
+
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
     lines += ["", "[status]", f"endpoint = {toml_value(LOOPBACK)}"]
     for protocol in protocols:

@@ -22,8 +22,7 @@ from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.core.message import Message
 
 from . import consumers, tail
-from .options import FILE, as_json, command, flag, group, option
-from .queues import one_of, reading
+from .options import FILE, as_json, command, flag, group, one_of, option, reading
 from .rows import row
 
 if TYPE_CHECKING:

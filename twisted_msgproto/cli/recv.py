@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_msgproto.core.errors import Refused, escaped
 from twisted_msgproto.core.message import Message
 
-from ..net.clients.shapes import RecvOptions
 from .clients import (
     FAILED,
     check_options,
@@ -23,6 +22,9 @@ from .clients import (
 )
 from .options import POSITIVE, SECONDS, command, flag, option
 from .rows import row
+
+if TYPE_CHECKING:
+    from ..net.clients.shapes import RecvOptions
 
 QUIET_SECONDS = 1.0
 """With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
@@ -152,6 +154,8 @@ def run(arguments: SimpleNamespace) -> int:
     fields = {**connect_options(arguments, command), "filter": arguments.filter}
     until_empty: bool = arguments.until_empty
     check_options(arguments.protocol, command, "recv", {**fields, "ready": until_empty})
+    from ..net.clients.shapes import RecvOptions
+
     options = RecvOptions(**fields, count=arguments.count)
     came = 0
 

@@ -11,13 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from twisted_msgproto.core.errors import ConfigurationError, TimedOut
 
-from ..net.clients.shapes import SIZE_BYTES, Messages, SendOptions
 from . import INTERRUPTED, USAGE_ERROR
 from .clients import (
     FAILED,
@@ -28,8 +27,22 @@ from .clients import (
     tell,
     why_not,
 )
-from .options import PAIR, POSITIVE, SECONDS, SIZE, command, flag, option, together, whole
+from .options import (
+    PAIR,
+    POSITIVE,
+    SECONDS,
+    SIZE,
+    SIZE_BYTES,
+    command,
+    flag,
+    option,
+    together,
+    whole,
+)
 from .progress import Counted, progress_for
+
+if TYPE_CHECKING:
+    from ..net.clients.shapes import Messages, SendOptions
 
 T = TypeVar("T")
 
@@ -95,6 +108,8 @@ def options_of(arguments: SimpleNamespace, command: ModuleType) -> SendOptions:
         "replace_invalid": arguments.replace_invalid,
     }
     check_options(arguments.protocol, command, "send" if arguments.call is None else "call", fields)
+    from ..net.clients.shapes import SendOptions
+
     size = arguments.size or SIZE_BYTES
     return SendOptions(
         **fields,

@@ -21,8 +21,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMis
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.named import closest
 
-from .options import Protocol, command, flag, option, whole
-from .queues import all_opened, queue_options, reading
+from .options import Protocol, all_opened, command, flag, option, queue_options, reading, whole
 from .rows import iso_time, row
 
 if TYPE_CHECKING:

@@ -34,8 +34,6 @@ from typing import Final, Protocol
 
 from ...core.strict_json import NotJson, parse_json
 
-SIZE_BYTES = 300
-
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
