@@ -12,14 +12,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from twisted.internet import endpoints, reactor
-from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
 
 from twisted_msgproto import Message
-from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
-from twisted_msgproto.net import DurableSink
+from twisted_msgproto.core.errors import MsgprotoError
+from twisted_msgproto.lumberjack import LumberjackServer, serve
 
 
 class Collector(LumberjackServer):
@@ -30,50 +28,19 @@ class Collector(LumberjackServer):
         self.factory.counters["looked_at"] += 1
 
 
-async def end(port: IListeningPort, factory: LumberjackServerFactory, sink: DurableSink) -> None:
-    """End in this order, or something acknowledged could be lost."""
-    await port.stopListening()
-    await factory.drain()
-    everything = await sink.close()
-    told = (
-        "all that was received is safe" if everything else "some was not written, nor acknowledged"
-    )
-    print(f"looked at {factory.counters['looked_at']} events; {told}", flush=True)
-
-
-async def begin(description: str, directory: str) -> None:
-    """Listen, and let the reactor wait for the end before it stops."""
-    sink = DurableSink(directory, reactor)
-    factory = LumberjackServerFactory(sink)
-    factory.protocol = Collector
-    port = await endpoints.serverFromString(reactor, description).listen(factory)
-    address: Any = port.getHost()
-    print(f"collector listening on tcp:{address.host}:{address.port}", flush=True)
-
-    def ending() -> Deferred[None]:
-        return ensureDeferred(end(port, factory, sink))
-
-    reactor.addSystemEventTrigger("before", "shutdown", ending)
-
-
-def main(description: str, directory: str) -> None:
-    """Run until a signal comes; what cannot begin is one line and exit status 1."""
-    failures: list[str] = []
-
-    def failed(failure: Any) -> None:
-        failure.trap(QueueError, OSError, ValueError)
-        failures.append(f"collector: {failure.getErrorMessage()}")
-        reactor.stop()
-
-    reactor.callWhenRunning(
-        lambda: ensureDeferred(begin(description, directory)).addErrback(failed)
-    )
-    reactor.run()
-    if failures:
-        sys.exit(failures[0])
+async def main(reactor: Any, description: str, directory: str) -> None:
+    """Serve until a signal comes; what cannot begin is one line and exit status 1."""
+    try:
+        async with serve(description, queue=directory, server=Collector) as server:
+            print(f"collector listening on {server.addresses[0]}", flush=True)
+            await server.whenClosed()
+    except MsgprotoError as error:
+        sys.exit(f"collector: {error}")
+    looked_at = server.factory.counters["looked_at"]
+    print(f"looked at {looked_at} events; all that was acknowledged is safe", flush=True)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python collector.py ENDPOINT DIRECTORY, such as tcp:5044 spool")
-    main(*sys.argv[1:])
+    react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])

@@ -147,7 +147,7 @@ def test_what_was_acknowledged_before_sigterm_is_in_the_queue(launch: Launcher) 
     # Without a gap from the first on, and with all that was acknowledged.
     assert stored == [b'{"n": %d}' % number for number in range(1, len(stored) + 1)]
     assert len(stored) >= came[-1]
-    told = program.line(r"looked at (\d+) events; all that was received is safe")
+    told = program.line(r"looked at (\d+) events; all that was acknowledged is safe")
     assert int(told[1]) == len(stored)
     QueueWriter(launch.directory / "spool").close()  # the lock was given back
 
