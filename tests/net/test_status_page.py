@@ -21,6 +21,7 @@ BRIDGE = {
     **dict.fromkeys(("consumer", "state", "table", "error"), HOSTILE),
     "away": [dict.fromkeys(("location", "queue", "state", "error"), HOSTILE)],
     "known": [{"queue": HOSTILE}],
+    "errors": {HOSTILE: 3},
 }
 WIDE = "document.documentElement.scrollWidth <= innerWidth"
 LOOPBACK = "tcp:0:interface=127.0.0.1"

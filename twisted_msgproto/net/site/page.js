@@ -222,6 +222,12 @@ function fillSessions({ sessions, found, sessions_total: total }) {
     + (found === total ? "" : ` that match, ${number(total)} in all`);
 }
 
+function errorsOf(bridge) {
+  const entries = Object.entries(bridge.errors ?? {});
+  const text = entries.map(([column, rows]) => `${column} ${number(rows)}`).join(", ");
+  return entries.length ? [["rows in error", text]] : [];
+}
+
 function showBridges(bridges) {
   const shown = (bridges ?? []).map((one) => {
     const part = made("div", undefined, "bridge");
@@ -235,6 +241,7 @@ function showBridges(bridges) {
       ["landing", `${rateText(one.rows_per_second ?? 0)} rows/s`],
       ["behind", one.lag_rows === null ? "–" : `${number(one.lag_rows)} rows, oldest ${duration(one.oldest_age_seconds ?? 0)}`],
       ["landed since its start", `${number(one.rows)} rows in ${number(one.batches)} batches`],
+      ...errorsOf(one),
       ["gateways", number(one.gateways)],
       ["heard", one.heard_seconds === null ? "never" : `${duration(one.heard_seconds)} ago`],
       ["table", one.table ?? "–"],
