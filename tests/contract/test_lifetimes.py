@@ -232,9 +232,9 @@ class Lifetimes(TestCase):
                     face.module.connect(good, factory=client, **options)
             with pytest.raises(TypeError, match="sink and queue"):
                 face.serve(sink=SafeSink(), queue=self.queue())
-            with pytest.raises(TypeError, match=r"put\(batch\)"):
+            with pytest.raises(TypeError, match="a method put"):
                 face.serve(sink=object())
-            with pytest.raises(TypeError, match=r"allows\(access\)"):
+            with pytest.raises(TypeError, match="allows"):
                 face.serve(authoriser=object())
             with pytest.raises(TypeError, match="server is a subclass of"):
                 face.serve(server=object)
