@@ -104,7 +104,12 @@ def test_what_is_due_and_what_nobody_answered_are_told_once():
 
 def test_what_a_machine_does_not_need_has_a_plain_answer():
     echo = Echo()
-    assert (echo.paused(1.0), echo.resumed(2.0), echo.held, echo.unfinished) == ([], [], 0, False)
+    assert (echo.paused(1.0), echo.resumed(2.0), echo.input_weight, echo.unfinished) == (
+        [],
+        [],
+        0,
+        False,
+    )
     assert echo.objects == 0
     for answer in (echo.made_safe, echo.not_safe):
         with pytest.raises(ValueError, match="no event had the position 7"):
@@ -115,7 +120,7 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
     assert Echo().connection_made(0.0) == []
 
 
-@pytest.mark.parametrize("unread", [{"held": 1}, {"unfinished": True}])
+@pytest.mark.parametrize("unread", [{"input_weight": 1}, {"unfinished": True}])
 def test_a_machine_is_whole_when_it_holds_nothing_and_has_read_everything(unread):
     assert Echo().whole
     assert not type("Reading", (Echo,), unread)().whole

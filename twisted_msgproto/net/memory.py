@@ -36,6 +36,9 @@ UNREAD_SECONDS: Final = 2.0
 SOFT_SHARE: Final = 0.75
 """Above this share of the limit connections are held back, one after another."""
 
+PAUSE_SECONDS: Final = 0.5
+"""Who brings nothing for so long moves nevertheless, as far as others are compared with it."""
+
 LOOK_SECONDS: Final = 0.5
 
 UNCOUNTED_BYTES: Final = 4 << 10
@@ -76,7 +79,16 @@ class Holder(Protocol):
 
 
 class _Account:
-    __slots__ = ("began", "may", "nbytes", "number", "objects", "outward", "paid", "stopped")
+    __slots__ = (
+        "began",
+        "may",
+        "nbytes",
+        "number",
+        "objects",
+        "outward",
+        "paid",
+        "stopped",
+    )
 
     def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
         self.number = number
@@ -120,6 +132,14 @@ class _Account:
         brings much at once and then stands still is late as soon as any other.
         """
         self.paid = min(self.paid + seconds, now if self.stopped is None else self.stopped)
+
+    def lateness(self, now: float) -> tuple[float, bool, float]:
+        """Return for how many seconds it stands still, 0 if that is no more than a pause.  Those
+        who move are compared by what follows: whether most that they make us hold they did not
+        send, and the seconds.
+        """
+        still = (now if self.stopped is None else self.stopped) - self.paid
+        return still if still > PAUSE_SECONDS else 0.0, 2 * self.objects > self.nbytes, still
 
 
 class Ledger:
@@ -210,10 +230,6 @@ class Ledger:
 
     # ── when there is too much ──────────────────────────────────────────────────────────────────
 
-    def _lateness(self, account: _Account, now: float) -> float:
-        until = now if account.stopped is None else account.stopped
-        return until - account.paid
-
     def _cut_late(self, now: float) -> None:
         """Cut off all who are late, and above the limit the latest, whoever it is.
 
@@ -223,23 +239,23 @@ class Ledger:
         if self.held <= self.limit and now < self._late_at:
             return
         accounts = self._accounts
-        late = [
-            (-self._lateness(account, now), account.number, holder)
-            for holder, account in accounts.items()
-        ]
+        late = []
+        for holder, account in accounts.items():
+            still, swollen, exactly = account.lateness(now)
+            late.append((-still, not swollen, -exactly, account.number, holder))
         heapify(late)
         while late:
-            lateness, number, latest = late[0]
-            if self.held <= self.limit and -lateness <= LATE_SECONDS:
-                self._late_at = now + LATE_SECONDS + lateness
+            still, _, _, number, latest = late[0]
+            if self.held <= self.limit and -still <= LATE_SECONDS:
+                self._late_at = now + LATE_SECONDS - max(-still, PAUSE_SECONDS)
                 return
             heappop(late)
-            account = accounts.get(latest)
-            if account is not None and account.number == number:  # nobody ended meanwhile
+            chosen = accounts.get(latest)
+            if chosen is not None and chosen.number == number:  # nobody ended meanwhile
                 del accounts[latest]
                 self._held_back.pop(latest, None)
-                self.held -= account.nbytes
-                latest.cutOff(account.nbytes, self.limit)
+                self.held -= chosen.nbytes
+                latest.cutOff(chosen.nbytes, self.limit)
         self._late_at = now
 
     def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
