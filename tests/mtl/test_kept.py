@@ -29,7 +29,7 @@ from tests.mtl.broker import (
 )
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.mtl import MtlClient, MtlServerFactory, machine
-from twisted_msgproto.net import ByteBudget
+from twisted_msgproto.net.memory import ByteBudget
 
 
 def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19__MT_21() -> None:

@@ -15,7 +15,7 @@ from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
-from twisted_msgproto.net import ByteBudget
+from twisted_msgproto.net.memory import ByteBudget
 
 FRAME = 100_000
 LARGEST = 2 * FRAME + 65_536

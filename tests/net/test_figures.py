@@ -19,8 +19,10 @@ from tests.contract.world import World
 from tests.docs import grafana
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
-from twisted_msgproto.net import ByteBudget, Counters, Delivery, ReadControl
+from twisted_msgproto.net import Counters
 from twisted_msgproto.net.counters import Places, Traffic, quantile
+from twisted_msgproto.net.memory import ByteBudget, ReadControl
+from twisted_msgproto.net.session import Delivery
 from twisted_msgproto.net.site.flow import FlowHistory, since
 from twisted_msgproto.net.site.metrics import exposition
 from twisted_msgproto.net.site.root import drawings

@@ -17,7 +17,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from twisted_msgproto.core.memory import MemoryShare, SessionMemory, table_bytes
-from twisted_msgproto.net import ByteBudget, ReadControl, gateway
+from twisted_msgproto.net import gateway
+from twisted_msgproto.net.memory import ByteBudget, ReadControl
 
 LATE_SECONDS, LOOK_SECONDS = 3.0, 0.5
 MIN_RATE = 16 << 10  # bytes a second that a peer must bring at least

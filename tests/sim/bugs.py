@@ -23,8 +23,9 @@ from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
-from twisted_msgproto.net import Delivery, DurableSink
+from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.memory import Ledger
+from twisted_msgproto.net.session import Delivery
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.fair import FairQueue
 

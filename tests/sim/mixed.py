@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Adapter, Client, Way, World, count_each_byte, in_order
-from twisted_msgproto.net import ByteBudget
+from twisted_msgproto.net.memory import ByteBudget
 
 CLIENTS = 3
 

@@ -34,8 +34,7 @@ from tests.sim.clock import HeapClock, Pipe, ProcessClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.net import ByteBudget
-from twisted_msgproto.net.memory import Ledger
+from twisted_msgproto.net.memory import ByteBudget, Ledger
 from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.queue import QueueReader
 

@@ -12,7 +12,8 @@ from zope.interface import implementer
 
 from tests.umq.pairs import Echo, Pair, Sink, feed, pair, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
-from twisted_msgproto.net import ByteBudget, IMessageSink
+from twisted_msgproto.net import IMessageSink
+from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.umq import (
     AttachmentLost,
     CallFailed,

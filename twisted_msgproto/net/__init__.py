@@ -6,20 +6,17 @@ from .counters import Counters
 from .factory import MsgprotoServerFactory, SessionFactory
 from .hooks import Later
 from .lifetimes import ClientEndpoint, ClientTLS, Connecting, ServerEndpoint, Serving
-from .link import Link, MachineTimer
-from .memory import ByteBudget, ReadControl
-from .session import Delivery, Session, SessionHooks
+from .link import Link
+from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink
 
 __all__ = [
     "Access",
     "Authoriser",
-    "ByteBudget",
     "ClientEndpoint",
     "ClientTLS",
     "Connecting",
     "Counters",
-    "Delivery",
     "DurableSink",
     "IAuthoriser",
     "IIdentity",
@@ -27,11 +24,9 @@ __all__ = [
     "Identity",
     "Later",
     "Link",
-    "MachineTimer",
     "MessageSink",
     "MsgprotoServerFactory",
     "PasswordFile",
-    "ReadControl",
     "Rules",
     "ServerEndpoint",
     "Serving",

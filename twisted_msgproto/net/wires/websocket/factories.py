@@ -1,11 +1,13 @@
-"""The factories of WebSocket connections set autobahn's bounds and check origins and limits."""
+"""Upgrade to WebSocket within autobahn's bounds; check origins and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from autobahn.twisted import websocket as autobahn
+from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.python.failure import Failure
 
@@ -15,7 +17,7 @@ from twisted_msgproto.core.reasons import TLS_HERE
 
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
-from .carrier import Carrier, ClientCarrier, ServerCarrier
+from .carrier import Carrier
 from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
@@ -31,6 +33,81 @@ from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
 """Builds the session (a :class:`..FramedSession`) of a new connection; None refuses it."""
+
+
+DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
+"""This server refuses an upgrade with one of these where the request itself is in order."""
+
+
+class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
+    peer: Any
+    _transport_details: Any
+
+    def onConnect(self, request: ConnectionRequest) -> str | None:
+        """Refuse foreign origins, then choose the sub-protocol.
+
+        A client that offers sub-protocols gets the first one the factory knows; one that offers
+        none is accepted without.
+        """
+        if self.factory.sessions.draining:
+            raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
+        if request.origin and not self.factory.origin_allowed(request.origin):
+            self.factory.refusedOrigin(self.transport.getPeer(), request.origin)
+            raise ConnectionDeny(ConnectionDeny.FORBIDDEN, "origin not allowed")
+        for name in request.protocols:
+            if name in self.factory.protocols:
+                return str(name)
+        return None
+
+    def failHandshake(self, reason: str, code: int = 400, responseHeaders: Any = None) -> None:
+        if code not in DENIED:
+            self._neverUpgrades(reason)
+        super().failHandshake(reason, code, responseHeaders)
+
+    def onOpenHandshakeTimeout(self) -> None:
+        if self.state == autobahn.WebSocketServerProtocol.STATE_CONNECTING:
+            self._neverUpgrades("no upgrade in time", "websocket-upgrade-seconds")
+        super().onOpenHandshakeTimeout()
+
+    def _neverUpgrades(self, why: str, limit: str = "") -> None:
+        self.factory.notUpgraded(self.transport.getPeer(), why, limit)
+
+
+class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
+    """A client's connection: what ``endpoint.connect(factory)`` fires with.
+
+    As that of every protocol it has ``whenEstablished``, ``close`` and ``abort``.
+    """
+
+    peer: Any
+    _transport_details: Any
+
+    def whenEstablished(self) -> Deferred[Any]:
+        """As :meth:`~twisted_msgproto.net.session.ClientSession.whenEstablished`."""
+        established: Deferred[Any] = self.session.whenEstablished()
+        return established
+
+    def close(self) -> Deferred[None]:
+        """End the session in order, as :meth:`~twisted_msgproto.net.session.Linked.close`."""
+        closed: Deferred[None] = self.session.close()
+        return closed
+
+    def abort(self, reason: str = "the connection was given up") -> None:
+        super().abort(reason)
+
+    def onConnecting(self, transport_details: object) -> ConnectingRequest:
+        """Return the upgrade request; an IPv6 address gets the brackets that autobahn forgets."""
+        factory = self.factory
+        host = f"[{factory.host}]" if ":" in factory.host else factory.host
+        return ConnectingRequest(
+            host=host,
+            port=factory.port,
+            resource=factory.resource,
+            headers=factory.headers,
+            useragent=factory.useragent,
+            origin=factory.origin,
+            protocols=factory.protocols,
+        )
 
 
 class _Bounds:
