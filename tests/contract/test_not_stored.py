@@ -1,6 +1,6 @@
 """Clients of all five protocols, the page and the log while a gateway can store nothing.
 
-``docs/operations.md`` has the table that this measures.
+``docs/how-it-is-tested.md`` has the table that this measures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from twisted_msgproto.testing import BrokenDisk
 pytestmark = pytest.mark.slow
 reactor: Any = installed
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-it-is-tested.md"
 NEW_SEGMENT = {"segment_bytes": 1}
 """Each group begins a segment."""
 CHANGES = ("write", "truncate", "rename", "remove")
