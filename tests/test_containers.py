@@ -1,6 +1,6 @@
 """The Containerfile is sound as far as that can be told without an image: words, paths, commands.
 
-docs/containers.md says how the images themselves were tried.
+docs/how-it-is-tested.md says how the images themselves were tried.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_commands_of_a_page_are_found_as_they_are_typed() -> None:
     assert Command("msgproto bridge --queue a").stays and not Command("msgproto send").stays
 
 
-PACKAGES = ["twisted-msgproto", "matplotlib", "pandas", "ipykernel", "nbclient"]
+PACKAGES = ["twisted-msgproto", "matplotlib", "ipykernel", "nbclient"]
 
 
 def missing() -> list[str]:

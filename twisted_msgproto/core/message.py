@@ -48,7 +48,7 @@ class MessageBatch:
     makes a list of it.  A batch may not be changed once a sink has received it.
 
     ``envelope`` is what a broker's queue needs beside the body to deliver the message again after
-    a restart: its address and properties as they came (``docs/broker-format.md``).  The durable
+    a restart: its address and properties as they came (``docs/queue-format.md``).  The durable
     queue keeps it; :class:`Message`, the table and every reader do without it.  A row has one only
     when it is for a broker's queue.
 

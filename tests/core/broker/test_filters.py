@@ -2,7 +2,7 @@
 
 Properties that go from one protocol to another, as text; and the table of a letter's states.
 
-Envelopes: docs/broker-format.md, "Envelopes".
+Envelopes: docs/queue-format.md, "Envelopes".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/broker-format.md is enough: a broker's files read with the page's numbers alone."""
+"""docs/queue-format.md is enough: a broker's files read with the page's numbers alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.queue.test_format_document import line, number
 from twisted_msgproto.queue.broker_files import names, overflow, settled, state
 
-PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "queue-format.md").read_text()
 
 
 def by_the_page(nbytes: bytes, queue_id: str) -> tuple[set[int], dict[int, int], dict[int, Any]]:

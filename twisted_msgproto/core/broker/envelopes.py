@@ -1,6 +1,6 @@
 """An envelope says for which queue a message is, and what its body does not say of it.
 
-Its layout stands in ``docs/broker-format.md``: a head, which is the same for all messages that one
+Its layout stands in ``docs/queue-format.md``: a head, which is the same for all messages that one
 protocol has for one queue, and then the protocol's own bytes.
 """
 

@@ -1,6 +1,6 @@
 """This is the durable half of a broker: it keeps what has to survive the process.
 
-:class:`BrokerState` does everything; ``docs/broker-format.md`` describes the files.
+:class:`BrokerState` does everything; ``docs/queue-format.md`` describes the files.
 """
 
 from .frames import Loaded

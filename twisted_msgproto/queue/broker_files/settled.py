@@ -2,7 +2,7 @@
 
 A group is one frame, written and synced together; what is behind the last whole group never was.
 When groups have made the file long, it is replaced by one frame with all that still matters.  The
-layout stands in ``docs/broker-format.md``.
+layout stands in ``docs/queue-format.md``.
 """
 
 from __future__ import annotations
