@@ -13,11 +13,12 @@ from twisted_msgproto.micromsg2 import machine as micromsg2
 from twisted_msgproto.sabc import Client, SabcServerFactory, Server
 
 DATA = Path(__file__).parent.parent / "data"
+RECORDED = Path(__file__).parents[2] / "clients/js/test/recorded"
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 
 
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DATA / "recorded" / f"{name}.json").read_text())
+    found: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
     return found
 
 

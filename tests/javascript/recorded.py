@@ -1,6 +1,6 @@
 """Sessions of our Python machines, as JSON for the clients in JavaScript.
 
-``python -m tests.javascript.recorded`` writes them anew into ``tests/data/recorded``.
+``python -m tests.javascript.recorded`` writes them anew into ``clients/js/test/recorded``.
 
 ``umq-codec`` and ``sabc-frames`` say what single messages read as.  ``umq-sessions`` and
 ``sabc-sessions`` are conversations: what a client is told to do, what it then sends, what our
