@@ -10,7 +10,7 @@ import grimp
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = "twisted_msgproto"
-ROOMS = "lumberjack micromsg2 sabc umq mtl net queue spark spark.views testing core.errors"
+ROOMS = "lumberjack micromsg2 sabc umq mtl net queue spark spark.views testing core.errors extend"
 PUBLIC = {PACKAGE, *(f"{PACKAGE}.{room}" for room in ROOMS.split())}  # those of docs/api
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from twisted_msgproto.__main__ import main
-from twisted_msgproto.net import SessionFactory
+from twisted_msgproto.extend import SessionFactory
 from twisted_msgproto.net.turns import TurnWatch
 
 

@@ -15,9 +15,9 @@ from tests.contract.world import World, only, over_all
 from tests.micromsg2.streams import message
 from twisted_msgproto import Access, IAuthoriser
 from twisted_msgproto.core.errors import ConfigurationError, Refused
+from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2.protocol.session import READ_BYTES
-from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.sabc import SabcServerFactory

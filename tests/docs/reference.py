@@ -28,6 +28,7 @@ PACKAGES = {
     "twisted_msgproto.spark": "Spark",
     "twisted_msgproto.spark.views": "Views for Spark",
     "twisted_msgproto.testing": "For your tests",
+    "twisted_msgproto.extend": "For a protocol of your own",
 }
 """The public packages and their pages' titles."""
 
@@ -41,6 +42,17 @@ any release.
 | package | what it has |
 |---|---|
 """
+
+
+ELSEWHERE = {
+    "twisted_msgproto": ["twisted_msgproto.net"],
+    "twisted_msgproto.extend": [
+        "twisted_msgproto.core.errors",
+        "twisted_msgproto.net",
+        "twisted_msgproto",
+    ],
+}
+"""What these name stands on the pages of others, if those have it."""
 
 
 def file_of(package: str) -> str:
@@ -59,11 +71,12 @@ def is_defined_in(value: object, package: str) -> bool:
     return callable(value) and getattr(value, "__module__", None) == package
 
 
-def is_elsewhere(package: str, value: object) -> bool:
-    """Whether ``value``, which the top of the package names too, stands on the page of ``net``."""
-    return package == "twisted_msgproto" and any(
-        value is other for other in public("twisted_msgproto.net").values()
-    )
+def home(package: str, value: object) -> str:
+    """Return the package on whose page ``value``, which ``package`` names, stands."""
+    for other in ELSEWHERE.get(package, ()):
+        if any(value is one for one in public(other).values()):
+            return other
+    return package
 
 
 def directive(package: str, name: str, value: object) -> Iterator[str]:
@@ -101,13 +114,14 @@ def page(package: str, title: str) -> str:
     lines = [f"# {title}: `{package}`", "", "```{eval-rst}"]
     lines += [f".. automodule:: {package}", "   :no-members:"]
     for name, value in public(package).items():
-        if not is_elsewhere(package, value):
+        if home(package, value) == package:
             lines += ["", *directive(package, name, value)]
-    elsewhere = [f"`{name}`" for name, value in public(package).items()
-                 if is_elsewhere(package, value)]  # fmt: skip
     lines += ["```"]
-    if elsewhere:
-        lines += ["", f"{', '.join(elsewhere)}: see [`twisted_msgproto.net`](net.md)."]
+    for other in ELSEWHERE.get(package, ()):
+        names = [name for name, value in public(package).items() if home(package, value) == other]
+        if names:
+            told = ", ".join(f"`{name}`" for name in names)
+            lines += ["", f"{told}: see [`{other}`]({file_of(other)}.md)."]
     return "\n".join(lines) + "\n"
 
 

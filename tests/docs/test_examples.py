@@ -135,9 +135,9 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         assert name == "index" or name in listed or f"{Path(name).parent}/*" in listed, name
 
 
-PUBLIC = ("core.errors", "lumberjack", "micromsg2", "mtl", "net", "queue", "sabc", "spark")
-PUBLIC += ("spark.views", "testing", "umq")
-OF_THE_INSIDE = ("docs/sixth-protocol.md", "docs/interfaces.md", "docs/table.md", "examples/lines")
+PUBLIC = ("core.errors", "extend", "lumberjack", "micromsg2", "mtl", "net", "queue", "sabc")
+PUBLIC += ("spark", "spark.views", "testing", "umq")
+OF_THE_INSIDE = ("docs/interfaces.md", "docs/table.md")
 """These are about parts of the package, for those who add to it."""
 
 

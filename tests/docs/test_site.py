@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.docs.reference import DIRECTORY, PACKAGES, file_of, is_elsewhere, pages, public
+from tests.docs.reference import DIRECTORY, PACKAGES, file_of, home, pages, public
 from tests.tools.processes import PROJECT, environment
 
 BUILDERS = ("sphinx", "furo", "myst_nb")
@@ -112,9 +112,7 @@ def test_the_reference_has_every_public_name(site: dict[Path, Page]) -> None:
             for file, page in site.items()
             if file.parts[-2:] == ("api", f"{file_of(package)}.html")
         )
-        names = {
-            name for name, value in public(package).items() if not is_elsewhere(package, value)
-        }
+        names = {name for name, value in public(package).items() if home(package, value) == package}
         assert names and {name for name in names if f"{package}.{name}" not in page.ids} == set()
 
 

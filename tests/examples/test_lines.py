@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import tomllib
@@ -40,12 +42,8 @@ from twisted_msgproto.testing import Clock, HeldSink, Pair, SafeSink, splits
 LINES = PROJECT / "examples" / "lines"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
-OFFERED = (
-    "twisted_msgproto.core",
-    "twisted_msgproto.net",
-    "twisted_msgproto.registry",
-)
-"""Modules, and what is below them, which docs/sixth-protocol.md names for people who add one."""
+OFFERED = "twisted_msgproto.extend"
+"""docs/sixth-protocol.md names this module, and nothing else, for people who add one."""
 
 
 # ── what it consists of ─────────────────────────────────────────────────────────────────────────
@@ -110,7 +108,7 @@ def test_it_is_written_against_public_names_alone(path: Path) -> None:
         words = [*module.split("."), name]
         assert module == "__future__" or not any(word.startswith("_") for word in words)
         if module.split(".")[0] == "twisted_msgproto":
-            assert module.startswith(OFFERED), module
+            assert module == OFFERED, module
     own = {
         node.name
         for file in LINES.rglob("*.py")
@@ -128,6 +126,33 @@ def assigned(name: str) -> bool:
         for file in LINES.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
     )
+
+
+def test_its_page_names_no_other_module_of_ours() -> None:
+    page = (PROJECT / "docs" / "sixth-protocol.md").read_text()
+    found = set(re.findall(r"\btwisted_msgproto\.\w+(?:\.\w+)*", page))
+    groups = {"twisted_msgproto.protocols", "twisted_msgproto.sinks"}  # of entry points
+    assert found - groups <= {OFFERED, "twisted_msgproto.testing"}
+
+
+def test_its_machine_and_its_entry_point_need_no_twisted() -> None:
+    program = """
+import sys
+from types import ModuleType
+package = sys.modules["msgproto_lines"] = ModuleType("msgproto_lines")
+package.__path__ = [sys.argv[1]]  # its own file imports all of it
+import msgproto_lines.machine
+from twisted_msgproto.extend import LOOPBACK, Registered
+sys.exit(1 if "twisted" in sys.modules else 0)
+"""
+    command = [sys.executable, "-c", program, str(LINES / "msgproto_lines")]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_unknown_name_of_the_module_is_an_attribute_error() -> None:
+    with pytest.raises(ImportError, match="Conection"):
+        exec(f"from {OFFERED} import Conection")
 
 
 def test_no_private_method_of_ours_is_overridden() -> None:

@@ -17,13 +17,13 @@ from tests.tools.byte_streams import windows_apart
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.micromsg2 import machine as micromsg2_machine
 from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
-from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     WebSocketServerFactory,

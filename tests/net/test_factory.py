@@ -25,9 +25,10 @@ from twisted.python.failure import Failure
 from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
+from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
-from twisted_msgproto.net import DurableSink, MsgprotoServerFactory
+from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.gateway import Gateway, address_name
 from twisted_msgproto.sabc import SabcServerFactory

@@ -17,7 +17,7 @@ from twisted.logger import Logger, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from tests.tools.processes import Launcher
-from twisted_msgproto.net import MsgprotoServerFactory
+from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.net.logs import LOGINS, JsonLog
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"

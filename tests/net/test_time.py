@@ -21,8 +21,8 @@ from twisted.python import usage
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
 from tests.tools.small_link import LineServer
 from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
+from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
-from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.link import MachineTimer
 from twisted_msgproto.net.process import count_monotonically

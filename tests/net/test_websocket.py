@@ -23,7 +23,7 @@ from tests.net.test_websocket_cases import (
     received,
     sent,
 )
-from twisted_msgproto.net import MsgprotoServerFactory, SessionFactory
+from twisted_msgproto.extend import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     ByteWire,

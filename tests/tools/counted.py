@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.application.twist._twist import Twist
 
-from twisted_msgproto.net import MsgprotoServerFactory
+from twisted_msgproto.extend import MsgprotoServerFactory
 
 _made: list[MsgprotoServerFactory] = []
 

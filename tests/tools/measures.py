@@ -29,7 +29,7 @@ from unittest import mock
 import pytest
 
 from tests.tools.processes import Launched, children
-from twisted_msgproto.net import SessionFactory
+from twisted_msgproto.extend import SessionFactory
 from twisted_msgproto.net.turns import TurnWatch
 
 WORKS = 10

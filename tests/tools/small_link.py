@@ -19,7 +19,8 @@ from twisted_msgproto import IMessageSink, MessageBatch
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.net import MsgprotoServerFactory, Session
+from twisted_msgproto.extend import MsgprotoServerFactory
+from twisted_msgproto.net import Session
 from twisted_msgproto.net.session import SessionLink
 
 

@@ -34,6 +34,7 @@ class Deadlines:
         return name in self._times
 
     def set(self, name: str, at: float) -> None:
+        """Fall due at ``at`` seconds, whatever was set before."""
         times, nearest = self._times, self.next
         before = times.get(name)
         times[name] = at
@@ -43,11 +44,13 @@ class Deadlines:
             self.next = min(times.values())
 
     def no_later(self, name: str, at: float) -> None:
+        """Fall due at ``at`` seconds, or earlier if that was set before."""
         before = self._times.get(name)
         if before is None or at < before:
             self.set(name, at)
 
     def clear(self, name: str) -> None:
+        """Forget a deadline, if it was set."""
         times = self._times
         if times.pop(name, None) == self.next:
             if times:
@@ -56,6 +59,7 @@ class Deadlines:
                 self.clear_all()  # a dict that had something keeps the room for it, but not then
 
     def clear_all(self) -> None:
+        """Forget all deadlines."""
         self._times.clear()
         self.next = None
 

@@ -124,6 +124,7 @@ class Limits(Mapping[str, float]):
         return self.table[name].default
 
     def integer(self, name: str) -> int:
+        """Return the limit ``name`` as a whole number."""
         return int(self[name])
 
     def check(self, name: str, amount: float) -> None:

@@ -193,6 +193,7 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
+        """So many messages more have arrived."""
         self.received += count
 
     def mark(self, ack: A, position: int | None = None) -> None:
@@ -247,6 +248,7 @@ class ReceiveWindow(Generic[A]):
             self._safe_ahead = _NONE_AHEAD
 
     def due(self) -> list[A]:
+        """Remove and return the acknowledgements whose messages are safe, and all before them."""
         marks, safe = self.waiting, self.safe
         acks = []
         for position, ack in marks:

@@ -3,10 +3,8 @@
 from .authentication import Identity, IIdentity, PasswordFile, portal_over
 from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
 from .counters import Counters
-from .factory import MsgprotoServerFactory, SessionFactory
 from .hooks import Later
 from .lifetimes import ClientEndpoint, ClientTLS, Connecting, ServerEndpoint, Serving
-from .link import Link
 from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink
 
@@ -23,15 +21,12 @@ __all__ = [
     "IMessageSink",
     "Identity",
     "Later",
-    "Link",
     "MessageSink",
-    "MsgprotoServerFactory",
     "PasswordFile",
     "Rules",
     "ServerEndpoint",
     "Serving",
     "Session",
-    "SessionFactory",
     "SessionHooks",
     "portal_over",
     "read_rules",

@@ -211,6 +211,7 @@ class Gateway(MultiService):
         service.setServiceParent(self)
 
     def logsFor(self, options: Any) -> None:
+        """Write the log, and name the file of the process id, as ``twistd``'s options say."""
         self._observer = twistd_observer(options.parent, bool(options["json-log"]))
         self._pidfile = (options.parent or {}).get("pidfile")
 
@@ -221,6 +222,7 @@ class Gateway(MultiService):
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def broker(self) -> BrokerView | None:
+        """Return the queues for consumers of all servers, or None if none has any."""
         brokers = [factory.queues for factory in self.factories if hasattr(factory, "queues")]
         return ServedQueues(list(dict.fromkeys(brokers)), self.reactor) if brokers else None
 
@@ -444,10 +446,12 @@ class ListeningService(Service):
                 raise CannotStart(self._refusal)
 
     def reread(self) -> Iterator[Change]:
+        """Yield what a reload changes: certificates that were read again."""
         for endpoint in self._endpoints:
             yield from endpoint.reread(self.factory.protocolName)
 
     def refusals(self, held: Held) -> Iterator[str]:
+        """Yield why one of its addresses cannot be listened on; each is a line for the operator."""
         for description in self._descriptions:
             why = held.refusal(description, self.factory, reused=self._reuses)
             if why is not None:
@@ -478,6 +482,7 @@ class ListeningService(Service):
             self._reactor.stop()
 
     def stopService(self) -> Deferred[Any]:
+        """Stop listening; fires when the connections have ended in order."""
         super().stopService()  # type: ignore[no-untyped-call]
         closed = [maybeDeferred(port.stopListening) for port in self.ports]
         self.ports = []

@@ -378,7 +378,7 @@ class Serving(Generic[F]):
             raise cancelled
 
 
-class Ports:
+class Ports(Listening):
     """The endpoints of a server, each with the factory that listens there."""
 
     def __init__(

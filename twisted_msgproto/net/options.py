@@ -90,6 +90,7 @@ class LegibleOptions(usage.Options):
     longdesc = ""  # Twisted would take the main program's
 
     def getDescription(self) -> str:
+        """Return what ``--help`` says before the options."""
         return cleandoc(type(self).__doc__ or "")
 
     def parseArgs(self, *words: str) -> None:
@@ -97,6 +98,7 @@ class LegibleOptions(usage.Options):
             raise usage.UsageError(f"{words[0]!r} belongs to no option; --help lists the options")
 
     def getTables(self, width: int) -> list[str]:
+        """Return what ``--help`` says after the options; ``width`` is in characters."""
         return []
 
     def getUsage(self, width: int | None = None) -> str:
@@ -243,6 +245,7 @@ class ServerOptions(LegibleOptions):
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
+        """Read the options; raises UsageError for what cannot be."""
         for word in words or ():
             # One that we have not could be taken for the beginning of one that we have.
             name = word[2:].partition("=")[0] if word.startswith("--") else ""
@@ -276,9 +279,11 @@ class ServerOptions(LegibleOptions):
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
     def listenAddresses(self) -> list[str]:
+        """Return the strings of all endpoints, of whatever kind, to listen on."""
         return list(self["endpoints"])
 
     def endpointStrings(self) -> list[str]:
+        """Return the strings of Twisted's endpoints to listen on."""
         return list(self["endpoints"])
 
     def opt_endpoint(self, description: str) -> None:
@@ -333,6 +338,7 @@ class ServerOptions(LegibleOptions):
         self["sink"] = name
 
     def makeSink(self, gateway: Any) -> IMessageSink:
+        """Return the sink that ``--sink`` names; raises ConfigurationError."""
         assert self.sinkMaker is not None
         try:
             sink = self.sinkMaker(gateway)
@@ -356,6 +362,7 @@ class ServerOptions(LegibleOptions):
             raise usage.UsageError(str(error)) from None
 
     def readRules(self) -> Rules:
+        """Read the file that ``--access`` names; raises ConfigurationError."""
         try:
             rules = read_rules(self._accessFile)
             rules.check_protocols([self.protocolName])
@@ -364,6 +371,7 @@ class ServerOptions(LegibleOptions):
         return rules
 
     def reread(self) -> Iterable[Change]:
+        """Yield what a reload changes of this server."""
         return ()
 
     def opt_authoriser(self, name: str) -> None:
@@ -376,6 +384,7 @@ class ServerOptions(LegibleOptions):
         self["authoriser"] = name
 
     def makeAuthoriser(self, gateway: Any) -> Any:
+        """Return what ``--authoriser`` names; raises ConfigurationError."""
         assert self.authoriserMaker is not None
         try:
             authoriser = self.authoriserMaker(gateway)
@@ -429,9 +438,11 @@ class ServerOptions(LegibleOptions):
         return located(value, directory) if key in ("endpoint", "websocket") else value
 
     def passwordWarning(self) -> str | None:
+        """Return what is wrong with how passwords are kept, or None."""
         return None
 
     def authWarning(self) -> str | None:
+        """Return why rules about users mean little here, or None."""
         return None
 
     def _checkActions(self) -> None:
@@ -443,6 +454,7 @@ class ServerOptions(LegibleOptions):
             )
 
     def checkEndpoint(self, description: str) -> None:
+        """Raise UsageError if this is no endpoint to listen on."""
         _checked(description)
 
 

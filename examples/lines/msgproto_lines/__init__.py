@@ -1,6 +1,6 @@
 """Lines: each is acknowledged when it is safe, and goes to all who have subscribed."""
 
-from twisted_msgproto.registry import LOOPBACK, Registered
+from twisted_msgproto.extend import LOOPBACK, Registered
 
 from .machine import Client, Server
 from .protocol import (

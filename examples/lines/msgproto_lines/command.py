@@ -8,17 +8,17 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import ConnectionClosed
-from twisted_msgproto.core.message import Message
-from twisted_msgproto.net.clients.asking import ask_each
-from twisted_msgproto.net.clients.endpoints import client_endpoint
-from twisted_msgproto.net.clients.shapes import (
+from twisted_msgproto.extend import (
     TLS_OPTIONS,
+    ConnectionClosed,
     ConnectOptions,
+    Message,
     Messages,
     Progress,
     RecvOptions,
     SendOptions,
+    ask_each,
+    client_endpoint,
 )
 
 from .protocol import LinesClient, LinesClientFactory

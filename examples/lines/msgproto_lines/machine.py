@@ -6,12 +6,16 @@ from abc import abstractmethod
 from collections import deque
 from typing import Any, ClassVar
 
-from twisted_msgproto.core.connection import Connection, WorkLost
-from twisted_msgproto.core.deadlines import Deadlines
-from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.core.window import ReceiveWindow
+from twisted_msgproto.extend import (
+    Connection,
+    Deadlines,
+    Fault,
+    IllegalTransition,
+    LimitExceeded,
+    Limits,
+    ReceiveWindow,
+    WorkLost,
+)
 
 from .terms import (
     Acknowledged,

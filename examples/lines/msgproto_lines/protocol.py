@@ -8,21 +8,26 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import (
+from twisted_msgproto.extend import (
+    ClientLink,
+    ClientSession,
     ConnectionClosed,
     Fault,
+    IllegalTransition,
     LimitExceeded,
+    Message,
+    MessageBatch,
+    MsgprotoServerFactory,
     PeerError,
+    ReconnectingClient,
     Refused,
+    Session,
+    SessionFactory,
+    SessionLink,
+    SteadyLogger,
+    StreamWire,
+    hook,
 )
-from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.core.message import Message, MessageBatch
-from twisted_msgproto.net.clients.client import ClientLink
-from twisted_msgproto.net.clients.reconnect import ReconnectingClient
-from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
-from twisted_msgproto.net.link import SteadyLogger
-from twisted_msgproto.net.session import ClientSession, Session, SessionLink, hook
-from twisted_msgproto.net.wires.stream import StreamWire
 
 from .machine import Client, Server
 from .terms import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from twisted.application.service import IService
 
-from twisted_msgproto.net.gateway import Gateway, ListeningService, standalone
-from twisted_msgproto.net.options import ServerOptions
+from twisted_msgproto.extend import Gateway, ListeningService, ServerOptions, standalone
 
 from .protocol import PROTOCOL, LinesServerFactory
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import auto
 from typing import Any
 
-from twisted_msgproto.core.limits import Limit
-from twisted_msgproto.core.machine import State as AnyState
+from twisted_msgproto.extend import Limit
+from twisted_msgproto.extend import State as AnyState
 
 LIMITS = (
     Limit("line-bytes", 1 << 20, "bytes", "of a line; a longer one ends the connection", 64),

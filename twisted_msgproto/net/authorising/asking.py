@@ -109,6 +109,8 @@ class Told(Shape):
 
 
 class Permissions:
+    """What one client may do, by what the authoriser has answered."""
+
     __slots__ = (
         "_address",
         "_answers",

@@ -1,0 +1,112 @@
+"""This module has what a further protocol needs, in a package of its own.
+
+Nothing of Twisted is imported until a name is asked for that needs it, so that machines and the
+entry point of a package are imported without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from .core.connection import Connection, WorkLost
+from .core.deadlines import Deadlines
+from .core.errors import ConnectionClosed, Fault, LimitExceeded, PeerError, Refused
+from .core.limits import Limit, Limits
+from .core.machine import IllegalTransition, State
+from .core.message import Message, MessageBatch
+from .core.window import ReceiveWindow
+from .registry import LOOPBACK, Registered
+
+if TYPE_CHECKING:
+    from .net.authorising import Permissions
+    from .net.clients.asking import ask_each
+    from .net.clients.client import ClientLink
+    from .net.clients.endpoints import client_endpoint
+    from .net.clients.reconnect import ReconnectingClient
+    from .net.clients.shapes import (
+        TLS_OPTIONS,
+        ConnectOptions,
+        Messages,
+        Progress,
+        RecvOptions,
+        SendOptions,
+    )
+    from .net.factory import MsgprotoServerFactory, SessionFactory
+    from .net.gateway import Gateway, ListeningService, standalone
+    from .net.lifetimes import Connecting, Ports, Serving, connecting
+    from .net.link import Link, SteadyLogger
+    from .net.options import ServerOptions
+    from .net.session import ClientSession, Session, SessionLink, hook
+    from .net.wires.stream import StreamWire
+
+__all__ = [
+    "LOOPBACK",
+    "TLS_OPTIONS",
+    "ClientLink",
+    "ClientSession",
+    "ConnectOptions",
+    "Connecting",
+    "Connection",
+    "ConnectionClosed",
+    "Deadlines",
+    "Fault",
+    "Gateway",
+    "IllegalTransition",
+    "Limit",
+    "LimitExceeded",
+    "Limits",
+    "Link",
+    "ListeningService",
+    "Message",
+    "MessageBatch",
+    "Messages",
+    "MsgprotoServerFactory",
+    "PeerError",
+    "Permissions",
+    "Ports",
+    "Progress",
+    "ReceiveWindow",
+    "ReconnectingClient",
+    "RecvOptions",
+    "Refused",
+    "Registered",
+    "SendOptions",
+    "ServerOptions",
+    "Serving",
+    "Session",
+    "SessionFactory",
+    "SessionLink",
+    "State",
+    "SteadyLogger",
+    "StreamWire",
+    "WorkLost",
+    "ask_each",
+    "client_endpoint",
+    "connecting",
+    "hook",
+    "standalone",
+]
+
+LATE: Final = {
+    "authorising": "Permissions",
+    "clients.asking": "ask_each",
+    "clients.client": "ClientLink",
+    "clients.endpoints": "client_endpoint",
+    "clients.reconnect": "ReconnectingClient",
+    "clients.shapes": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions",
+    "factory": "MsgprotoServerFactory SessionFactory",
+    "gateway": "Gateway ListeningService standalone",
+    "lifetimes": "Connecting Ports Serving connecting",
+    "link": "Link SteadyLogger",
+    "options": "ServerOptions",
+    "session": "ClientSession Session SessionLink hook",
+    "wires.stream": "StreamWire",
+}
+
+if not TYPE_CHECKING:  # to a type checker it would be a module which has every name
+
+    def __getattr__(name: str) -> Any:
+        """Import what needs Twisted only when somebody asks for it."""
+        for module, names in LATE.items():
+            if name in names.split():
+                return getattr(import_module(f".net.{module}", __package__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
