@@ -72,22 +72,22 @@ PANELS = (
     ),
     Panel(
         "Consumers: messages behind", "short",
-        (("msgproto_queue_consumer_behind_messages{@}", "{{instance}} {{consumer}}"),),
+        (("msgproto_queue_consumer_behind_messages{@}", "{{instance}} {{consumer}} {{table}}"),),
     ),
     Panel(
         "Consumers: time without a move", "s",
-        (("msgproto_queue_consumer_still_seconds{@}", "{{instance}} {{consumer}}"),),
+        (("msgproto_queue_consumer_still_seconds{@}", "{{instance}} {{consumer}} {{table}}"),),
     ),
     Panel(
         "Queue: time of a commit", "s", ((COMMIT, "{{instance}}"),),
     ),
     Panel(
         "Bridges: rows per second", "rowsps",
-        (("msgproto_bridge_rows_per_second{@}", "{{consumer}}"),),
+        (("msgproto_bridge_rows_per_second{@}", "{{consumer}} {{table}}"),),
     ),
     Panel(
         "Bridges: rows behind", "short",
-        (("msgproto_bridge_lag_rows{@}", "{{consumer}}"),),
+        (("msgproto_bridge_lag_rows{@}", "{{consumer}} {{table}}"),),
     ),
     Panel(
         "Bridges: heard, and gateways away", "short",

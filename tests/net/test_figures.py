@@ -358,6 +358,11 @@ def test_a_bridge_cannot_fill_the_page() -> None:
 
 METRIC = re.compile(r"\bmsgproto_\w+")
 
+CONSUMER = {
+    "name": "spark", "table": "/t", "behind_messages": 1, "lost_messages": 0,
+    "still_seconds": 0.0, "rests_seconds": 0.0,
+}  # fmt: skip
+
 
 def figures() -> dict[str, Any]:
     """The figures of a gateway with one of everything."""
@@ -370,7 +375,7 @@ def figures() -> dict[str, Any]:
          "messages", "failed_messages", "groups", "append_us", "stalls", "disk_errors",
          "trimmed_segments"), 1,
     )  # fmt: skip
-    queue["consumers"] = [{"name": "spark", "behind_messages": 1, "still_seconds": 0.0}]  # type: ignore[assignment]
+    queue["consumers"] = [CONSUMER]  # type: ignore[assignment]
     queue["bridges"] = [shown_bridge(bridge, time.time())]  # type: ignore[assignment]
     protocol = {
         "connections": 1, "states": {"OPEN": 1}, "faults": {"version": 1}, "counters": {"calls": 1},

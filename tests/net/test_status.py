@@ -174,7 +174,7 @@ class Figures(Served):
         [bridge] = (await self.figures())["queue"]["bridges"]
         self.assertEqual((bridge["consumer"], bridge["lag_rows"]), ("spark", 7))
         _, body, _ = await self.get("/metrics")
-        self.assertIn(b'msgproto_bridge_lag_rows{consumer="spark"} 7.0', body)
+        self.assertIn(b'msgproto_bridge_lag_rows{consumer="spark",table=""} 7.0', body)
 
     async def test_faults_are_shown_by_address_and_limits_with_their_option(self) -> None:
         await self.serve()
@@ -260,7 +260,7 @@ class Figures(Served):
         self.assertEqual(samples["msgproto_healthy", ()], 1)
         self.assertEqual(samples["msgproto_queue_end_offset", ()], 2)
         self.assertEqual(samples["msgproto_queue_messages_total", ()], 2)
-        lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"),))
+        lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"), ("table", "")))
         self.assertIn(lag, samples)
         for family in families.values():
             self.assertTrue(family.name.startswith("msgproto_"))

@@ -5,22 +5,30 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.spark.conftest import messages, write
 from tests.tools.processes import Launcher
 from tests.tools.queues import Served
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
-from twisted_msgproto.queue import Description, Landed
-from twisted_msgproto.queue.consumers import read_statuses
+from twisted_msgproto.net.site.store import NEVER_REFUSES, read_figures, safe_and_landing
+from twisted_msgproto.queue import Description, Landed, QueueReader
+from twisted_msgproto.queue.consumers import read_statuses, rests_until
 from twisted_msgproto.spark.report import (
     Aside,
     Batch,
@@ -95,6 +103,8 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
             }
         ],
         "error": None,
+        "rests_until": None,
+        "longest_pause_seconds": None,
     }
     assert read_statuses(tmp_path) == [json.loads(path.read_text())]
 
@@ -184,13 +194,17 @@ def test_queues_elsewhere_are_sent_the_status_now_and_then_and_may_refuse_it() -
     assert far.told[0][1]["lag_rows"] == 5
 
 
+def asked(address: str, path: str) -> str:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", path)
+    body = connection.getresponse().read().decode()
+    connection.close()
+    return body
+
+
 def shown(address: str) -> list[dict[str, Any]]:
     """The bridges, as a gateway's page has them."""
-    connection = http.client.HTTPConnection(address, timeout=60)
-    connection.request("GET", "/status.json")
-    figures = json.loads(connection.getresponse().read())
-    connection.close()
-    bridges: list[dict[str, Any]] = figures["queue"]["bridges"]
+    bridges: list[dict[str, Any]] = json.loads(asked(address, "/status.json"))["queue"]["bridges"]
     return bridges
 
 
@@ -223,3 +237,180 @@ def test_a_bridge_tells_its_status_over_flight_to_the_gateways_page__FC_03(
     assert far["table"] == str(tmp_path / "table")
     assert far["last_batch"]["rows"] == ROWS
     assert (far["gateways"], far["offset"], far["lag_rows"], far["away"]) == (1, ROWS, 0, [])
+
+
+# ── runs that end, and are started again by a timer ─────────────────────────────────────────────
+
+HOUR, DAY = 3600.0, 86_400.0
+DRAINED = Report("ended", Progress(), drained=True)
+
+
+def told(directory: Path, start: float, end: Report | None, every: float | None = None) -> Any:
+    """The status after a run from ``start`` on that lasted 10 s; without an end it was killed."""
+    now = [start]
+    files = StatusFiles({"q": directory}, "night", {}, lambda: now[0], once=True, every=every)
+    files.write(Report("running", Progress()))
+    if end is not None:
+        now[0] += 10.0
+        files.write(end)
+    [status] = read_statuses(directory)
+    return status
+
+
+def test_a_run_that_drained_rests_for_twice_the_longest_pause_so_far__RD_21(tmp_path: Path) -> None:
+    at = 1_800_000_000.0
+    rests = []
+    for pause in (0.0, HOUR, HOUR / 2, 3 * HOUR):
+        at += pause
+        status = told(tmp_path, at, DRAINED)
+        at += 10.0
+        rests.append(status["rests_until"] - at)
+    assert rests == [DAY, 2 * HOUR, 2 * HOUR, 6 * HOUR]
+    assert status["longest_pause_seconds"] == 3 * HOUR
+    assert told(tmp_path, at, DRAINED, every=600.0)["rests_until"] == at + 10.0 + 600.0
+
+
+@pytest.mark.parametrize(
+    ("end", "rests"),
+    [
+        (Report("failed", Progress(), error="no room"), 0.0),
+        (Report("aside", Progress(), error="overtaken"), 0.0),
+        (Report("ended", Progress()), 600.0),
+        (None, 0.0),
+    ],
+    ids=["failed", "aside", "told to end", "killed"],
+)
+def test_a_run_that_did_not_drain_rests_no_longer_than_was_said__RD_21(
+    tmp_path: Path, end: Report | None, rests: float
+) -> None:
+    at = 1_800_000_000.0
+    assert rests_until(told(tmp_path, at, DRAINED, every=600.0), at + 20.0) == at + 610.0
+    status = told(tmp_path, at + 20.0, end, every=600.0)
+    assert rests_until(status, at + 100.0) == (at + 610.0 if rests else 0.0)
+    assert status["longest_pause_seconds"] == 10.0
+
+
+@pytest.mark.parametrize("until", [None, True, "soon", float("nan"), 1e300, -5.0, {}])
+def test_a_status_of_another_machine_cannot_rest_for_ever__RD_21(until: object) -> None:
+    status = {"state": "ended", "updated_at": 100.0, "rests_until": until}
+    assert rests_until(status, 100.0) == 0.0
+
+
+@pytest.mark.parametrize("before", ["{}", "[1]", '{"updated_at": "x"}', '{"updated_at": 1e400}'])
+def test_a_status_before_that_is_none_does_not_keep_a_run_from_starting__RD_21(
+    tmp_path: Path, before: str
+) -> None:
+    (tmp_path / "bridges").mkdir()
+    (tmp_path / "bridges" / "night.json").write_text(before)
+    assert told(tmp_path, 1_800_000_000.0, DRAINED)["rests_until"] == 1_800_000_010.0 + DAY
+
+
+def verdict(queue: Path, seconds: float) -> tuple[bool, str, str]:
+    """What the page says of the queue and of its bridge, ``seconds`` from now."""
+    figures = {**NEVER_REFUSES, **read_figures(str(queue), time.time() + seconds)}
+    ok, why = safe_and_landing(figures)
+    return ok, why, figures["bridges"][0]["state"]
+
+
+def test_a_queue_is_safe_between_the_runs_of_a_timer_and_not_when_one_is_overdue__RD_21(
+    launch: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = tmp_path / "queue"
+    words = ("--here", "bridge", "--queue", queue, "--table", "table", "--once")
+    write(queue, messages(0, 5))
+    for every in ([], ["--every", "10m"]):
+        assert launch(*words, *every, module="tests.tools.dying").wait(seconds=600) == 0
+        write(queue, messages(0, 5))
+        ok, why, state = verdict(queue, 500.0)
+        assert (ok, state) == (True, "resting"), why
+    ok, why, state = verdict(queue, 700.0)
+    assert (ok, state) == (False, "overdue")
+    assert f"(table {tmp_path / 'table'}) is 5 messages behind and its next run has been" in why
+    [name] = QueueReader(queue).consumers()
+    assert cli.main(["queue", "consumers", str(queue)]) == 0
+    assert "5 behind" in (said := capsys.readouterr().out) and "rests, its next run" in said
+
+    killed = launch(*words[:1], "--at", "planned", "--nth", "1", *words[1:],
+                    module="tests.tools.dying")  # fmt: skip
+    assert killed.wait(seconds=600) == -signal.SIGKILL
+    ok, why, state = verdict(queue, 100.0)
+    assert (ok, state) == (False, "silent") and "has not moved for" in why
+
+    assert cli.main(["queue", "consumers", str(queue), "--forget", name, "--yes"]) == 0
+    left = read_figures(str(queue), time.time())
+    assert left["consumers"] == left["bridges"] == []
+
+
+def test_each_table_of_a_file_rests_by_itself__RD_21(launch: Launcher, tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    write(queue, messages(0, 5))
+    (tmp_path / "bridge.toml").write_text(
+        'queue = ["queue"]\n[[table]]\nlocation = "one"\n[[table]]\nlocation = "two"\n'
+    )
+    words = ("--here", "bridge", "--config", "bridge.toml", "--once", "--every", "1d")
+    assert launch(*words, module="tests.tools.dying").wait(seconds=600) == 0
+    write(queue, messages(0, 5))
+    ok, why, _ = verdict(queue, DAY - 60.0)
+    assert ok, why
+    figures = read_figures(str(queue), time.time() + DAY - 60.0)
+    assert {one["table"] for one in figures["consumers"]} == {
+        str(tmp_path / "one"), str(tmp_path / "two")
+    }  # fmt: skip
+    assert {one["state"] for one in figures["bridges"]} == {"resting"}
+    assert not verdict(queue, DAY + 120.0)[0]
+
+
+@pytest.mark.parametrize("words", [["--every", "1h"], ["--once", "--every", "0"]])
+def test_a_time_until_the_next_run_needs_one__RD_21(launch: Launcher, words: list[str]) -> None:
+    ended = launch.run("bridge", "--queue", "q", "--table", "t", *words)
+    assert ended.returncode == 2
+    assert "--every goes with --once" in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
+METRIC = re.compile(r"\bmsgproto_\w+")
+ALERTS = Path(__file__).parents[2] / "packaging" / "alerts.yaml"
+
+
+def test_a_bridge_that_rests_is_told_over_flight_and_the_alerts_know_it__RD_21(
+    launch: Launcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = launch.directory / "queue"
+    gateway = launch.command(
+        [sys.executable, "-m", "twisted", "lumberjack", f"--endpoint={LOOPBACK}",
+         f"--queue={queue}", f"--status={LOOPBACK}"],
+    )  # fmt: skip
+    status = gateway.address("status").removeprefix("tcp:")
+    with Served(queue) as served:
+        words = ("--queue", served.location, "--table", "table", "--once", "--every", "1h")
+        bridge = launch("--here", "bridge", *words, module="tests.tools.dying")
+        assert bridge.wait(seconds=PATIENCE_SECONDS) == 0, bridge.output
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (bridges := shown(status)):  # the figures are up to a second old
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert bridges[0]["state"] == "resting" and 3000 < bridges[0]["rests_seconds"] <= 3600
+    assert cli.main(["status", f"http://{status}"]) == 0
+    table = str(launch.directory / "table")
+    assert re.search(rf"{table} \(spark-\w+\) .*resting", capsys.readouterr().out)
+    scraped = asked(status, "/metrics")
+    assert "\nmsgproto_safe 1.0" in scraped
+    assert re.search(
+        rf'msgproto_bridge_late_seconds{{consumer="spark-\w+",table="{table}"}} 0.0', scraped
+    )
+
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(scraped):
+        for name in (family.name, f"{family.name}_total"):
+            labels[name] = {name for sample in family.samples for name in sample.labels}
+    labels["msgproto_queue_unheld_landing"].add("directory")  # there is none, so no label
+    rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    for rule in rules:
+        asks = METRIC.findall(rule["expr"])
+        assert asks or rule["expr"].startswith("up{"), rule
+        assert set(asks) <= set(labels), rule
+        named = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert named <= {"instance"}.union(*(labels[name] for name in asks)), rule
+        assert rule["annotations"].keys() == {"summary"}
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 8
+    if promtool := shutil.which("promtool"):
+        subprocess.run([promtool, "check", "rules", str(ALERTS)], check=True, timeout=60)

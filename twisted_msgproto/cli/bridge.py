@@ -28,7 +28,7 @@ DEFAULTS = {
     metavar="FILE",
     type=FILE,
     help="a bridge.toml with queues, and one or more tables with their columns; beside it only"
-    " --once and --json-log",
+    " --once, --every and --json-log",
 )
 @option(
     "--queue",
@@ -63,6 +63,13 @@ DEFAULTS = {
     "begins when the last one ends; default: 1s",
 )
 @flag("--once", "land what is there, then exit 0")
+@option(
+    "--every",
+    metavar="DURATION",
+    help="with --once: the next run begins within this time, like 10m, 1h or 1d, and until then"
+    " nobody misses the bridge; default: twice the longest pause between runs so far, a day before"
+    " there were two",
+)
 @option("--consumer", metavar="NAME", help="default: spark- and 8 digits of the table's id")
 @option(
     "--start",
@@ -90,10 +97,13 @@ def run(arguments: SimpleNamespace) -> int:
     )
     from twisted_msgproto.table.plan import ROWS_MAX
 
+    every = None if arguments.every is None else read_duration(arguments.every, "--every")
     if arguments.config is not None:
         refuse_others(arguments)
         return run_bridge(
-            read_bridge_file(arguments.config, once=arguments.once, json_log=arguments.json_log)
+            read_bridge_file(
+                arguments.config, once=arguments.once, every=every, json_log=arguments.json_log
+            )
         )
     for name in ("queue", "table"):
         if not getattr(arguments, name):
@@ -109,6 +119,7 @@ def run(arguments: SimpleNamespace) -> int:
             else [part.strip() for part in arguments.partition_by.split(",")],
             trigger=read_duration(arguments.trigger),
             once=arguments.once,
+            every=every,
             consumer=arguments.consumer,
             start_begin=arguments.start == "begin",
             transform=arguments.transform,

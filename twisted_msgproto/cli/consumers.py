@@ -96,7 +96,9 @@ class Standing:
     moved: int | None
     """Its offset last changed at this time, µs since 1970 UTC; None when that is not known."""
     waits_seconds: float
-    """How long it has had rows to commit and has not moved; 0.0 when nothing waits."""
+    """How long it has had rows to commit and has not moved; 0.0 when nothing waits, or it rests."""
+    rests_seconds: float = 0.0
+    """The next run of its bridge is due after this time."""
 
     def line(self) -> str:
         moved = "at an unknown time" if self.moved is None else _shown(self.moved)
@@ -104,6 +106,8 @@ class Standing:
         line += f", last moved {moved}"
         from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 
+        if self.rests_seconds:
+            line += f"; rests, its next run is due within {self.rests_seconds:.0f} s"
         if self.waits_seconds >= STANDS_STILL_SECONDS:
             line += f"; stands still for {self.waits_seconds / 3600:.1f} h"
         return line
@@ -111,9 +115,13 @@ class Standing:
 
 def standings(queue: Queue, now: float) -> list[Standing]:
     """Return every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.consumers import read_statuses, rests_until
     from twisted_msgproto.queue.lineage import Landed
 
     described = queue.describe()
+    statuses = read_statuses(queue.directory) if isinstance(queue, QueueReader) else []
+    rests = {status["consumer"]: rests_until(status, now) for status in statuses}
     found = []
     for name, offset in sorted(described.consumers.items()):
         moved = described.moved.get(name)
@@ -121,8 +129,11 @@ def standings(queue: Queue, now: float) -> list[Standing]:
             oldest = queue.describe(Landed(max(offset, described.begin))).oldest
         except QueueMismatch:  # the queue was trimmed meanwhile
             oldest = None
-        waits = 0.0 if oldest is None else max(0.0, now - max(oldest, moved or 0) / 1e6)
-        found.append(Standing(name, offset, max(described.end - offset, 0), moved, waits))
+        until = rests.get(name, 0.0)
+        since = None if oldest is None else max(oldest / 1e6, (moved or 0) / 1e6, until)
+        waits = 0.0 if since is None else max(0.0, now - since)
+        behind = max(described.end - offset, 0)
+        found.append(Standing(name, offset, behind, moved, waits, max(0.0, until - now)))
     return found
 
 

@@ -179,7 +179,7 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         yield f"{more / seconds:.0f} messages/s"
     yield ""
     consumers: list[tuple[object, ...]] = [
-        (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
+        (_consumer(one), one["offset"], one["behind_messages"], _still(one))
         for one in queue["consumers"]
     ]
     if consumers:
@@ -191,6 +191,16 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     if unheld:
         yield from _section(("NO GATEWAY HOLDS", "BEHIND", "UNLESS IT STARTS AGAIN"), unheld)
     yield from _bridges(queue.get("bridges", []))
+
+
+def _consumer(one: Mapping[str, Any]) -> str:
+    return f"{one['table']} ({one['name']})" if one.get("table") else str(one["name"])
+
+
+def _still(one: Mapping[str, Any]) -> str:
+    if one.get("rests_seconds"):
+        return f"resting, next run within {one['rests_seconds']:.0f} s"
+    return f"{one['still_seconds']:.0f} s"
 
 
 def _flow(flow: Mapping[str, Any] | None, protocol: str) -> tuple[str, str]:
@@ -210,7 +220,7 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
             ("BRIDGE", "STATE", "HEARD", "ROWS/S", "BEHIND", "GATEWAYS", "AWAY", "ERROR"),
             [
                 (
-                    one["consumer"],
+                    _consumer({"name": one["consumer"], "table": one.get("table")}),
                     one["state"],
                     "-" if one["heard_seconds"] is None else f"{one['heard_seconds']:.0f} s ago",
                     _or_dash(one["rows_per_second"]),

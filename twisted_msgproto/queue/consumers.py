@@ -165,6 +165,9 @@ class Watch:
         return [name for name in self.still if name not in before]
 
 
+_TIME_MAX: Final = 1e11
+"""In seconds since 1970 UTC: what is later is no time."""
+
 STATUSES: Final = "bridges"
 
 STATUS_BYTES_MAX: Final = 64 << 10
@@ -200,13 +203,42 @@ def read_statuses(queue: str | os.PathLike[str]) -> list[dict[str, Any]]:
             found.append((about.st_mtime, path))
     statuses = []
     for path in sorted(path for _, path in sorted(found)[-STATUSES_MAX:]):
-        try:
-            status = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(status, dict):
+        if (status := read_status(path)) is not None:
             statuses.append({**status, "consumer": path.stem})
     return statuses
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """Return the status in a file; None if there is none that can be read."""
+    try:
+        status = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return status if isinstance(status, dict) else None
+
+
+SILENT_SECONDS: Final = 30.0
+"""A bridge that has been silent for this time counts as ended.
+
+It writes every second, and one on another machine is heard every 5 s.
+"""
+
+
+def rests_until(status: Mapping[str, Any], now: float) -> float:
+    """Return until when nobody misses a bridge, in seconds since 1970 UTC; 0.0 if it is missed.
+
+    A run that ended in order says when the next one is due.  One that was killed, or has failed,
+    says nothing.
+    """
+    until, heard = _time(status.get("rests_until")), _time(status.get("updated_at"))
+    alive = status.get("state") in ("starting", "running") and now - heard <= SILENT_SECONDS
+    return until if alive or status.get("state") == "ended" else 0.0
+
+
+def _time(value: object) -> float:
+    """Return a time of a status that may come from another machine; 0.0 for what is none."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and 0 < value < _TIME_MAX else 0.0  # type: ignore[operator,arg-type]
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ may be put back, until a start of the writer has noted that it is lost.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -458,12 +459,15 @@ class QueueReader:
         consumers.write(self._disk, self.directory, consumer, self.queue_id, offset)
 
     def forget(self, consumer: str) -> None:
-        """Forget ``consumer`` and what it still needs; the gateway may continue to write.
+        """Forget ``consumer``, what it still needs, and the status of its bridge; the gateway may
+        continue to write.
 
         A consumer that still lives makes itself known again with its next commit.  Raises
         QueueError if there is none of this name.
         """
         consumers.remove(self._disk, self.directory, consumer)
+        with contextlib.suppress(OSError):
+            consumers.status_path(self.directory, consumer).unlink()
 
     def consumers(self) -> dict[str, int]:
         """Return every registered consumer's committed offset."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -197,9 +197,6 @@ class Served:
             before = consumers.read(self._disk, self._directory, consumer, reader.queue_id)
             reader.forget(consumer)
             self._tell(f"consumer {shown(consumer)}, at {before}, is forgotten, by {peer}")
-            # Or names that come and go would leave a file each.
-            with suppress(OSError):
-                status_path(self._directory, consumer).unlink()
         return {}
 
     def stream(self, ticket: bytes, address: str) -> Iterator[Chunk]:

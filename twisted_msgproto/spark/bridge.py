@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -359,7 +360,9 @@ class Bridge:
             if not is_remote(place):
                 self._directories[open_queue(place).queue_id] = Path(place)
         about = {"table": options.table}
-        self.status = StatusFiles(self._directories, self.consumer, about)
+        self.status = StatusFiles(
+            self._directories, self.consumer, about, once=options.once, every=options.every
+        )
 
     def _wait_aside(self) -> None:
         until = time.monotonic() + self._pause
@@ -488,7 +491,14 @@ class Bridge:
         self._note_directories(gateways)
         whole = None if self.folder is None else self.folder / "status.json"
         about = {"table": table.location}
-        return StatusFiles(self._directories, self.consumer, about, whole=whole)
+        return StatusFiles(
+            self._directories,
+            self.consumer,
+            about,
+            whole=whole,
+            once=self.options.once,
+            every=self.options.every,
+        )
 
     def _note_directories(self, gateways: Gateways) -> None:
         for one in list(gateways.all):
@@ -535,7 +545,8 @@ class Bridge:
         marks.finish(MARKS_SECONDS)
         if self._unnoticed and not self.ending.wishes:
             raise self._unnoticed[0]
-        report = loop.report("ended")
+        drained = options.once and not self.ending.wishes
+        report = replace(loop.report("ended"), drained=drained)
         self._write(report)
         self.say(f"bridge ended: {progress_line(report, time.time())}")
 
@@ -576,9 +587,17 @@ class Bridge:
             self.sent.send(report, self.loop.gateways.remote())
 
     def _write(self, report: Report) -> None:
+        sending: threading.Thread | None = None
+        if self.sent is not None and self.loop is not None:
+            remote = list(self.loop.gateways.remote())
+            work = partial(self.sent.finish, report, remote, MARKS_SECONDS)
+            sending = threading.Thread(target=work, name="last status", daemon=True)
+            sending.start()
         if self.status is not None:
             # A disk that hangs must not keep the process from its end.
             within(MARKS_SECONDS, partial(self.status.write, report))
+        if sending is not None:
+            sending.join(MARKS_SECONDS)
 
     def interrupted(self) -> None:
         self._write(Report("ended", Progress()))

@@ -31,7 +31,8 @@ class BridgeOptions:
     rows the table has and in which columns (None: all as they are).
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
     to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
-    and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
+    and ends, and its next run begins within ``every`` seconds (None: nobody says); ``consumer`` is
+    None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
     the object store's; ``token_file`` and ``authority`` are files for queues on other machines, and
@@ -44,6 +45,7 @@ class BridgeOptions:
     partition_by: Sequence[str] | None = None
     trigger: float = TRIGGER_SECONDS
     once: bool = False
+    every: float | None = None
     consumer: str | None = None
     start_begin: bool = False
     transform: str | None = None
@@ -64,6 +66,10 @@ class BridgeOptions:
         ):
             raise ConfigurationError(
                 f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
+            )
+        if self.every is not None and not (self.once and self.every > 0):
+            raise ConfigurationError(
+                "--every goes with --once: the next run begins within this time, which is not 0"
             )
         if self.partition_by is not None:
             preflight.check_partitioning(self.partition_by)
@@ -97,9 +103,11 @@ class BridgeOptions:
         return found
 
 
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
+DURATION = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?"
+)
 
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def read_duration(text: str, name: str = "--trigger") -> float:
@@ -148,7 +156,7 @@ KINDS = {list: "a list", str: "a text", int: "a whole number", dict: "a table"}
 
 
 def read_bridge_file(
-    path: Path, *, once: bool = False, json_log: bool = False
+    path: Path, *, once: bool = False, every: float | None = None, json_log: bool = False
 ) -> list[BridgeOptions]:
     """Return the options of each table of a ``bridge.toml``; relative paths in it are those of its
     directory.
@@ -162,13 +170,14 @@ def read_bridge_file(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not TOML: {error}") from None
     try:
-        return _options_of(given, path.absolute().parent, once, json_log)
+        run = {"once": once, "every": every, "json_log": json_log}
+        return _options_of(given, path.absolute().parent, run)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
 def _options_of(
-    given: Mapping[str, Any], directory: Path, once: bool, json_log: bool
+    given: Mapping[str, Any], directory: Path, run: Mapping[str, Any]
 ) -> list[BridgeOptions]:
     if isinstance(given.get("queue"), str):
         given = {**given, "queue": [given["queue"]]}
@@ -191,8 +200,7 @@ def _options_of(
         "token_file": _file(given.get("token_file"), directory),
         "authority": _file(given.get("tls_ca"), directory),
         "proxy": given.get("flight_proxy"),
-        "once": once,
-        "json_log": json_log,
+        **run,
     }
     strange = [name for name in common["settings"] if not name.startswith("spark.")]
     if strange:

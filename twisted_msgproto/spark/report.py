@@ -19,7 +19,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core.errors import MsgprotoError
-from ..queue.consumers import STATUSES, cut_to_fit, status_path, write_status
+from ..queue.consumers import (
+    STATUSES,
+    cut_to_fit,
+    read_status,
+    rests_until,
+    status_path,
+    write_status,
+)
 from ..queue.lineage import Description, Landed
 from .daemon_threads import DaemonThreadPool
 
@@ -33,9 +40,14 @@ SEND_SECONDS = 5.0
 
 SENDERS_MAX = 4
 
+LOOK_SECONDS = 0.02
+
 AWAY_SHOWN_MAX = 5
 
 ERRORS_SHOWN_MAX = 5
+
+REST_SECONDS = 86_400.0
+"""The next run of a bridge that ends each time is awaited this long while no pause is known."""
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
@@ -136,7 +148,10 @@ class Aside:
 
 @dataclass(slots=True, frozen=True)
 class Report:
-    """What a bridge does at one moment; ``docs/spark.md`` describes ``state``."""
+    """What a bridge does at one moment; ``docs/spark.md`` describes ``state``.
+
+    ``drained``: it has ended because everything that was there has landed.
+    """
 
     state: str
     progress: Progress
@@ -144,13 +159,16 @@ class Report:
     gateways: int = 0
     aside: tuple[Aside, ...] = ()
     error: str | None = None
+    drained: bool = False
 
 
 class StatusFiles:
     """The status of one bridge in the directories of its queues.
 
     ``directories`` are those on this machine, by queue id; it may grow.  ``whole`` is one more
-    file, for the bridge as such, where there is a place for it.
+    file, for the bridge as such, where there is a place for it.  A bridge that runs ``once``
+    tells how long it rests afterwards: ``every`` seconds, or twice the longest pause that the
+    statuses of its runs so far tell of.
     """
 
     def __init__(
@@ -160,19 +178,39 @@ class StatusFiles:
         about: Mapping[str, object],
         clock: Callable[[], float] = time.time,
         whole: Path | None = None,
+        *,
+        once: bool = False,
+        every: float | None = None,
     ) -> None:
         self._directories = directories
         self._consumer = consumer
         self._about = {"consumer": consumer, "pid": os.getpid(), "started_at": clock(), **about}
         self._clock = clock
         self._whole = whole
+        self._rests_until: float | None = None
+        self._pause: float | None = None
+        self._every = every
+        if once:
+            self._look_back(clock())
+
+    def _look_back(self, now: float) -> None:
+        before = last_status([self._whole, *self._paths().values()])
+        pauses = [float(before.get("longest_pause_seconds") or 0.0)]
+        if before.get("state") == "ended":
+            pauses.append(now - before["updated_at"])
+        self._pause = max(pauses)
+        # This run is not late before it could land anything.
+        self._rests_until = max(now, rests_until(before, now))
+
+    def _paths(self) -> dict[str, Path]:
+        directories = list(self._directories.items())
+        return {name: status_path(path, self._consumer) for name, path in directories}
 
     def write(self, report: Report) -> None:
         """Raises OSError when one of the files cannot be written; the others are."""
         shared = self._shared(report)
         failed: OSError | None = None
-        for name, directory in list(self._directories.items()):
-            path = status_path(directory, self._consumer)
+        for name, path in self._paths().items():
             failed = _written(path, {**shared, "queue": name, **_of_queue(report, name)}) or failed
         if self._whole is not None:
             names = sorted({*report.progress.landed, *report.lags})
@@ -220,7 +258,28 @@ class StatusFiles:
                 for one in report.aside
             ],
             "error": report.error,
+            "rests_until": self._rest(report, now),
+            "longest_pause_seconds": None if self._pause is None else round(self._pause, 1),
         }
+
+    def _rest(self, report: Report, now: float) -> float | None:
+        """Return until when nobody needs to miss the bridge; None for one that is to run always."""
+        if self._pause is None or report.error is not None:
+            return None
+        if not report.drained:
+            return self._rests_until
+        return now + (self._every or 2 * self._pause or REST_SECONDS)
+
+
+def last_status(paths: Iterable[Path | None]) -> dict[str, Any]:
+    """Return the newest status in these files; {} if there is none."""
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        if path is not None and (status := read_status(path)) is not None:
+            known = [status.get(name, 0.0) for name in ("updated_at", "longest_pause_seconds")]
+            if all(isinstance(value, int | float | None) for value in known):
+                found.append(status)
+    return max(found, key=lambda status: status.get("updated_at") or 0.0, default={})
 
 
 def _known(report: Report) -> list[dict[str, Any]]:
@@ -274,6 +333,17 @@ class SentStatuses:
                 self._due[name] = now + SEND_SECONDS
                 self._on_their_way.add(name)
                 self._crew.submit(partial(self._send, name, report))
+
+    def finish(self, report: Report, remote: Iterable[str], seconds: float) -> None:
+        """Send the last status, and wait for that for ``seconds`` at most."""
+        deadline = self._clock() + seconds
+        left = set(remote)
+        while (left or self._on_their_way) and self._clock() < deadline:
+            for name in left - self._on_their_way:  # or an earlier one might come after it
+                self._on_their_way.add(name)
+                left.discard(name)
+                self._crew.submit(partial(self._send, name, report))
+            time.sleep(LOOK_SECONDS)
 
     def _send(self, name: str, report: Report) -> None:
         try:

@@ -110,11 +110,13 @@ def _of_table(table: tuple[Shown, ...], figures: Mapping[str, Any]) -> Iterator[
 def _consumers(consumers: list[Mapping[str, Any]]) -> Iterator[Any]:
     for figure, text in (
         ("behind_messages", "Messages that a consumer has not committed"),
+        ("lost_messages", "Messages that somebody has removed before a consumer committed them"),
         ("still_seconds", "How long a consumer has left messages unread"),
+        ("rests_seconds", "The next run of its bridge is due after this time"),
     ):
-        family = _family(False, f"queue_consumer_{figure}", text, ["consumer"])
+        family = _family(False, f"queue_consumer_{figure}", text, ["consumer", "table"])
         for consumer in consumers:
-            family.add_metric([consumer["name"]], consumer[figure])
+            family.add_metric([consumer["name"], consumer["table"] or ""], consumer[figure])
         yield family
 
 
@@ -136,6 +138,7 @@ BRIDGE: Final = (
     Shown("rows_per_second", "bridge_rows_per_second", "Rows that land, of all its gateways"),
     Shown("gateways", "bridge_gateways", "Gateways that the bridge lands"),
     Shown("heard_seconds", "bridge_heard_seconds", "How long ago the bridge told its status"),
+    Shown("late_seconds", "bridge_late_seconds", "How long it is missed: silent or not run again"),
     Shown("rows", "bridge_rows", "Rows landed since the bridge started", True),
     Shown("batches", "bridge_batches", "Batches committed since it started", True),
     Shown("failed_batches", "bridge_failed_batches", "Batches that failed", True),
@@ -144,21 +147,26 @@ BRIDGE: Final = (
 
 def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[Any]:
     for figure, metric, text, counts, scale in BRIDGE:
-        family = _family(counts, metric, text, ["consumer"])
+        family = _family(counts, metric, text, ["consumer", "table"])
         for bridge in bridges:
             if bridge[figure] is not None:
-                family.add_metric([bridge["consumer"] or ""], bridge[figure] * scale)
+                family.add_metric(_names(bridge), bridge[figure] * scale)
         yield family
-    away = _family(False, "bridge_gateways_away", "Gateways whose rows do not move", ["consumer"])
+    text = "Gateways whose rows do not move"
+    away = _family(False, "bridge_gateways_away", text, ["consumer", "table"])
     for bridge in bridges:
-        away.add_metric([bridge["consumer"] or ""], len(bridge["away"]))
+        away.add_metric(_names(bridge), len(bridge["away"]))
     yield away
     text = "Rows since it started in which a column could not be made"
-    errors = _family(True, "bridge_error_rows", text, ["consumer", "column"])
+    errors = _family(True, "bridge_error_rows", text, ["consumer", "table", "column"])
     for bridge in bridges:
         for column, rows in bridge["errors"].items():
-            errors.add_metric([bridge["consumer"] or "", column], rows)
+            errors.add_metric([*_names(bridge), column], rows)
     yield errors
+
+
+def _names(bridge: Mapping[str, Any]) -> list[str]:
+    return [bridge["consumer"] or "", bridge["table"] or ""]
 
 
 def _broker(spaces: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:

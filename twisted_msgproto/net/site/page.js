@@ -130,8 +130,13 @@ function showQueue(queue, now) {
       `${one.directory}, ${number(one.behind_messages)} behind: msgproto queue mend ${one.directory}`]),
   ]);
   table(at("consumers"), ["consumer", "committed", "behind", "stands still"],
-    queue.consumers.map((one) => [one.name, one.offset, one.behind_messages,
-      one.still_seconds ? duration(one.still_seconds) : "no"]), "no consumer");
+    queue.consumers.map((one) => [one.table ? `${one.table} (${one.name})` : one.name,
+      one.offset, one.behind_messages, stillText(one)]), "no consumer");
+}
+
+function stillText(one) {
+  if (one.rests_seconds) return `resting, next run within ${duration(one.rests_seconds)}`;
+  return one.still_seconds ? duration(one.still_seconds) : "no";
 }
 
 function showMemory(memory) {
@@ -231,9 +236,9 @@ function errorsOf(bridge) {
 function showBridges(bridges) {
   const shown = (bridges ?? []).map((one) => {
     const part = made("div", undefined, "bridge");
-    const good = ["running", "starting"].includes(one.state) && !one.error && !one.away.length;
+    const good = ["running", "starting", "resting"].includes(one.state) && !one.error && !one.away.length;
     const head = made("h3", undefined, good ? "good" : "bad");
-    head.append(made("span", undefined, "lamp"), made("span", `${one.consumer}: ${one.state}${one.away.length ? `, ${one.away.length} away` : ""}`));
+    head.append(made("span", undefined, "lamp"), made("span", `${one.table ?? one.consumer}: ${one.state}${one.away.length ? `, ${one.away.length} away` : ""}`));
     const batch = one.last_batch;
     const list = made("dl");
     pairs(list, [
@@ -244,7 +249,8 @@ function showBridges(bridges) {
       ...errorsOf(one),
       ["gateways", number(one.gateways)],
       ["heard", one.heard_seconds === null ? "never" : `${duration(one.heard_seconds)} ago`],
-      ["table", one.table ?? "–"],
+      ["next run", one.rests_seconds ? `within ${duration(one.rests_seconds)}` : "–"],
+      ["consumer", one.consumer ?? "–"],
     ]);
     part.append(head, list);
     if (one.error) part.append(made("p", one.error, "error"));

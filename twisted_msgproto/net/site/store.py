@@ -105,10 +105,12 @@ def _unheld(directory: str, now: float) -> dict[str, Any]:
 
 def _consumers(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
+    from ...queue.consumers import read_statuses, rests_until
     from ...queue.lineage import Landed
 
     reader = QueueReader(directory)
     described = reader.describe()
+    statuses = {status["consumer"]: status for status in read_statuses(directory)}
     found = []
     for name, offset in sorted(described.consumers.items())[:CONSUMERS_SHOWN_MAX]:
         try:
@@ -116,7 +118,9 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
         except QueueMismatch:  # it was trimmed meanwhile
             oldest = None
         moved = described.moved.get(name)
-        waits = 0.0 if oldest is None else max(0.0, now - max(oldest, moved or 0) / 1e6)
+        status = statuses.get(name, {})
+        until = rests_until(status, now)
+        since = None if oldest is None else max(oldest / 1e6, (moved or 0) / 1e6, until)
         found.append(
             {
                 "name": name,
@@ -124,7 +128,10 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
                 "behind_messages": max(described.end - offset, 0),
                 "lost_messages": max(described.begin - offset, 0),
                 "moved": moved,
-                "still_seconds": round(waits, 1),
+                "still_seconds": 0.0 if since is None else round(max(0.0, now - since), 1),
+                "rests_seconds": round(max(0.0, until - now), 1),
+                "overdue_seconds": round(max(0.0, now - until), 1) if until else 0.0,
+                "table": _text(status.get("table")),
             }
         )
     return {"consumers": found, "oldest": described.oldest}
@@ -137,12 +144,6 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
 TEXT_MAX: Final = 200
 
 ROWS_MAX: Final = 20
-
-SILENT_SECONDS: Final = 30.0
-"""A bridge that has been silent for this time counts as ended.
-
-It writes every second, and one on another machine is heard every 5 s.
-"""
 
 NUMBER_MAX: Final = 2**63
 
@@ -175,8 +176,12 @@ def bridges_of(directory: str, now: float) -> list[dict[str, Any]]:
 def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return the known members of a status; what is of another type is None.
 
-    ``state`` is ``silent`` for a bridge that said that it was running, and then nothing more.
+    ``state`` is ``silent`` for a bridge that said that it was running, and then nothing more, and
+    ``resting`` or ``overdue`` for one whose next run will be, or was, due.  ``late_seconds`` is how
+    long it is missed.
     """
+    from ...queue.consumers import SILENT_SECONDS, rests_until
+
     batch, at = status.get("last_batch"), _number(status.get("updated_at"))
     shown: dict[str, Any] = {
         **{name: _text(status.get(name)) for name in TEXTS},
@@ -196,7 +201,13 @@ def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
             for one in _rows(status.get("away"))
         ],
     }
+    until = rests_until(status, now)
+    missed = max(until, 0.0 if at is None else at)
+    shown["rests_seconds"] = round(max(0.0, until - now), 1)
+    shown["late_seconds"] = round(max(0.0, now - missed), 1)
     heard = shown["heard_seconds"]
+    if shown["state"] == "ended" and until:
+        shown["state"] = "resting" if until > now else "overdue"
     if shown["state"] in ("starting", "running") and (heard is None or heard > SILENT_SECONDS):
         shown["state"] = "silent"
     return shown
@@ -289,8 +300,8 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
     for consumer in queue["consumers"]:
         if consumer.get("lost_messages"):
             yield (
-                f"The queue has lost {consumer['lost_messages']} messages that the consumer"
-                f" {consumer['name']} had not committed: msgproto queue verify says which."
+                f"The queue has lost {consumer['lost_messages']} messages that"
+                f" {_named(consumer)} had not committed: msgproto queue verify says which."
             )
     if queue["unreadable"] is not None:
         yield f"The queue's files cannot be read: {queue['unreadable']}."
@@ -299,11 +310,21 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
     for consumer in queue["consumers"]:
         if consumer["still_seconds"] >= STANDS_STILL_SECONDS:
             yield (
-                f"What was acknowledged is on disk; the consumer {consumer['name']} is"
-                f" {consumer['behind_messages']} messages behind and has not moved for"
-                f" {consumer['still_seconds']:.0f} s."
+                f"What was acknowledged is on disk; {_named(consumer)} is"
+                f" {consumer['behind_messages']} messages behind and {_since(consumer)}."
             )
     yield from wrong_of_unheld(queue.get("unheld", ()))
+
+
+def _named(consumer: Mapping[str, Any]) -> str:
+    name = f"the consumer {consumer['name']}"
+    return f"{name} (table {consumer['table']})" if consumer.get("table") else name
+
+
+def _since(consumer: Mapping[str, Any]) -> str:
+    if consumer.get("overdue_seconds"):
+        return f"its next run has been due for {consumer['overdue_seconds']:.0f} s"
+    return f"has not moved for {consumer['still_seconds']:.0f} s"
 
 
 def wrong_of_unheld(unheld: Iterable[Mapping[str, Any]]) -> Iterator[str]:
