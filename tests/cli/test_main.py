@@ -417,8 +417,9 @@ def test_every_command_and_option_that_a_message_names_exists__RD_04() -> None:
 HIDDEN = """
 import sys
 class Hidden:
+    hidden = sys.argv[1]  # a command may change its arguments
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == sys.argv[1]:
+        if name.partition(".")[0] == self.hidden:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Hidden())
 """
@@ -445,6 +446,10 @@ BRIDGE = "bridge --queue q --table t --once"
         ("pyarrow", "queue", COMMAND, "queue verify q"),
         ("pyarrow", "queue", COMMAND, "flight --queue q"),
         ("pyarrow", "queue", COMMAND, "check gateway.toml"),
+        ("pyarrow", "queue", COMMAND, "gateway --config gateway.toml"),
+        ("pyarrow", "queue", COMMAND, "demo"),
+        ("pyspark", "spark", COMMAND, "demo"),
+        ("deltalake", "delta", COMMAND, "demo"),
     ],
     ids=lambda value: value if value.isidentifier() else value[-30:],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import re
@@ -63,6 +64,9 @@ BAR_WIDTH = 30
 
 TAIL_LINES = 8
 
+NEEDED = ("pyarrow", "pyspark", "deltalake")
+"""Gateway, bridge and report need these, which extras bring."""
+
 
 class DemoFailed(MsgprotoError):
     """The demo cannot continue; the text says why."""
@@ -100,7 +104,13 @@ class Count:
 )
 @flag("--keep-running", "keep gateway, bridge and live page after the report, until Ctrl-C")
 def run(arguments: SimpleNamespace) -> int:
-    """Run the demo; 0 if all counts agree."""
+    """Run the demo; 0 if all counts agree.
+
+    Raises ModuleNotFoundError before anything starts, if something is not installed.
+    """
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     with signals_as_interrupts(), working_directory(arguments.keep) as directory:
         try:
             return Demo(directory, arguments.messages).run(arguments.keep_running)
