@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,15 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools import java_classes
 from tests.tools.loops import landed_offsets, places
-from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
+from tests.tools.processes import (
+    Launched,
+    Launcher,
+    children,
+    command_of,
+    descendants,
+    environment,
+    wait_gone,
+)
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
@@ -31,8 +40,11 @@ START_SECONDS = 600.0
 """How long Spark may take to start on a machine with much else to do."""
 
 
-def bridge(launch: Launcher, queue: Path, *options: str | Path) -> Launched:
-    return launch("bridge", "--queue", queue, "--table", "table", "--master", "local[2]", *options)
+def bridge(
+    launch: Launcher, queue: Path, *options: str | Path, env: dict[str, str] | None = None
+) -> Launched:
+    words = ("bridge", "--queue", queue, "--table", "table", "--master", "local[2]", *options)
+    return launch(*words, env=env)
 
 
 def here(launch: Launcher, queue: Path, *options: str | Path) -> Launched:
@@ -538,6 +550,27 @@ class TestTwoBridgesOfOneTable:
             identity(queue): list(range(rows)) for queue in queues
         }
 
+    def test_java_ends_though_its_bridge_was_killed_before_java_said_where_it_listens__RD_15(
+        self, launch: Launcher, queue: Path, tmp_path: Path
+    ) -> None:
+        """RD-15: the next start removed the folder for that, and Java lived on for good."""
+        temporary = tmp_path / "temporary"
+        temporary.mkdir()
+        (tmp_path / "same.py").write_text("def same(messages):\n    return messages\n")
+        env = environment(pandas=True, TMPDIR=str(temporary), PYTHONPATH=str(tmp_path))
+        words = ("bridge", "--queue", queue, "--table", "table", "--transform", "same:same")
+        process = launch(*words, env=env)
+        while not (started := spark_starting(process.pid)):
+            assert process.process.poll() is None, process.output
+        [java] = started
+        os.kill(java, signal.SIGSTOP)
+        process.kill()
+        once(launch, queue, "--transform", "same:same", start=partial(bridge, env=env))
+        own = temporary / f"twisted-msgproto-{os.getuid()}"
+        assert [path.name for path in own.glob("*.2")] == ["bridge.2"]
+        os.kill(java, signal.SIGCONT)
+        assert wait_gone(java, seconds=START_SECONDS)
+
     def test_a_start_that_fails_again_and_again_leaves_one_folder__RD_15(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
@@ -607,6 +640,10 @@ def scratch(directory: Path) -> list[str]:
         for path in directory.glob("*/*")
         if path.name not in kept and not (path.is_dir() and not any(path.iterdir()))
     ]
+
+
+def spark_starting(pid: int) -> list[int]:
+    return [child for child in children(pid) if "pyspark-shell" in command_of(child)]
 
 
 def java_machine(pid: int) -> bool:

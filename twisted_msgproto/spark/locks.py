@@ -23,6 +23,10 @@ SCRATCH = ("local", "tmp", "warehouse")
 """These directories of a bridge's folder are of no use to anybody once the bridge has ended."""
 
 
+_held: dict[Path, int] = {}
+"""The descriptors that hold this process's own folders."""
+
+
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``; it contains the owner's process number.
@@ -68,10 +72,17 @@ def own_folder(above: Path, name: str) -> Iterator[Path]:
                 _clear_left(other)
         for part in SCRATCH:
             _made(folder / part)
+        _held[folder] = descriptor
         yield folder
     finally:
+        _held.pop(folder, None)
         _clear(folder)
         os.close(descriptor)
+
+
+def descriptors_of(folder: Path) -> tuple[int, ...]:
+    """Return what holds an own folder: who inherits it holds the folder, too, until it ends."""
+    return (_held[folder],) if folder in _held else ()
 
 
 def private_directory() -> Path:

@@ -35,6 +35,7 @@ from .java import (
     spark_environment,
     why_not,
 )
+from .locks import descriptors_of
 from .registration import prepare_workers
 
 OWN_LINE = "msgproto:"
@@ -221,6 +222,9 @@ def _started(
         "stderr": writer,
         # A terminal's Ctrl-C is for the bridge alone, which lets the running batch end.
         "start_new_session": os.getsid(0) != os.getpid(),
+        # When this process is killed, Java ends once it has said where it listens; until then
+        # nobody may clear the folder in which it says that.
+        "pass_fds": descriptors_of(scratch),
     }
     try:
         with _temporaries_in(plain / "tmp"):
