@@ -11,9 +11,10 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,6 +40,7 @@ from twisted_msgproto.core.errors import QueueClosed, QueueLocked
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room
+from twisted_msgproto.queue.consumers import status_path, write_status
 from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/queue"
@@ -898,3 +900,22 @@ def test_a_consumer_which_is_behind_and_does_not_move_is_named_with_what_to_do(
             assert writer.statistics()["consumers_standing_still"] == still, number
     assert "has not moved for 1.0 h; what it needs is kept" in told[0]
     assert f"msgproto queue consumers {DIRECTORY} --forget dead" in told[0]
+
+
+def test_a_consumer_that_rests_until_its_next_run_is_not_named__RD_21(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.0)
+    with closing(QueueWriter(tmp_path, report=told.append)) as writer:
+        put(writer, batch(0), batch(1))
+        for name in ("nightly", "gone"):
+            QueueReader(tmp_path).commit(name, 1)
+            heard = {"state": "ended", "updated_at": time.time()}
+            rests = {"rests_until": time.time() + 86_400} if name == "nightly" else {}
+            write_status(status_path(tmp_path, name), heard | rests)
+        for number, seconds in enumerate((60, 3600, 3600), 2):
+            clock.now += seconds
+            for message in (number, 100 + number):
+                assert put(writer, batch(message)) == [None]
+        assert [line.split("'")[1] for line in told] == ["gone"]

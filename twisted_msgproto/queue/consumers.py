@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -233,6 +234,12 @@ def rests_until(status: Mapping[str, Any], now: float) -> float:
     until, heard = _time(status.get("rests_until")), _time(status.get("updated_at"))
     alive = status.get("state") in ("starting", "running") and now - heard <= SILENT_SECONDS
     return until if alive or status.get("state") == "ended" else 0.0
+
+
+def resting(queue: str | os.PathLike[str]) -> set[str]:
+    """Return the consumers whose bridges nobody misses now."""
+    now = time.time()
+    return {one["consumer"] for one in read_statuses(queue) if rests_until(one, now) > now}
 
 
 def _time(value: object) -> float:

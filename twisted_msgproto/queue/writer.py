@@ -26,7 +26,7 @@ from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
 from .columns import Encoded, encode
-from .consumers import Watch, read_statuses, rests_until
+from .consumers import Watch, resting
 from .damage import Range
 from .disk import LOOK_S, OS_DISK, REMEDY, Disk
 from .fair import FairQueue, GroupCost
@@ -424,11 +424,8 @@ class QueueWriter:
         if now < self._watch_at:
             return
         self._watch_at = now + WATCH_S
-        awaited = self._log.committed()
-        clock = time.time()
-        for status in read_statuses(self.directory):
-            if rests_until(status, clock) > clock:
-                awaited.pop(status["consumer"], None)
+        rests = resting(self.directory)
+        awaited = {name: at for name, at in self._log.committed().items() if name not in rests}
         for name in self._watch.look(awaited, self._log.end, now):
             self._report(
                 f"queue {self.directory}: the consumer {name!r} has not moved for "
