@@ -25,7 +25,7 @@ FULL_BYTES: Final = 65536
 SERVER_PORT: Final = 5048
 CLIENT_PORT: Final = 40000
 
-Build = Callable[[IPv4Address], Any]
+Build = Callable[[Any], Any]
 
 
 @implementer(ITransport, IPushProducer)
