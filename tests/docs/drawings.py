@@ -359,7 +359,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("cli", "msgproto's sub-commands"),
             ("gateway", "twistd msgproto: many servers"),
-            ("testing", "for tests of users of the package"),
+            ("testing extend", "for tests and protocols of users"),
         ],
     ),
     (
