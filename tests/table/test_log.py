@@ -369,8 +369,10 @@ def test_files_written_before_fit_or_it_is_said_why_not(
     ("protocol", "unknown"),
     [
         ((1, 2, [], []), []),
-        ((1, 7, [], ["appendOnly"]), ["reader version 1, writer version 7"]),
-        ((2, 5, [], []), ["reader version 2, writer version 5"]),
+        ((1, 7, [], ["appendOnly", "changeDataFeed"]), []),
+        ((1, 7, [], ["checkConstraints", "identityColumns"]), ["identityColumns"]),
+        ((2, 5, [], []), []),
+        ((3, 8, [], []), ["reader version 3, writer version 8"]),
         ((3, 7, ["deletionVectors"], ["rowTracking"]), ["deletionVectors", "rowTracking"]),
     ],
 )

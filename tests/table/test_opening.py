@@ -496,15 +496,23 @@ def test_a_rewind_of_one_gateway_does_not_vouch_for_the_others__TB_05(landed: Ta
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
-def test_an_overwrite_is_refused_and_rows_that_others_append_are_not(
-    landed: Table, mode: str
-) -> None:
+def test_rows_that_others_write_over_or_append_are_refused__RD_30(landed: Table, mode: str) -> None:
     rows = DeltaTable(landed.location).to_pyarrow_table().slice(0, 1)
     write_deltalake(landed.location, rows, mode=mode)  # type: ignore[call-overload]
-    if mode == "append":
-        assert opened(Path(landed.location)).version == 4
-    else:
-        assert "by another program" in refused(Path(landed.location))
+    line = refused(Path(landed.location))
+    assert re.search("version 4 of .*by another program.* (added|changed) rows.*table rewind", line)
+
+
+def test_rows_without_a_key_may_be_appended__RD_30(tmp_path: Path) -> None:
+    schema = pa.schema([field.with_nullable(True) for field in TABLE_SCHEMA])
+    write_deltalake(str(tmp_path / "t"), schema.empty_table(), partition_by=["day"])
+    land(opened(tmp_path / "t"), "q", 10)
+    rows = DeltaTable(tmp_path / "t").to_pyarrow_table().slice(0, 1)
+    for name in ("gateway", "offset"):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, name, pa.nulls(1, rows.schema.field(name).type))
+    write_deltalake(tmp_path / "t", rows, mode="append")
+    assert opened(tmp_path / "t").version == 2
 
 
 def test_a_log_which_does_not_reach_back_to_the_last_landing_is_refused(landed: Table) -> None:

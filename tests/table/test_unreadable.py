@@ -80,10 +80,8 @@ def made(location: str, directory: Path, options: dict[str, str]) -> Scene:
         land(table, a, b)
         if table.version == 3:
             DeltaTable(location, storage_options=options).create_checkpoint()
-    foreign = rows_of("foreign", 0, 5).append_column(
-        "day", pa.array([19_676] * 5, pa.int32()).cast(pa.date32())
-    )
-    write_deltalake(location, foreign.cast(TABLE_SCHEMA), mode="append", storage_options=options)
+    named = {"kind": "'x'"}
+    DeltaTable(location, storage_options=options).update(named, predicate="offset = 30")
     return Scene(location, options, a)
 
 

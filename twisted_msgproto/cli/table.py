@@ -202,15 +202,16 @@ def _print_report(report: Report) -> None:
     for gateway, found in sorted(report.gateways.items()):
         landed = "no place" if found.landed is None else f"landed {found.landed.offset}"
         notes = "".join(
-            f", {sum(hi - lo for lo, hi in ranges)} {name}"
-            for name, ranges in (
-                ("expired", found.expired),
-                ("damaged", found.damaged),
-                ("dropped by a transform or missing", found.dropped),
+            f", {rows} {name}"
+            for name, rows in (
+                ("expired", found.expired_rows),
+                ("damaged", found.damaged_rows),
+                ("erased", sum(hi - lo for lo, hi in found.erased)),
+                ("dropped by a transform or missing", sum(hi - lo for lo, hi in found.dropped)),
+                ("left out", found.left_out),
             )
-            if ranges
+            if rows
         )
-        notes += f", {found.left_out} left out" if found.left_out else ""
         print(
             f"gateway {gateway}: {landed}, whole from {found.begin} to {found.whole_to}, "
             f"{found.rows} rows{notes}"

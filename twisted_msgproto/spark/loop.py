@@ -18,7 +18,8 @@ from typing import Any
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
 from ..queue.lineage import Landed
 from ..table import preflight
-from ..table.actions import Run
+from ..table.actions import Commit, Run
+from ..table.erased import Notes, hidden
 from ..table.gaps import batch_notes
 from ..table.landing import LandedRanges, Target, merged
 from ..table.log import Table
@@ -117,7 +118,8 @@ class Loop:
         self.check = check
         self.clock = clock
         self.wall = wall
-        table.seen = lambda commit: preflight.check_commits(table.location, [commit])
+        table.seen = self._seen
+        self._erased = Notes(table.storage)
         self.progress = Progress(landed=table.landed())
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
@@ -178,6 +180,12 @@ class Loop:
         }
         if self.table.durable:
             self.marks.want(proven)
+
+    def _seen(self, commit: Commit) -> None:
+        rows = preflight.note_erased(self.table, commit)
+        if rows:
+            what = f"version {commit.version} ({commit.operation}, by another program)"
+            self.say(f"bridge: {what} erased {rows} rows; they will not land again")
 
     def _look(self) -> None:
         """Reads what others have committed; raises when nothing may land on top of it."""
@@ -289,13 +297,15 @@ class Loop:
         self._after(version, plan, landed, seconds)
 
     def _plan(self, waiting: list[Waiting]) -> Plan | None:
-        return plan_batch(
+        batch = plan_batch(
             waiting,
             self.gateways.place,
             cores=self.pace.cores,
             rows_max=self.pace.rows_max,
             bytes_max=self.pace.bytes_max,
         )
+        transactions = {**self.table.transactions, **self.table.due}
+        return None if batch is None else hidden(batch, self._erased.of(transactions))
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
         """Return the version that holds the batch; None when the batch has to be run again."""

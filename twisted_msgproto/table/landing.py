@@ -31,7 +31,7 @@ from .actions import DataFile
 from .log import Table
 from .object_storage import storage_at
 from .plan import Range
-from .row_offsets import read_footer, read_group
+from .row_offsets import covered, read_footer, read_group
 from .shape import Shape, Shaper
 from .statistics import statistics_of
 from .storage import LocalStorage, Storage, one_line
@@ -269,12 +269,16 @@ def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple
                 )
             rows = queue.read(part.lo, part.hi, READ_ROWS, landed=part.landed)
             for batch in rows:
-                yield part, batch
+                yield part, _without(batch, part.erased) if part.erased else batch
             yield part, list(rows.damaged)
         except (MsgprotoError, OSError) as error:
             line = str(error) if isinstance(error, QueueError) else f"{part.location}: {error}"
             yield part, Failure(isinstance(error, QueueMismatch), " ".join(line.split()))
             return
+
+
+def _without(batch: pa.RecordBatch, erased: Iterable[tuple[int, int]]) -> pa.RecordBatch:
+    return batch.filter(pc.invert(covered(batch.column("offset"), erased)))
 
 
 # -- partitions -----------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..core.errors import Overtaken, TableChanged, TableError
 from ..queue.lineage import Landed
@@ -37,9 +39,12 @@ from .properties import (
     CHECKPOINT_EVERY,
     PROTOCOL,
     arrow_schema,
+    columns_of,
+    constraints_of,
     forgetting,
     incompatible,
     metadata_of,
+    removal_refused,
     unknown_features,
     with_columns,
 )
@@ -47,6 +52,7 @@ from .snapshot import list_log, load, read_version
 from .storage import LOG, LocalStorage, Storage, one_line
 from .torn import mend
 
+KEYS = ("gateway", "offset")
 ATTEMPTS_MAX = 1000
 """A commit tries the next number at most this often: more writers than that are a fault."""
 
@@ -80,8 +86,11 @@ class Table:
         self.seen: Callable[[Commit], None] = lambda commit: None
         """Called with every version that is read from now on, in the middle of a commit too.
 
-        What it raises ends the call that met the version: nothing lands on top of it.
+        What it raises ends the call that met the version, and the next one meets it again: nothing
+        lands on top of it.
         """
+        self.due: dict[str, int] = {}
+        """Notes that the next version carries: what other programs have erased."""
         loaded = load(storage)
         self._state = loaded.state
         self._base = loaded.base
@@ -258,9 +267,9 @@ class Table:
                 raise TableError(f"version {version} of {self.location} is torn: {error}") from None
             except OSError as error:
                 raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+            self.seen(commit)
             self._take(commit)
             seen.append(commit)
-            self.seen(commit)
 
     def landed(self) -> dict[str, Landed]:
         return landed_of(self._state.transactions)
@@ -268,6 +277,9 @@ class Table:
     @property
     def transactions(self) -> Mapping[str, int]:
         return dict(self._state.transactions)
+
+    def has(self, transaction: str) -> bool:
+        return transaction in self._state.transactions
 
     def files(self) -> list[DataFile]:
         return list(self._files().values())
@@ -446,6 +458,8 @@ class Table:
                 self._doubtful = False
                 return version
             self._look_behind()
+            due = {name: rows for name, rows in self.due.items() if not self.has(name)}
+            proposal = replace(proposal, notes={**due, **proposal.notes})
             self._check(proposal)
             now, number = int(self._clock() * 1000), self.version + 1
             try:
@@ -524,6 +538,12 @@ class Table:
             if reason:
                 raise TableChanged(f"{self.location} was changed: {reason}")
         self._check_protocol()
+        if proposal.removed and proposal.data_change:
+            reason = removal_refused(self.properties)
+            if reason:
+                raise TableChanged(f"no rows can be taken out of {self.location}: {reason}")
+        if proposal.data_change:
+            self._check_rows(proposal.added)
         reason = forgetting(self.properties) if proposal.landed else ""
         if reason:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")
@@ -560,11 +580,37 @@ class Table:
 
     def _check_protocol(self) -> None:
         assert self._state.protocol is not None
-        unknown = unknown_features(self._state.protocol)
+        unknown = unknown_features(self._state.protocol, self._metadata)
         if unknown:
             raise TableChanged(
-                f"{self.location} needs what this version cannot write: {', '.join(unknown)}"
+                f"{self.location} needs what this version cannot write: {', '.join(unknown)}; take "
+                f"it out where it was put in (Spark: ALTER TABLE … DROP FEATURE {unknown[0]}), or "
+                "land in a new table"
             )
+
+    def check_features(self) -> None:
+        """Raise TableChanged if rows cannot land because of what others have switched on."""
+        try:
+            constraints_of(self._metadata)
+        except TableChanged as error:
+            raise TableChanged(f"nothing can land in {self.location}: {error}") from None
+
+    def _check_rows(self, files: Sequence[DataFile]) -> None:
+        """Raise TableChanged if a row of ``files`` breaks a constraint of the table."""
+        self.check_features()
+        for constraint in constraints_of(self._metadata):
+            for file in files:
+                rows = columns_of(self._storage, file, constraint.columns, self.schema)
+                broken = rows.filter(pc.invert(constraint.holds(rows)))
+                if broken.num_rows:
+                    keys = [
+                        f"{name} {broken[name][0]}" for name in KEYS if name in rows.schema.names
+                    ]
+                    raise TableChanged(
+                        f"a row ({', '.join(keys)}) breaks the constraint {constraint.name} "
+                        f"({constraint.text}) of {self.location}: drop it (ALTER TABLE … DROP "
+                        "CONSTRAINT), or leave such rows out with where or a transform"
+                    )
 
     def _overtaken(self, what: str, commit: Commit | None) -> Overtaken:
         run = commit.run if commit else None

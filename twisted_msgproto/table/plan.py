@@ -41,6 +41,8 @@ class Range:
     hi: int
     landed: Landed | None = None
     access: object = None
+    erased: tuple[tuple[int, int], ...] = ()
+    """Rows of these ranges were erased from the table and do not land again."""
 
     def between(self, lo: int, hi: int) -> Range:
         return replace(self, lo=lo, hi=hi)

@@ -7,6 +7,7 @@ fit is one line that says what happened and what to do; nothing has been written
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from ..core.errors import (
     TableError,
 )
 from ..queue.lineage import Description, Landed
+from . import erased
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
@@ -39,9 +41,6 @@ REWIND = "REWIND"
 
 MARKS = (ERROR, BODY)
 """Columns that a typed table has from its beginning, and no other table."""
-
-TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
-"""These operations change what the table holds, whatever they say they added and removed."""
 
 
 def open_table(
@@ -175,11 +174,12 @@ def check_operations(table: Table) -> None:
     reason = forgetting(table.properties)
     if reason:
         raise TableError(f"nothing can land in {table.location}: {reason}")
+    table.check_features()
     if not table.landed():
         check_no_rows(table)
         return
-    seen = list(versions_since_landing(table))
-    check_commits(table.location, reversed(seen))
+    for commit in reversed(list(versions_since_landing(table))):
+        note_erased(table, commit)
 
 
 def check_no_rows(table: Table) -> None:
@@ -209,7 +209,8 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
         except FileNotFoundError:
             raise RewindNeeded(
                 f"the log of {table.location} has no version {version} any more, so what happened "
-                f"to the table since it was landed last is not known; {rewind(table.location)}"
+                "to the table since it was landed last is not known; "
+                f"{erased.rewind(table.location)}"
             ) from None
         except (OSError, Torn) as error:
             raise TableError(
@@ -222,31 +223,35 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
                 return
 
 
-def check_commits(location: str, commits: Iterable[Commit]) -> None:
-    """Raise RewindNeeded for a commit that removed rows or replaced them.
+def note_erased(table: Table, commit: Commit) -> int:
+    """Have the table's next version note what ``commit`` of another program took out of it, and
+    return the number of rows.
 
-    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and so are rows that other
-    programs append, and commits of this package, because it keeps the offsets right.
+    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and commits of this package,
+    because it keeps the offsets right.  Raises RewindNeeded and TableError as
+    :func:`erased.erased_by` does.
     """
-    for commit in commits:
-        if commit.run is not None:
-            continue
-        words = set(commit.operation.upper().replace("-", " ").split())
-        mode = str(commit.parameters.get("mode", "")).lower()
-        removes = bool(commit.removed) and commit.data_change
-        if words & TAKEN_BACK or "overwrite" in mode or removes:
-            raise RewindNeeded(
-                f"version {commit.version} of {location} ({commit.operation or 'unknown'}, by "
-                f"another program) changed rows which the bridge had landed; {rewind(location)}"
-            )
+    name = erased.name_of(commit)
+    if table.has(erased.PREFIX + name):
+        return 0
+    found = erased.erased_by(table, commit)
+    if found:
+        table.due |= erased.write(table.storage, name, found)
+    return erased.rows_of(found)
 
 
-def rewind(location: str) -> str:
-    """Return what to do when the offsets of a table are in doubt."""
-    return (
-        f"'msgproto table rewind {location}' sets each gateway's place to what the table's rows "
-        "prove, then start the bridge again"
-    )
+def not_noted(table: Table) -> dict[str, erased.Erased]:
+    """Return what other programs took out since rows landed last, by the names of the notes that
+    a start would make; what a start would refuse is left out.
+    """
+    found: dict[str, erased.Erased] = {}
+    with contextlib.suppress(RewindNeeded):
+        for commit in versions_since_landing(table):
+            name = erased.name_of(commit)
+            if not table.has(erased.PREFIX + name):
+                with contextlib.suppress(RewindNeeded):
+                    found[name] = erased.erased_by(table, commit)
+    return {name: part for name, part in found.items() if part}
 
 
 def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:

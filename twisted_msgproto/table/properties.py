@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import Schema
 
-from ..core.errors import ConfigurationError
-from .actions import Metadata, ProtocolVersions
+from ..core.errors import ConfigurationError, TableChanged, TableError
+from .actions import DataFile, Metadata, ProtocolVersions
+from .storage import Storage
 
 PROTOCOL = ProtocolVersions(reader=1, writer=2)
 """The plainest table there is: every reader of Delta tables knows it."""
@@ -70,16 +74,157 @@ def arrow_schema(metadata: Metadata) -> pa.Schema:
     return pa.schema(Schema.from_json(metadata.schema).to_arrow())
 
 
-def unknown_features(protocol: ProtocolVersions) -> list[str]:
-    """Return what this package does not know of a table's protocol; empty when it can write the
-    table.
-    """
-    features = sorted(protocol.reader_features | protocol.writer_features - {"appendOnly"})
-    if features:
-        return features
-    if protocol.reader > PROTOCOL.reader or protocol.writer > PROTOCOL.writer:
+WRITER_FEATURES = frozenset(
+    {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
+)
+"""A table may have these, listed or by an older protocol; what is made use of, is looked at."""
+
+LEGACY_WRITER = 6
+"""Protocols up to this writer version list no features."""
+
+OF_COLUMNS: Mapping[str, str] = {
+    "delta.invariants": "invariants",
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.start": "identityColumns",
+}
+COLUMN_MAPPING = "delta.columnMapping.mode"
+CHANGE_FEED = "delta.enableChangeDataFeed"
+APPEND_ONLY = "delta.appendOnly"
+CONSTRAINT_PREFIX = "delta.constraints."
+
+
+def unknown_features(protocol: ProtocolVersions, metadata: Metadata) -> list[str]:
+    """Return what this package cannot write of a table; empty when it can write the table."""
+    found = {*protocol.reader_features, *protocol.writer_features} - WRITER_FEATURES
+    if not protocol.writer_features and protocol.writer > LEGACY_WRITER:
         return [f"reader version {protocol.reader}, writer version {protocol.writer}"]
-    return []
+    if metadata.properties.get(COLUMN_MAPPING, "none") != "none":
+        found.add("columnMapping")
+    for column in json.loads(metadata.schema)["fields"]:
+        found |= {OF_COLUMNS[name] for name in column["metadata"] if name in OF_COLUMNS}
+    return sorted(found)
+
+
+def removal_refused(properties: Mapping[str, str]) -> str:
+    """Return why rows cannot be taken out of a table with these properties; empty if they can."""
+    for name, why in ((CHANGE_FEED, "its change data feed"), (APPEND_ONLY, "it is append-only:")):
+        if properties.get(name, "").lower() == "true":
+            return (
+                f"{why} {'would not tell of it: ' if name == CHANGE_FEED else ''}ALTER TABLE … SET "
+                f"TBLPROPERTIES ({name} = false), do this again, and switch it on again"
+            )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A CHECK constraint: comparisons of a column with a literal, which all have to hold."""
+
+    name: str
+    text: str
+    terms: tuple[tuple[str, str, Any], ...]
+    """A column, how it is compared ("" with nothing: it is not null), and with what."""
+
+    @property
+    def columns(self) -> list[str]:
+        return [column for column, _, _ in self.terms]
+
+    def holds(self, rows: pa.Table) -> Any:
+        """Return for each row whether it may stand in the table; null is no value that may."""
+        found = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
+        for column, how, value in self.terms:
+            values = rows.column(column)
+            true = COMPARED[how](values, value) if how else pc.is_valid(values)
+            found = pc.and_(found, pc.fill_null(true, False))
+        return found
+
+
+COMPARED: Mapping[str, Any] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NAME = r"""(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*))"""
+_LITERAL = r"""'(?:[^']|'')*'|-?\d+(?:\.\d+)?|TRUE|FALSE"""
+_VALUE = rf"(?:(?:DATE|TIMESTAMP)\s+)?(?P<value>{_LITERAL})(?:::\w+)?"
+_HOW = r"(?P<how><=|>=|<>|!=|==|=|<|>)"
+_TERMS = [
+    re.compile(rf"\s*\(*\s*{text}\s*\)*\s*(?:AND\b|$)", re.I)
+    for text in (
+        rf"{_NAME}\s+IS\s+NOT\s+NULL",
+        rf"{_NAME}\s*{_HOW}\s*{_VALUE}",
+        rf"{_VALUE}\s*{_HOW}\s*{_NAME}",
+    )
+]
+
+
+def columns_of(
+    storage: Storage, file: DataFile, names: Sequence[str], schema: pa.Schema
+) -> pa.Table:
+    """Return columns of a file and the keys of its rows.  Raises TableError."""
+    wanted = [name for name in schema.names if name in {*names, "gateway", "offset"}]
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            parquet = pq.ParquetFile(source)
+            stored = [name for name in wanted if name in parquet.schema_arrow.names]
+            rows = parquet.read(columns=stored)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"cannot read {file.path} of {storage.location}: {error}") from error
+    for name in wanted:
+        if name not in stored:  # of the partition, or of rows that do not have it
+            value = pa.scalar(file.partition.get(name), pa.string()).cast(schema.field(name).type)
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
+def constraints_of(metadata: Metadata) -> list[Constraint]:
+    """Return the table's CHECK constraints.
+
+    Raises TableChanged for one that is more than comparisons of columns with literals.
+    """
+    return [
+        _constraint(name.removeprefix(CONSTRAINT_PREFIX), text, arrow_schema(metadata))
+        for name, text in metadata.properties.items()
+        if name.startswith(CONSTRAINT_PREFIX)
+    ]
+
+
+def _constraint(name: str, text: str, schema: pa.Schema) -> Constraint:
+    terms, at = [], 0
+    while at < len(text):
+        found = next((one for term in _TERMS if (one := term.match(text, at))), None)
+        try:
+            # An AND at the end has nothing behind it, and what is no AND has nothing behind it.
+            if found is None or found[0].upper().endswith("AND") == (found.end() == len(text)):
+                raise ValueError(text)
+            terms.append(_term(found, schema))
+        except (ValueError, KeyError, pa.ArrowException):
+            raise TableChanged(
+                f"its constraint {name} ({text}) is more than comparisons of a column with a "
+                "literal: drop it (ALTER TABLE … DROP CONSTRAINT), or land in a table without it"
+            ) from None
+        at = found.end()
+    return Constraint(name, text, tuple(terms))
+
+
+def _term(found: re.Match[str], schema: pa.Schema) -> tuple[str, str, Any]:
+    parts = found.groupdict()
+    column = parts["quoted"] or parts["plain"]
+    kind = schema.field(column).type
+    if "how" not in parts:
+        return column, "", None
+    text, how = parts["value"], parts["how"]
+    if text.startswith("'"):
+        text = text[1:-1].replace("''", "'")
+    if found.start("value") < found.start("how"):
+        how = _SWAPPED.get(how, how)
+    return column, how, pa.scalar(text).cast(kind)
 
 
 def forgetting(properties: Mapping[str, str]) -> str:

@@ -20,13 +20,15 @@ from ..core.errors import Overtaken, QueueMismatch, TableError
 from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
-from . import gaps
-from .actions import DataFile, Run
+from . import erased, gaps
+from .actions import Commit, DataFile, Run
 from .landing import discard, read_rows, target_of, write_file
 from .log import Table
-from .preflight import REWIND, consumer_name
+from .preflight import REWIND, consumer_name, not_noted
 from .row_offsets import KEY, FileLost, read_footer, read_group, size, without
 from .verify import GatewayReport, Report, verify
+
+END = 1 << 63
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ def _rewind(
     discard_rows: bool,
     dry_run: bool,
 ) -> Plan:
+    _stand_on(table)
+    others = not_noted(table)
     report = verify(table, queues, every_column=True)
     known = table.landed()
     for gateway in gateways:
@@ -104,8 +108,19 @@ def _rewind(
         for found in plan.gateways:
             if found.gateway in queues:
                 _keep(table, queues[found.gateway], found)
-        _write(table, run, report, plan, places)
+        notes = _still_erased(table, report, places, others)
+        _write(table, run, report, plan, places, notes)
     return plan
+
+
+def _stand_on(table: Table) -> None:
+    """Let nothing that another program does meanwhile stand behind the new places."""
+
+    def seen(commit: Commit) -> None:
+        if commit.run is None and commit.data_change and (commit.added or commit.removed):
+            raise TableError(f"another program has changed {table.location} meanwhile; try again")
+
+    table.seen = seen
 
 
 def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
@@ -114,12 +129,12 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     offset = found.whole_to
     if queue is None:
         # What a transform may have dropped behind the last row may as well be gone.
-        if not found.whole or offset < landed.offset or report.lost:
+        if not found.proven or offset < landed.offset or report.lost:
             raise TableError(
                 f"gateway {gateway} is whole up to offset {offset} of {landed.offset}; --queue "
                 "names its queue, which has to land the rest again"
             )
-        return Rewound(gateway, landed, landed)
+        return Rewound(gateway, landed, landed, size(found.back))
     if found.mismatch:
         offset = divergence(table, queue, gateway, offset)
     # Of another history the queue has no row, of its own none at or above its end.
@@ -135,7 +150,8 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
         place = queue.place(offset)
     except QueueMismatch as error:
         raise TableError(f"gateway {gateway} cannot go on at offset {offset}: {error}") from error
-    return Rewound(gateway, landed, place, _rows_from(found, offset), lost)
+    removed = _rows_from(found, offset) + size(without(found.back, [(offset, END)]))
+    return Rewound(gateway, landed, place, removed, lost)
 
 
 def _keep(table: Table, queue: Queue, found: Rewound) -> None:
@@ -169,14 +185,14 @@ def _rows_from(found: GatewayReport, offset: int) -> int:
 
 
 def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Iterator[DataFile]:
-    above = {
-        gateway: offset
+    lowest = {
+        gateway: min([offset, *(lo for lo, _ in report.gateways[gateway].back)])
         for gateway, offset in places.items()
-        if _rows_from(report.gateways[gateway], offset)
+        if report.gateways[gateway].back or _rows_from(report.gateways[gateway], offset)
     }
     for file in table.files():
         lost = file.path in report.lost
-        if lost or (above and _may_hold(file, above) and _holds(table, file, above)):
+        if lost or (lowest and _may_hold(file, lowest) and _holds(table, file, report, places)):
             yield file
 
 
@@ -188,12 +204,18 @@ def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
     return not isinstance(highest, int) or highest >= min(places.values())
 
 
-def _holds(table: Table, file: DataFile, places: Mapping[str, int]) -> bool:
+def _holds(table: Table, file: DataFile, report: Report, places: Mapping[str, int]) -> bool:
     footer = read_footer(table.storage, file)
     return any(
-        pc.any(_above(read_group(table.storage, file, footer, group, KEY), places)).as_py()
+        pc.any(_out(read_group(table.storage, file, footer, group, KEY), report, places)).as_py()
         for group in range(footer.num_row_groups)
     )
+
+
+def _out(rows: pa.Table, report: Report, places: Mapping[str, int]) -> pa.ChunkedArray:
+    """Return which rows go: those above the places, and those that were erased before."""
+    back = {gateway: report.gateways[gateway].back for gateway in places}
+    return pc.or_(_above(rows, places), erased.among(rows, back))
 
 
 def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
@@ -204,13 +226,20 @@ def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
     return pc.fill_null(above, False)
 
 
-def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
+def _write(
+    table: Table,
+    run: Run,
+    report: Report,
+    plan: Plan,
+    places: Mapping[str, int],
+    notes: Mapping[str, int],
+) -> None:
     target = target_of(table)
     added: list[DataFile] = []
 
     def kept(file: DataFile) -> Iterator[pa.Table]:
         for rows in read_rows(table.storage, file, target.file_schema):
-            yield rows.filter(pc.invert(_above(rows, places)))
+            yield rows.filter(pc.invert(_out(rows, report, places)))
 
     try:
         for file in plan.files:
@@ -226,7 +255,7 @@ def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[s
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},
             info={"rewound": {found.gateway: found.place.offset for found in plan.gateways}},
-            notes=_absent(table, report, places),
+            notes={**notes, **_absent(table, report, places)},
         )
     except Overtaken as error:
         discard(table.storage, [file.path for file in added])
@@ -238,9 +267,36 @@ def _absent(table: Table, report: Report, places: Mapping[str, int]) -> dict[str
     notes: dict[str, int] = {}
     for gateway, offset in places.items():
         found = report.gateways[gateway]
-        rows = size(without([(found.begin, offset)], found.seen)) if offset > found.begin else 0
+        known = [*without(found.seen, found.back), *found.erased, *found.back]
+        rows = size(without([(found.begin, offset)], known)) if offset > found.begin else 0
         notes |= gaps.absent_notes(table.transactions, gateway, rows)
     return notes
+
+
+def _still_erased(
+    table: Table,
+    report: Report,
+    places: Mapping[str, int],
+    others: Mapping[str, erased.Erased],
+) -> dict[str, int]:
+    """Return the notes of what stays erased.
+
+    What other programs took out counts unless somebody has put it back.  Offsets at and above the
+    place of a queue that has another history are those of other messages.
+    """
+    other = {name for name in places if report.gateways[name].mismatch}
+    noted = erased.Notes(table.storage).of(table.transactions)
+    taken = {
+        gateway: without(parts, report.gateways[gateway].seen)
+        for gateway, parts in erased.united(others.values()).items()
+    }
+    stay = {
+        gateway: without(parts, [(places[gateway], END)]) if gateway in other else parts
+        for gateway, parts in erased.united([noted, taken]).items()
+    }
+    if stay == noted and not others:
+        return {}
+    return erased.instead(table.storage, table.transactions, stay, *others)
 
 
 # -- where a table and a queue diverge -------------------------------------------------------------

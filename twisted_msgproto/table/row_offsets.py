@@ -118,9 +118,20 @@ def _without(ranges: list[Range], others: list[Range]) -> Iterator[Range]:
             yield lo, hi
 
 
+def covered(offsets: Any, ranges: Iterable[Range]) -> Any:
+    """Return for each of ``offsets``, which lie close together, whether a range covers it."""
+    bounds = pc.min_max(offsets).as_py()
+    whole = [] if bounds["min"] is None else [(bounds["min"], bounds["max"] + 1)]
+    parts = without(whole, without(whole, ranges))
+    numbers = [offset for lo, hi in parts for offset in range(lo, hi)]
+    return pc.is_in(offsets, pa.array(numbers, offsets.type))
+
+
 def size(ranges: Iterable[Range]) -> int:
     return sum(hi - lo for lo, hi in ranges)
 
+
+VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 KEY = ("gateway", "offset")
 TIME = "received_at"
@@ -245,9 +256,19 @@ def read_group(
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             parquet = pq.ParquetFile(source, metadata=footer)
-            return parquet.read_row_group(group, columns=None if columns is None else [*columns])
+            rows = parquet.read_row_group(group, columns=None if columns is None else [*columns])
+            return _plain(rows)
     except (OSError, pa.ArrowException) as error:
         raise _judged(storage, file, error) from error
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows without views: a file of delta-rs asks for them, and few functions take them."""
+    for place, column in enumerate(rows.schema):
+        if column.type in VIEWS:
+            plain = rows.column(place).cast(VIEWS[column.type])
+            rows = rows.set_column(place, column.name, plain)
+    return rows
 
 
 def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:

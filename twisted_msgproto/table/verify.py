@@ -19,9 +19,10 @@ from ..core.errors import QueueMismatch, TableError
 from ..queue.damage import Range, merged
 from ..queue.lineage import Landed
 from ..queue.source import Queue
-from . import gaps
+from . import erased, gaps
 from .actions import Commit, DataFile, Torn
 from .log import Table
+from .preflight import not_noted
 from .row_offsets import (
     KEY,
     Coverage,
@@ -57,6 +58,12 @@ class GatewayReport:
     expired: list[Range]
     damaged: list[Range]
     """Damaged in the queue before they could land."""
+    erased: list[Range] = field(default_factory=list)
+    """Erased on purpose; they do not land again."""
+    back: list[Range] = field(default_factory=list)
+    """These rows were erased and are there again."""
+    expired_rows: int = 0
+    damaged_rows: int = 0
     dropped: list[Range] = field(default_factory=list)
     """These are absent where a transform drops rows: nobody can tell the dropped ones from the
     lost ones.
@@ -85,9 +92,14 @@ class GatewayReport:
         return min([end, *bounds])
 
     @property
-    def whole(self) -> bool:
+    def proven(self) -> bool:
+        """Return whether every row that is to be there is there once, below the place."""
         wrong = self.missing or self.twice or self.above or self.uncounted or self.mismatch
         return self.landed is not None and not wrong
+
+    @property
+    def whole(self) -> bool:
+        return self.proven and not self.back
 
 
 @dataclass(slots=True)
@@ -123,6 +135,7 @@ def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
         ("missing", found.missing),
         ("twice", found.twice),
         ("above the place", found.above),
+        ("erased, and there again", found.back),
     ):
         for lo, hi in ranges[:LINES_MAX]:
             yield f"{kind}: gateway {gateway} offsets {lo} to {hi} ({hi - lo} rows)"
@@ -185,8 +198,11 @@ def _judged(
     begin = reasons.begins.get(gateway, min(known, default=0))
     absent = without([(begin, end)], seen)
     left_out = reasons.left_out.get(gateway, 0)
-    uncounted = size(absent) - gaps.absent(reasons.transactions, gateway) if left_out else 0
-    missing = [] if left_out else without(absent, [*expired, *damaged])
+    noted = reasons.erased.get(gateway, [])
+    rest = without(absent, noted)
+    erased = without(absent, rest)
+    uncounted = size(rest) - gaps.absent(reasons.transactions, gateway) if left_out else 0
+    missing = [] if left_out else without(rest, [*expired, *damaged])
     dropped_from = reasons.dropping.get(gateway, end)
     missing, dropped = (
         without(missing, [(dropped_from, end)]),
@@ -196,6 +212,12 @@ def _judged(
         # Commits tell of damage that is noted nowhere else, as long as the log has them.
         damaged = merged([*damaged, *reasons.told(gateway)])
         missing = without(missing, damaged)
+    # Where rows are left out, ranges are too coarse: they are counted.
+    counted = (reasons.counted(gateway) if left_out else None) or (
+        size(rest) - size(without(rest, expired)),
+        size(without(rest, expired)) - size(without(rest, [*expired, *damaged])),
+    )
+    present = without(seen, without(seen, reasons.noted.get(gateway, [])))
     return GatewayReport(
         gateway=gateway,
         landed=landed,
@@ -207,6 +229,10 @@ def _judged(
         above=without(seen, [(0, end)]) if landed else [],
         expired=expired,
         damaged=damaged,
+        erased=erased,
+        back=present,
+        expired_rows=counted[0],
+        damaged_rows=counted[1],
         dropped=dropped,
         left_out=left_out,
         uncounted=uncounted,
@@ -232,9 +258,17 @@ class _Reasons:
         self.begins = gaps.begins(table.transactions)
         self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
         self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)
+        self.noted = erased.Notes(table.storage).of(table.transactions)
+        # What others took out, a start of a bridge would note.
+        self.erased = erased.united([self.noted, *not_noted(table).values()])
         self.dropping = gaps.dropping(table.transactions)
         self._table = table
         self._commits: dict[str, list[Range]] | None = None
+
+    def counted(self, gateway: str) -> tuple[int, int]:
+        prefixes = gaps.EXPIRED_ROWS_PREFIX, gaps.DAMAGED_ROWS_PREFIX
+        expired, damaged = (self.transactions.get(prefix + gateway, 0) for prefix in prefixes)
+        return expired, damaged
 
     def told(self, gateway: str) -> list[Range]:
         if self._commits is None:

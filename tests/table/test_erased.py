@@ -1,0 +1,300 @@
+"""Rows that were erased, by other programs and by ours: exactly noted, and nothing lands them
+again.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.table.conftest import table_in
+from tests.tools.disks import Unreadable
+from tests.tools.loops import drain, loop_over, run_here
+from tests.tools.tables import Gateway, counted_rows, expected_rows, opened_again
+from twisted_msgproto.core.errors import RewindNeeded, TableChanged, TableError
+from twisted_msgproto.table import preflight
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.verify import verify
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
+    return Unreadable(monkeypatch)
+
+
+both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
+place = pytest.fixture(table_in, name="place")
+
+
+def delta(table: Table) -> DeltaTable:
+    return DeltaTable(table.location, storage_options={**table.storage.options})
+
+
+def check_sum(table: Table, gateway: Gateway, erased: int) -> None:
+    """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
+    report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
+    found = report.gateways[gateway.id]
+    assert report.whole, list(report.findings())
+    assert sum(hi - lo for lo, hi in found.erased) == erased
+    absent = found.expired_rows + found.damaged_rows + erased + found.left_out
+    assert found.landed is not None
+    assert found.landed.offset - found.begin == found.rows + absent
+
+
+def land_on(table: Table, gateway: Gateway) -> None:
+    """As a bridge does that is killed before its queue hears of it: the rows stay there."""
+    loop_over(opened_again(table), [gateway.directory]).run()
+
+
+def merge(table: Table, clause: Callable[[Any], Any]) -> None:
+    rows = pa.table({"offset": pa.array([3, 4], pa.int64())})
+    merger = delta(table).merge(rows, "t.offset = s.offset", source_alias="s", target_alias="t")
+    clause(merger).execute()
+
+
+STRANGERS: dict[str, tuple[Callable[[Table], object], set[int]]] = {
+    "DELETE of a row": (lambda t: delta(t).delete("offset = 0"), {0}),
+    "DELETE of many": (lambda t: delta(t).delete("offset % 2 = 1"), set(range(1, 21, 2))),
+    "DELETE of all": (lambda t: delta(t).delete(), set(range(21))),
+    "UPDATE": (lambda t: delta(t).update({"client_id": "'x'"}, predicate="offset < 9"), set()),
+    "MERGE that updates": (
+        lambda t: merge(t, lambda m: m.when_matched_update({"client_id": "'x'"})),
+        set(),
+    ),
+    "MERGE that deletes": (lambda t: merge(t, lambda m: m.when_matched_delete()), {3, 4}),
+    "OPTIMIZE": (lambda t: delta(t).optimize.compact(), set()),
+    "DELETE, then OPTIMIZE": (
+        lambda t: (delta(t).delete("offset = 7"), delta(t).optimize.compact()),
+        {7},
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", STRANGERS)
+def test_what_other_programs_erase_does_not_stop_the_bridge_nor_land_again__RD_30(
+    place: Table, a: Gateway, name: str
+) -> None:
+    act, erased = STRANGERS[name]
+    for _ in range(2):
+        a.put(10)
+        land_on(place, a)
+    act(place)
+    left = expected_rows(a, 0, 21) - Counter((a.id, one) for one in erased)
+    check_sum(place, a, len(erased))  # before a bridge has noted anything
+    a.put(5)
+    land_on(place, a)
+    left += expected_rows(a, 21, 26)
+    assert counted_rows(place) == left
+    check_sum(place, a, len(erased))
+    # What is set back lands again, without the rows that were erased.
+    lose_a_file(place)
+    rewind(opened_again(place), Run.new(), queues={a.id: a.reader})
+    land_on(place, a)
+    assert counted_rows(place) == left
+    check_sum(place, a, len(erased))
+
+
+def lose_a_file(table: Table) -> None:
+    table.refresh()
+    first = min(table.files(), key=lambda file: file.modified)
+    table.storage.delete(first.path)
+
+
+@both
+def test_the_remedy_alone_does_not_land_an_erased_row_again__RD_30(
+    place: Table, a: Gateway
+) -> None:
+    """No bridge has seen the DELETE when the table is rewound."""
+    a.put(20)
+    drain(opened_again(place), [a.directory])
+    delta(place).delete("offset = 0")
+    rewind(opened_again(place), Run.new(), queues={a.id: a.reader})
+    drain(opened_again(place), [a.directory])
+    assert counted_rows(place) == expected_rows(a, 1, 21)
+    check_sum(place, a, 1)
+
+
+def test_a_delete_while_a_batch_is_read_is_noted_with_it__RD_30(local: Table, a: Gateway) -> None:
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    a.put(5)
+
+    def meanwhile(target: Any, tasks: Any) -> Any:
+        delta(local).delete("offset = 0")
+        return run_here(target, tasks)
+
+    said: list[str] = []
+    drain(opened_again(local), [a.directory], runner=meanwhile, say=said.append)
+    assert "(DELETE, by another program) erased 1 rows" in said[0]
+    assert counted_rows(local) == expected_rows(a, 1, 26)
+    delta(local).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    drain(opened_again(local), [a.directory])
+    check_sum(local, a, 1)
+
+
+def test_files_that_are_gone_already_prove_nothing__RD_30(local: Table, a: Gateway) -> None:
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    delta(local).delete("offset = 0")
+    delta(local).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(RewindNeeded, match=r"\(DELETE, .* took out files which are gone already"):
+        drain(opened_again(local), [a.directory])
+
+
+def test_a_disk_that_cannot_be_read_is_no_proof__RD_30(
+    local: Table, a: Gateway, unreadable: Unreadable
+) -> None:
+    """The version is met again: nothing lands on top of it meanwhile."""
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    table = opened_again(local)
+    table.seen = lambda commit: (preflight.note_erased(table, commit), None)[1]
+    delta(local).delete("offset = 0")
+    for _ in range(2):
+        with unreadable.now("open", ".parquet", errno.EIO), pytest.raises(TableError) as told:
+            table.refresh()
+        assert type(told.value) is TableError
+    table.refresh()
+    assert sum(table.due.values()) == 1
+
+
+def test_rows_that_a_restore_brings_back_are_named_and_taken_out_by_rewind__RD_30(
+    local: Table, a: Gateway
+) -> None:
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    delta(local).delete("offset = 0")
+    a.put(5)
+    drain(opened_again(local), [a.directory])
+    delta(local).restore(1)
+    [line] = [
+        one for one in verify(opened_again(local)).findings() if "back" in one or "again" in one
+    ]
+    assert line == f"erased, and there again: gateway {a.id} offsets 0 to 1 (1 rows)"
+    with pytest.raises(RewindNeeded, match="RESTORE"):
+        drain(opened_again(local), [a.directory])
+    rewind(opened_again(local), Run.new(), queues={a.id: a.reader})
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 1, 26)
+    check_sum(local, a, 1)
+
+
+def test_a_delete_that_was_restored_before_a_bridge_saw_it_erased_nothing__RD_30(
+    local: Table, a: Gateway
+) -> None:
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    delta(local).delete("offset = 0")
+    delta(local).restore(1)
+    rewind(opened_again(local), Run.new(), queues={a.id: a.reader})
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 0, 21)
+    check_sum(local, a, 0)
+
+
+def test_offsets_of_another_history_are_not_those_that_were_erased__RD_30(
+    local: Table, a: Gateway, tmp_path: Path
+) -> None:
+    """A queue that was restored from an older copy gives an erased row's offset to another."""
+    a.put(10)
+    shutil.copytree(a.directory, tmp_path / "copy")
+    a.put(10)
+    drain(opened_again(local), [a.directory])
+    delta(local).delete("offset = 15 or offset = 2")
+    drain(opened_again(local), [a.directory])
+    older = Gateway.at(tmp_path / "copy")
+    older.rows += 100
+    older.put(12)
+    queues = {a.id: older.reader}
+    rewind(opened_again(local), Run.new(), queues=queues, discard_rows=True)
+    drain(opened_again(local), [older.directory])
+    assert counted_rows(local) == expected_rows(a, 0, 2) + expected_rows(a, 3, 23)
+
+
+# -- features --------------------------------------------------------------------------------------
+
+
+def feed(table: Table) -> None:
+    delta(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+def test_a_table_with_a_change_feed_lands_and_is_compacted__RD_30(local: Table, a: Gateway) -> None:
+    feed(local)
+    for _ in range(3):
+        a.put(10)
+        drain(opened_again(local), [a.directory])
+    assert compact(opened_again(local), Run.new()).added == 1
+    delta(local).delete("offset = 0")
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 1, 31)
+    table = opened_again(local)
+    line = "no rows can be taken out of .*change data feed.*enableChangeDataFeed = false"
+    with pytest.raises(TableChanged, match=line):
+        table.replace(table.files(), [], run=Run.new(), operation="DELETE", data_change=True)
+    delta(local).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    table = opened_again(local)
+    table.replace(table.files(), [], run=Run.new(), operation="DELETE", data_change=True)
+
+
+def test_an_append_only_table_keeps_its_rows__RD_30(local: Table, a: Gateway) -> None:
+    a.put(10)
+    delta(local).alter.set_table_properties({"delta.appendOnly": "true"})
+    drain(opened_again(local), [a.directory])
+    table = opened_again(local)
+    with pytest.raises(TableChanged, match=r"append-only.*appendOnly = false"):
+        table.replace(table.files(), [], run=Run.new(), operation="DELETE", data_change=True)
+
+
+CONSTRAINTS = [
+    ("offset >= 0", True),
+    ("0 <= offset AND body IS NOT NULL", True),
+    ("protocol = 'lumberjack'", True),
+    ("day > '2020-01-01'", True),
+    ("offset <= 5", False),
+    ("offset != 7", False),
+    ("protocol <> 'lumberjack'", False),
+]
+
+
+@pytest.mark.parametrize(("text", "holds"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
+def test_constraints_are_kept_to__RD_30(local: Table, a: Gateway, text: str, holds: bool) -> None:
+    delta(local).alter.add_constraint({"ours": text})
+    a.put(10)
+    if holds:
+        drain(opened_again(local), [a.directory])
+        assert counted_rows(local) == expected_rows(a, 0, 11)
+        return
+    line = rf"a row \(gateway {a.id}, offset \d\) breaks the constraint ours .*DROP CONSTRAINT"
+    with pytest.raises(TableChanged, match=line):
+        drain(opened_again(local), [a.directory])
+    assert not counted_rows(local)
+    delta(local).alter.drop_constraint("ours")
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 0, 11)
+
+
+def test_a_column_that_must_not_be_null_and_is__RD_30(local: Table, a: Gateway) -> None:
+    delta(local).alter.add_constraint({"known": "client_id IS NOT NULL"})
+    with pytest.raises(TableChanged, match="breaks the constraint known"):
+        drain(opened_again(local), [a.directory])
+
+
+def test_a_constraint_that_is_not_understood_is_refused_by_its_name__RD_30(
+    local: Table, a: Gateway
+) -> None:
+    delta(local).alter.add_constraint({"odd": "offset % 2 >= 0"})
+    with pytest.raises(TableChanged, match=r"its constraint odd \(.*DROP CONSTRAINT"):
+        drain(opened_again(local), [a.directory])
+    assert verify(opened_again(local)).whole
