@@ -188,6 +188,7 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
             ["queue", "consumers", "q", "--forget", "a", "--reset", "a", "0"],
             "msgproto queue consumers: --forget and --reset exclude each other; see msgproto queue",
         ),
+        (["table", "erase", "t"], "it needs one of --where SQL and --offsets FILE"),
         (["table", "expire", "t"], "it needs one of --before DAY and --keep AGE"),
         (["table", "expire", "t", "--before", "d", "--keep", "1d"], "it needs one of --before DAY"),
     ],

@@ -1,4 +1,4 @@
-"""``msgproto table counts|verify|compact|vacuum|expire|rewind``: what an operator sees."""
+"""``msgproto table counts|verify|compact|vacuum|expire|erase|rewind``: what an operator sees."""
 
 from __future__ import annotations
 
@@ -141,6 +141,43 @@ def test_expire_says_which_offsets_go(landed: Landed, capsys: pytest.CaptureFixt
         f"gateway {landed.id}: landed 21, whole from 0 to 21, 10 rows, 11 expired",
         f"table {landed.location} version 5: 10 rows in 2 files, all whole",
     ]
+
+
+def test_erase_says_which_rows_went_and_where_they_still_are(
+    landed: Landed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.write_text(f"# of a person\n{landed.id} 3\n\n{landed.id} 20 30\n")
+    words = ["erase", "--offsets", str(offsets)]
+    assert landed.msgproto(*words, "--dry-run") == 0
+    assert landed.version == 4
+    assert landed.msgproto(*words, "--purge") == 0
+    assert landed.msgproto("verify") == 0
+    said = [
+        f"gateway {landed.id}: offsets 3 to 4 (1 rows)",
+        f"gateway {landed.id}: offsets 20 to 21 (1 rows)",
+        "9 offsets are not in the table",
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        *said,
+        "would erase 2 rows in 2 files",
+        *said,
+        "erased 2 rows in 2 files",
+        "deleted 2 files",
+        "still there: files which compaction took out before, until 'msgproto table vacuum' a day "
+        "later",
+        "still there: least and greatest values, in the log's versions before 5, about six hours",
+        "still there: tables made from this one, and dead letters: erase there too",
+        "still there: the queues, until they trim what has landed",
+        f"gateway {landed.id}: landed 21, whole from 0 to 21, 19 rows, 2 erased",
+        f"table {landed.location} version 5: 19 rows in 4 files, all whole",
+    ]
+    assert landed.msgproto("erase", "--where", "offset = 3", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["rows"], facts["version"], facts["purged"]) == (0, None, [])
+    offsets.write_text(f"{landed.id} x\n")
+    assert landed.msgproto(*words) == 2
+    assert "offsets line 1 is GATEWAY OFFSET or GATEWAY FIRST END" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--keep", "1d"], ["--before", "2023-11-18"]])

@@ -33,7 +33,7 @@ from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.retention import expire, vacuum
+from twisted_msgproto.table.retention import erase, expire, vacuum
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.verify import verify
 
@@ -207,6 +207,10 @@ def do_rewind(scene: Upkeep, table: Table) -> object:
     return rewind(table, Run.new(), queues={scene.gateway.id: scene.gateway.reader})
 
 
+def do_erase(scene: Upkeep, table: Table) -> object:
+    return erase(table, Run.new(), offsets={scene.gateway.id: ERASED}, purge=True)
+
+
 def do_vacuum(scene: Upkeep, table: Table) -> object:
     return vacuum(table, clock=tomorrow)
 
@@ -231,9 +235,12 @@ def hole(scene: Upkeep) -> None:
     (scene.location / files[3].path).unlink()
 
 
+ERASED = [(0, 1), (4, 7), (30, 31)]
+
 WORKS: dict[str, tuple[Callable[[Upkeep], None], Work]] = {
     "compaction": (nothing, do_compact),
     "expiry": (nothing, do_expire),
+    "erasure": (nothing, do_erase),
     "growth": (nothing, do_grow),
     "rewind": (hole, do_rewind),
     "vacuum": (small_files_compacted, do_vacuum),
@@ -280,6 +287,24 @@ def check(scene: Upkeep, name: str, location: Path, what: str) -> None:
         assert rows(table) in (scene.whole, expected(scene.gateway, 16, 31)), what
         WORKS[name][1](scene, table)
         assert rows(table) == expected(scene.gateway, 16, 31), what
+    elif name == "erasure":
+        left = scene.whole - Counter(
+            (scene.gateway.id, n) for lo, hi in ERASED for n in range(lo, hi)
+        )
+        before = rows(table)
+        assert before in (scene.whole, left), what
+        noted = sum(hi - lo for lo, hi in verify(table).gateways[scene.gateway.id].erased)
+        assert noted == sum((scene.whole - before).values()), what
+        WORKS[name][1](scene, table)
+        assert rows(table) == left, what
+        held = {str(path.relative_to(location)) for path in location.glob("day=*/*")}
+        first = {str(path.relative_to(scene.location)) for path in scene.location.glob("day=*/*")}
+        unpurged = held & first - {file.path for file in table.files()}
+        assert not unpurged, what
+        known, places = table.landed(), {scene.gateway.id: Landed(0)}
+        table.replace(table.files(), [], run=Run.new(), landed=places, before=known)
+        land_gateways(table, scene.gateway)
+        assert rows(table) == left, what
     else:
         if name != "rewind":
             assert rows(table) == scene.whole, what

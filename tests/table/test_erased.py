@@ -5,13 +5,17 @@ again.
 from __future__ import annotations
 
 import errno
+import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -24,6 +28,7 @@ from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.retention import erase, vacuum
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.verify import verify
 
@@ -298,3 +303,134 @@ def test_a_constraint_that_is_not_understood_is_refused_by_its_name__RD_30(
     with pytest.raises(TableChanged, match=r"its constraint odd \(.*DROP CONSTRAINT"):
         drain(opened_again(local), [a.directory])
     assert verify(opened_again(local)).whole
+
+
+# -- erase -----------------------------------------------------------------------------------------
+
+
+def data_files(table: Table) -> set[str]:
+    found = table.storage.filesystem().get_file_info(pafs.FileSelector("", recursive=True))
+    return {info.path for info in found if info.path.startswith("day=")}
+
+
+@both
+@pytest.mark.parametrize("purge", [False, True], ids=["kept", "purged"])
+def test_rows_are_erased_and_never_land_again(place: Table, a: Gateway, purge: bool) -> None:
+    for _ in range(2):
+        a.put(10)
+        land_on(place, a)
+    before = data_files(place)
+    where = "\"offset\" = 3 OR (body = 'body 9' AND offset > 4) OR client_id = 'nobody'"
+    bodies = delta(place).to_pyarrow_table().sort_by("offset")["body"].to_pylist()
+    where = where.replace("body 9", bodies[9].decode())
+    done = erase(opened_again(place), Run.new(), where=where, purge=purge)
+    assert (done.rows, done.gateways, done.not_there) == (2, {a.id: [(3, 4), (9, 10)]}, 0)
+    assert len(done.purged) == (1 if purge else 0)
+    assert before - data_files(place) == set(done.purged)
+    left = expected_rows(a, 0, 3) + expected_rows(a, 4, 9) + expected_rows(a, 10, 21)
+    assert counted_rows(place) == left
+    check_sum(place, a, 2)
+    assert compact(opened_again(place), Run.new()).added == 1
+    lose_a_file(place)
+    rewind(opened_again(place), Run.new(), queues={a.id: a.reader})
+    land_on(place, a)
+    assert counted_rows(place) == left
+    check_sum(place, a, 2)
+    again = erase(opened_again(place), Run.new(), offsets={a.id: [(3, 4), (20, 22)]}, purge=purge)
+    assert (again.gateways, again.not_there) == ({a.id: [(20, 21)]}, 2)
+    check_sum(place, a, 3)
+
+
+def test_a_checkpoint_says_nothing_of_purged_values(local: Table, a: Gateway) -> None:
+    a.put(10)
+    land_on(local, a)
+    table = opened_again(local)
+    done = erase(table, Run.new(), offsets={a.id: [(10, 11)]}, purge=True)
+    [path] = Path(local.location, "_delta_log").glob(f"{done.version:020d}.checkpoint.parquet")
+    adds = pq.read_table(path).column("add").drop_null().to_pylist()
+    assert [json.loads(one["stats"])["maxValues"]["offset"] for one in adds] == [9]
+
+
+def test_a_purge_leaves_what_compaction_made_of_other_files(local: Table, a: Gateway) -> None:
+    for _ in range(3):
+        a.put(10)
+        land_on(local, a)
+    small = data_files(local)
+    compact(opened_again(local), Run.new())
+    [whole] = opened_again(local).files()
+    done = erase(opened_again(local), Run.new(), offsets={a.id: [(0, 1)]}, purge=True)
+    assert done.purged == [whole.path]
+    assert small < data_files(local)
+
+
+def test_an_erasure_between_two_batches_of_a_running_bridge(local: Table, a: Gateway) -> None:
+    """Its rows are read, and another's file goes meanwhile: nothing stops it."""
+    a.put(20)
+    land_on(local, a)
+    a.put(5)
+
+    def meanwhile(target: Any, tasks: Any) -> Any:
+        erase(opened_again(local), Run.new(), offsets={a.id: [(2, 4), (22, 23)]}, purge=True)
+        return run_here(target, tasks)
+
+    loop_over(opened_again(local), [a.directory], runner=meanwhile).run()
+    assert counted_rows(local) == expected_rows(a, 0, 2) + expected_rows(a, 4, 26)
+    check_sum(local, a, 2)
+
+
+def test_a_compaction_in_between_is_followed(local: Table, a: Gateway) -> None:
+    for _ in range(2):
+        a.put(10)
+        land_on(local, a)
+    table = opened_again(local)
+    compact(opened_again(local), Run.new())
+    assert erase(table, Run.new(), offsets={a.id: [(2, 4)]}).rows == 2
+    assert counted_rows(local) == expected_rows(a, 0, 2) + expected_rows(a, 4, 21)
+    check_sum(local, a, 2)
+
+
+def test_what_others_deleted_is_noted_before_its_proof_is_purged(local: Table, a: Gateway) -> None:
+    a.put(20)
+    land_on(local, a)
+    delta(local).delete("offset = 0")
+    erase(opened_again(local), Run.new(), offsets={a.id: [(5, 6)]}, purge=True)
+    a.put(5)
+    land_on(local, a)
+    assert counted_rows(local) == expected_rows(a, 1, 5) + expected_rows(a, 6, 26)
+    check_sum(local, a, 2)
+
+
+def test_vacuum_notes_what_others_deleted_before_their_files_go(local: Table, a: Gateway) -> None:
+    a.put(20)
+    land_on(local, a)
+    delta(local).delete("offset = 0")
+    assert vacuum(opened_again(local), clock=lambda: time.time() + 90_000).paths
+    a.put(5)
+    land_on(local, a)
+    assert counted_rows(local) == expected_rows(a, 1, 26)
+    check_sum(local, a, 1)
+
+
+def test_the_note_of_what_was_erased_is_not_done_without(local: Table, a: Gateway) -> None:
+    a.put(20)
+    land_on(local, a)
+    erase(opened_again(local), Run.new(), offsets={a.id: [(5, 6)]})
+    delta(local).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+    check_sum(local, a, 1)  # another program's vacuum leaves it
+    shutil.rmtree(Path(local.location, "_bridge"))
+    with pytest.raises(TableError, match=r"says which rows were erased, .*put it back from a copy"):
+        verify(opened_again(local))
+
+
+@pytest.mark.parametrize("where", ["nope = 1", "offset = ", "1=1) -- ", "'x'"])
+def test_what_is_no_expression_over_the_rows_is_one_line(
+    local: Table, a: Gateway, where: str
+) -> None:
+    a.put(5)
+    land_on(local, a)
+    with pytest.raises(TableError, match=r"^rows of .* where ") as told:
+        erase(opened_again(local), Run.new(), where=where)
+    assert "\n" not in str(told.value)
+    assert counted_rows(local) == expected_rows(a, 0, 6)

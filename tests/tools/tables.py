@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tests.tools.queues import batch, put
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.erased import Notes
 from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
@@ -135,12 +136,16 @@ def land_gateways(
 ) -> list[DataFile]:
     """Land what waits, in one commit as a bridge makes it; its files."""
     ranges, places, before = [], {}, {}
+    erased = Notes(table.storage).of(table.transactions)
     for gateway in gateways:
         reader = gateway.reader
         known = table.landed().get(reader.queue_id)
         lo = known.offset if known else reader.begin()
         place = reader.place((to or {}).get(reader.queue_id, reader.end()))
-        ranges.append(Range(str(gateway.directory), reader.queue_id, lo, place.offset, place))
+        gone = tuple(erased.get(reader.queue_id, ()))
+        ranges.append(
+            Range(str(gateway.directory), reader.queue_id, lo, place.offset, place, erased=gone)
+        )
         places[reader.queue_id], before[reader.queue_id] = place, known
     target = Target(table.location, dict(table.storage.options), table.schema, table.partition_by)
     landed = land_ranges(target, ranges, lambda part: QueueReader(part.location), table.storage)

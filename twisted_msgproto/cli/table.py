@@ -1,4 +1,4 @@
-"""Maintain a landed table: count it, prove it, compact it, remove old days, set it back.
+"""Maintain a landed table: count it, prove it, compact it, remove days and rows, set it back.
 
 Every action is safe beside a running bridge and beside the others; each says in plain lines what
 it did.  --dry-run says what it would do.
@@ -299,6 +299,86 @@ def _expire(arguments: SimpleNamespace) -> int:
     would = "would take out" if arguments.dry_run else "took out"
     print(f"{would} {len(done.days)} days before {before}: {done.rows} rows in {done.files} files")
     return 0
+
+
+@action("erase", "take single rows out of the table, for ever")
+@dry_run
+@option(
+    "--where",
+    metavar="SQL",
+    help="the rows for which this is true, as in: client_id = 'a' AND \"offset\" < 9",
+)
+@option(
+    "--offsets",
+    metavar="FILE",
+    type=FILE,
+    help="the rows in this file, a line for each: GATEWAY OFFSET, or GATEWAY FIRST END",
+)
+@flag("--purge", "also delete the files which held them, from which older versions are read")
+def _erase(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.table.actions import Run
+    from twisted_msgproto.table.retention import erase
+
+    if (arguments.where is None) == (arguments.offsets is None):
+        raise click.UsageError("it needs one of --where SQL and --offsets FILE")
+    offsets = None if arguments.offsets is None else read_offset_lines(arguments.offsets)
+    table = _open(arguments, writing=not arguments.dry_run)
+    done = erase(
+        table,
+        Run.new(),
+        where=arguments.where or "",
+        offsets=offsets,
+        purge=arguments.purge,
+        dry_run=arguments.dry_run,
+    )
+    if arguments.json:
+        print(json.dumps(asdict(done)))
+        return 0
+    for gateway, ranges in sorted(done.gateways.items()):
+        for lo, hi in ranges:
+            print(f"gateway {gateway}: offsets {lo} to {hi} ({hi - lo} rows)")
+    if done.not_there:
+        print(f"{done.not_there} offsets are not in the table")
+    would = "would erase" if arguments.dry_run else "erased"
+    print(f"{would} {done.rows} rows in {done.files} files")
+    if done.purged:
+        print(f"deleted {len(done.purged)} files")
+    if done.version is not None:
+        for line in where_else(done.version, purged=arguments.purge):
+            print(f"still there: {line}")
+    return 0
+
+
+def where_else(version: int, *, purged: bool) -> list[str]:
+    """Return where erased rows still are."""
+    older = "files which compaction took out before" if purged else "the files which held them"
+    return [
+        f"{older}, until 'msgproto table vacuum' a day later",
+        f"least and greatest values, in the log's versions before {version}, about six hours",
+        "tables made from this one, and dead letters: erase there too",
+        "the queues, until they trim what has landed",
+    ]
+
+
+def read_offset_lines(path: str) -> dict[str, list[tuple[int, int]]]:
+    """Return the ranges that a file names, by gateway; ConfigurationError for a strange line."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            gateway, *numbers = words
+            if len(numbers) not in (1, 2) or not all(one.isdecimal() for one in numbers):
+                raise ConfigurationError(
+                    f"{path} line {number} is GATEWAY OFFSET or GATEWAY FIRST END, not "
+                    f"{line.strip()!r}"
+                )
+            lo = int(numbers[0])
+            hi = int(numbers[-1]) if len(numbers) == 2 else lo + 1
+            if lo < hi:
+                found.setdefault(gateway, []).append((lo, hi))
+    return found
 
 
 @action("rewind", "set gateways to where the table is proven to be whole")

@@ -420,13 +420,13 @@ class Table:
         self._unsynced.clear()
         self._sync_all = False
 
-    def maintain(self) -> None:
-        """Write a checkpoint when one is due, and clean the log behind it.
+    def maintain(self, *, at_once: bool = False) -> None:
+        """Write a checkpoint when one is due, or ``at_once``, and clean the log behind it.
 
         A writer calls it after its commits.  TableError does not mean that anything is lost: it is
         tried again some commits later.
         """
-        if self.version < self._next_checkpoint:
+        if self.version < self._next_checkpoint and not at_once:
             return
         self._next_checkpoint = self.version + CHECKPOINT_RETRY
         self.sync()

@@ -242,16 +242,26 @@ def note_erased(table: Table, commit: Commit) -> int:
 
 def not_noted(table: Table) -> dict[str, erased.Erased]:
     """Return what other programs took out since rows landed last, by the names of the notes that
-    a start would make; what a start would refuse is left out.
+    a start would make (empty where none went); what a start would refuse is left out.
     """
     found: dict[str, erased.Erased] = {}
     with contextlib.suppress(RewindNeeded):
         for commit in versions_since_landing(table):
             name = erased.name_of(commit)
-            if not table.has(erased.PREFIX + name):
+            if commit.run is None and commit.removed and not table.has(erased.PREFIX + name):
                 with contextlib.suppress(RewindNeeded):
                     found[name] = erased.erased_by(table, commit)
-    return {name: part for name, part in found.items() if part}
+    return found
+
+
+def note_others(table: Table, run: Run) -> None:
+    """Note what other programs took out in a version of its own: files that prove it will go."""
+    others = not_noted(table)
+    if others:
+        noted = erased.Notes(table.storage).of(table.transactions)
+        whole = erased.united([noted, *others.values()])
+        notes = erased.instead(table.storage, table.transactions, whole, *others)
+        table.replace([], [], run=run, operation="NOTE", notes=notes)
 
 
 def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:

@@ -1,4 +1,4 @@
-"""What leaves a table: days that are old, and files that no version needs any more.
+"""What leaves a table: old days, rows that are erased, and files that no version needs any more.
 
 A file is removed when all of this holds: the newest version does not name it, no version of the
 last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
@@ -10,6 +10,7 @@ are those of the store, so its time counts where this machine's clock is ahead o
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,17 +19,31 @@ from datetime import date
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
 
 from ..core.errors import ConfigurationError, Overtaken, TableError
 from ..queue.damage import Range
-from . import gaps
+from . import erased, gaps
 from .actions import DataFile, Run, Torn
+from .landing import discard, read_rows, target_of, write_file
 from .log import Table
-from .row_offsets import KEY, read_offsets, size
+from .preflight import note_others
+from .row_offsets import (
+    KEY,
+    FileLost,
+    Offsets,
+    check_columns,
+    read_footer,
+    read_group,
+    read_offsets,
+    size,
+)
 from .snapshot import READ_ERRORS, list_log, read_version, refused
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, LocalStorage, Storage, one_line
 
 HOURS_MIN = 24
 PARQUET = ".parquet"
@@ -78,6 +93,7 @@ def vacuum(
                 done.paths.append(path)
                 done.bytes += max(old[path].size or 0, 0)
         if not dry_run and done.paths:
+            note_others(table, Run.new())
             table.sync()  # what took the place of these files survives before they go
             for path in done.paths:
                 _remove(table.storage, path)
@@ -267,3 +283,167 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
         offsets = read_offsets(table.storage, files)
         expired.gateways = {name: seen.ranges() for name, seen in offsets.gateways.items()}
     return expired
+
+
+# -- erased rows ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Removal:
+    """What :func:`erase` did."""
+
+    rows: int = 0
+    files: int = 0
+    gateways: dict[str, list[Range]] = field(default_factory=dict)
+    not_there: int = 0
+    """So many of the offsets that were asked for are not in the table."""
+    version: int | None = None
+    purged: list[str] = field(default_factory=list)
+
+
+def erase(
+    table: Table,
+    run: Run,
+    *,
+    where: str = "",
+    offsets: erased.Erased | None = None,
+    purge: bool = False,
+    dry_run: bool = False,
+) -> Removal:
+    """Take rows out of ``table``, in one version, so that they never land again.
+
+    They are those of ``offsets``, or those for which the SQL expression ``where`` is true, as far
+    as they are there.  The version names a file that says which they were.  With ``purge`` the
+    files that held them are deleted, also those of an erasure that was interrupted there, and a
+    checkpoint is made: what the log says of the files' values then ends with its old versions.
+
+    Raises:
+        TableError: the table cannot be read or written, or ``where`` is no expression over it.
+    """
+    check_columns(table)
+    if not dry_run:
+        note_others(table, run)
+    for _ in range(ATTEMPTS_MAX):
+        wanted = _found(table, where) if offsets is None else erased.united([offsets])
+        try:
+            done = _erase(table, run, wanted, purge, dry_run)
+        except Overtaken:
+            continue  # a compaction came first: the same rows are in other files now
+        except FileLost as error:
+            raise TableError(
+                f"a file of {table.location} cannot be read: {error}; 'msgproto table verify' "
+                "tells more"
+            ) from error
+        if purge and not dry_run:
+            done.purged = _purge(table)
+        return done
+    raise TableError(f"{ATTEMPTS_MAX} other writers came first to the rows of {table.location}")
+
+
+def _found(table: Table, where: str) -> dict[str, list[Range]]:
+    query = f'SELECT gateway, "offset" FROM rows WHERE ({where}\n)'
+    found = Offsets()
+    try:
+        delta = DeltaTable(table.location, table.version, dict(table.storage.options))
+        for batch in QueryBuilder().register("rows", delta).execute(query):
+            rows = pa.table(pa.record_batch(batch)).rename_columns([*KEY])
+            found.add(rows.cast(pa.schema([(KEY[0], pa.string()), (KEY[1], pa.int64())])))
+    except Exception as error:  # delta-rs raises its own types, which differ between releases
+        raise TableError(f"rows of {table.location} where {where}: {one_line(error)}") from error
+    return {gateway: coverage.ranges() for gateway, coverage in found.gateways.items()}
+
+
+def _erase(table: Table, run: Run, wanted: erased.Erased, purge: bool, dry_run: bool) -> Removal:
+    target, storage = target_of(table), table.storage
+    files, found = _holding(table, wanted)
+    done = Removal(
+        files=len(files),
+        gateways={gateway: seen.ranges() for gateway, seen in found.gateways.items()},
+    )
+    done.rows = erased.rows_of(done.gateways)
+    done.not_there = erased.rows_of(wanted) - done.rows
+    if not files or dry_run:
+        return done
+    added: list[DataFile] = []
+
+    def kept(file: DataFile) -> Iterator[pa.Table]:
+        for rows in read_rows(storage, file, target.file_schema):
+            yield rows.filter(pc.invert(erased.among(rows, wanted)))
+
+    try:
+        for file in files:
+            new = write_file(target, storage, file.partition, kept(file))
+            added += [] if new is None else [new]
+        noted = erased.Notes(storage).of(table.transactions)
+        whole = erased.united([noted, done.gateways])
+        done.version = table.replace(
+            files,
+            added,
+            run=run,
+            operation="DELETE",
+            data_change=True,
+            info={"erased": done.rows, "purge": purge},
+            notes=erased.instead(storage, table.transactions, whole),
+        )
+    except Overtaken:
+        discard(storage, [file.path for file in added])
+        raise
+    return done
+
+
+def _holding(table: Table, wanted: erased.Erased) -> tuple[list[DataFile], Offsets]:
+    """Return the files that hold any of the rows, and those of the rows that they hold."""
+    ranges = [one for parts in wanted.values() for one in parts]
+    found, files = Offsets(), []
+    low, high = min(ranges, default=(0, 0))[0], max((hi for _, hi in ranges), default=0)
+    for file in table.files():
+        if not _may_hold(file, low, high):
+            continue
+        footer, before = read_footer(table.storage, file), _rows(found)
+        for group in range(footer.num_row_groups):
+            rows = read_group(table.storage, file, footer, group, KEY)
+            found.add(rows.select(KEY).filter(erased.among(rows, wanted)))
+        if _rows(found) > before:
+            files.append(file)
+    return files, found
+
+
+def _rows(found: Offsets) -> int:
+    return sum(coverage.rows for coverage in found.gateways.values())
+
+
+def _may_hold(file: DataFile, low: int, high: int) -> bool:
+    try:
+        statistics = json.loads(file.statistics)
+        least, most = (statistics[name]["offset"] for name in ("minValues", "maxValues"))
+        return bool(least < high and most >= low)
+    except (ValueError, KeyError, TypeError):
+        return True
+
+
+def _purge(table: Table) -> list[str]:
+    """Delete the files that versions took out which were to be purged; a kill may have been
+    between.
+    """
+    table.maintain(at_once=True)
+    storage = table.storage
+    try:
+        gone: set[str] = set()
+        for version in list_log(storage).versions:
+            with contextlib.suppress(FileNotFoundError, Torn):  # cleaned away meanwhile, or mended
+                commit = read_version(storage, version)
+                gone.update(commit.removed if commit.info.get("purge") else ())
+        table.refresh()
+        paths = sorted(gone - {file.path for file in table.files()})
+        purged = []
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                storage.size(path)
+                storage.delete(path)
+                purged.append(path)
+        if isinstance(storage, LocalStorage):
+            for folder in sorted({path.rpartition("/")[0] for path in purged}):
+                storage.disk.sync_directory(storage.path(folder))
+    except OSError as error:
+        raise TableError(f"cannot purge {table.location}: {one_line(error)}") from error
+    return purged

@@ -194,11 +194,11 @@ def _judged(
     seen, end = coverage.ranges(), landed.offset if landed else 0
     expired = reasons.expired.get(gateway, [])
     damaged = reasons.damaged.get(gateway, [])
-    known = [lo for ranges in (seen, expired, damaged) for lo, _ in ranges[:1]]
+    noted = reasons.erased.get(gateway, [])
+    known = [lo for ranges in (seen, expired, damaged, noted) for lo, _ in ranges[:1]]
     begin = reasons.begins.get(gateway, min(known, default=0))
     absent = without([(begin, end)], seen)
     left_out = reasons.left_out.get(gateway, 0)
-    noted = reasons.erased.get(gateway, [])
     rest = without(absent, noted)
     erased = without(absent, rest)
     uncounted = size(rest) - gaps.absent(reasons.transactions, gateway) if left_out else 0
