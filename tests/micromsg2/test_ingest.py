@@ -185,7 +185,7 @@ class Hooks(Case):
                 ("x-go", {"a": "b"}),
                 ("x-vendor", b"frame"),
                 ("code", "code: text"),
-                "ConnectionDone",
+                "ConnectionClosed",
             ],
         )
         self.assertEqual(factory.counters["errors_received"], 1)

@@ -48,6 +48,9 @@ class Telling(MicroMsg2Client):
     def messageReceived(self, message: Any) -> None:
         self.hooked.append(message.body)
 
+    def sessionLost(self, reason: Failure) -> None:
+        self.why = reason.getErrorMessage()
+
 
 def taking(subscription: Any) -> tuple[list[bytes], Deferred[None]]:
     """All messages of a subscription, as a list which grows, and the end of the iteration."""
@@ -122,6 +125,19 @@ class Ends(Subscribed):
         self.check(client, subscription, ended, "lost")
         self.assertIsInstance(subscription.failure, ConnectionClosed)
         self.assertIn("slow-consumer", str(subscription.failure))
+        self.assertEqual(client.why, str(subscription.failure))
+
+    def test_an_error_before_our_own_end_is_not_its_reason(self) -> None:
+        client, _, _ = self.subscribed()
+        client.dataReceived(encode_error("unknown-command: mark"))
+        client.close()
+        self.lose(client)
+        self.assertEqual(client.why, "Connection was closed cleanly.")
+
+    def test_a_connection_that_ends_without_a_word_has_the_transports_reason(self) -> None:
+        client, _, _ = self.subscribed()
+        self.lose(client)
+        self.assertEqual(client.why, "Connection was closed cleanly.")
 
     def test_our_server_refuses_so_that_a_client_knows_which__HO_08(self) -> None:
         server, one = self.connect(self.server_factory(limits={"subscriptions": 1}), "pub-sub")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -166,10 +167,13 @@ class MicroMsg2Link(SessionLink):
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
         self.producers = ProducerControl()
 
-    def whyLost(self, reason: Failure) -> Exception:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.ending is None and self._lastError is not None:
-            return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
-        return super().whyLost(reason)
+            text = f"the peer said {shown(self._lastError.text)} and it ended"
+            self.because(ConnectionClosed(text))
+            if not self.closing:
+                self.peerSaid = self.ending
+        super().connectionLost(reason)
 
     # ── what the peer says ──────────────────────────────────────────────────────────────────────
 
