@@ -524,12 +524,14 @@ def test_a_proposal_of_a_raw_table_fits_its_rows_and_is_tried_out(
         '# seldom: "user"',
     ):
         assert f"\n{line}" in proposed.stdout, proposed.stdout
-    configured(tmp_path, '[[table]]\nlocation = "typed"\n', proposed.stdout)
+    mistyped = 'wrong = { path = "staus", type = "long" }\n'
+    configured(tmp_path, '[[table]]\nlocation = "typed"\n', proposed.stdout, mistyped)
     tried = launch.run("table", "columns", "raw", "--config", "bridge.toml", "--try", "100")
     assert tried.returncode == 0, tried.stderr
     assert "typed: 100 rows, 33 errors" in tried.stdout
     assert "typed: body: 33 errors, as: the body is not JSON" in tried.stdout
-    assert "typed: status: 0 errors" in tried.stdout
+    assert "typed: status: 0 errors, 67 values" in tried.stdout
+    assert "typed: wrong: 0 errors, 0 values" in tried.stdout
     assert not (tmp_path / "typed").exists(), "nothing is changed"
     drain(launch)
     assert {row["_error"] for row in rows_of(tmp_path / "typed")} == {None, "the body is not JSON"}

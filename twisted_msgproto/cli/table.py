@@ -419,7 +419,7 @@ def _rewind(arguments: SimpleNamespace) -> int:
     "--try",
     metavar="N",
     type=int,
-    help="with --config: errors of each column in the first N rows; default: 10000",
+    help="with --config: errors and values of each column in the first N rows; default: 10000",
 )
 def _columns(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.proposal import ROWS, propose, raw_rows, tried_lines, try_out

@@ -179,10 +179,13 @@ def _line(place: tuple[bool, Path], seen: _Seen, taken: set[str]) -> str:
 
 @dataclass(slots=True)
 class Tried:
-    """How columns fared: rows that the table would have, errors by column, and one of each."""
+    """How columns fared: rows that the table would have, values and errors by column, and one of
+    each error.
+    """
 
     rows: int = 0
     left_out: int = 0
+    values: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -190,8 +193,11 @@ class Tried:
 def try_out(shape: Shape, batches: Iterable[pa.RecordBatch]) -> Tried:
     shaper = Shaper(shape)
     tried = Tried()
+    columns = [] if shape.columns is None else [one.name for one in shape.columns.columns]
     for batch in batches:
         made = shaper(batch)
+        for name in columns:
+            tried.values[name] += made.num_rows - made.column(name).null_count
         tried.rows += made.num_rows
         tried.left_out += batch.num_rows - made.num_rows
         for error in made.column(ERROR).drop_null().to_pylist() if shape.columns else ():
@@ -208,6 +214,7 @@ def tried_lines(name: str, shape: Shape, tried: Tried) -> Sequence[str]:
     for column in ["", *columns]:
         errors = tried.errors[column]
         example = f", as: {tried.examples[column]}" if column in tried.examples else ""
+        values = f", {tried.values[column]} values" if column else ""
         if errors or column:
-            lines.append(f"{name}: {column or 'body'}: {errors} errors{example}")
+            lines.append(f"{name}: {column or 'body'}: {errors} errors{values}{example}")
     return lines
