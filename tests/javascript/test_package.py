@@ -107,6 +107,18 @@ def test_nothing_else_is_installed_with_it(elsewhere: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("javascript")
+def test_the_pages_command_for_an_older_node_puts_ws_beside_it(tmp_path: Path) -> None:
+    page = (PACKAGE.parent.parent / "docs" / "javascript.md").read_text()
+    (command,) = re.findall(r"^npm (install .* ws)  ", page, re.MULTILINE)
+    real = {"./clients/js": str(PACKAGE), "ws": str(installed("ws"))}
+    words = [real.get(word, word) for word in command.split()]
+    run(npm(), *words, "--no-audit", "--no-fund", "--ignore-scripts", cwd=tmp_path)
+    modules = tmp_path / "node_modules"
+    assert (modules / "ws").is_dir() and not (modules / "twisted-msgproto").is_symlink()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("javascript")
 def test_its_types_are_checked_where_it_is_installed(elsewhere: Path) -> None:
     tsc = installed("typescript") / "bin" / "tsc"
     (elsewhere / "talk.ts").write_text(TYPED)

@@ -103,7 +103,8 @@ async function socketClass() {
   } catch {
     if (WebSocket) return WebSocket;
     throw new ConnectionClosed(
-      "this Node has no WebSocket of its own: install the package ws (npm install ws), or use Node 22",
+      "this Node has no WebSocket of its own: install the package ws beside this one " +
+        "(npm install --install-links FOLDER ws, if you have it as a folder), or use Node 22",
     );
   }
 }
