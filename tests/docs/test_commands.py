@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -35,7 +36,12 @@ from tests.tools.processes import (
 )
 from twisted_msgproto import cli, registry
 from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.lumberjack import LumberjackClient
+from twisted_msgproto.micromsg2 import MicroMsg2Client
+from twisted_msgproto.mtl import MtlClient
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.sabc import SabcClient
+from twisted_msgproto.umq import UmqClient
 
 TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())
 NOT_RUN = {begins: why for rows in TABLE.values() for begins, why in rows.items()}
@@ -491,3 +497,22 @@ def test_a_file_that_a_page_shows_can_be_read(name: str, text: str) -> None:
     tables = tomllib.loads(text)
     if text.startswith("# gateway.toml"):
         assert list(Configuration(tables).servers)
+
+
+LIMIT = re.compile(r"`([a-z]+(?:-[a-z]+)*-(?:bytes|octets|seconds|messages))`")
+
+
+@pytest.mark.parametrize(
+    "page", sorted((PROJECT / "docs/protocols").glob("*.md")), ids=attrgetter("stem")
+)
+def test_a_protocols_page_names_limits_that_exist(page: Path) -> None:
+    known = LIMIT.findall((PROJECT / "docs/limits.md").read_text())
+    assert sorted(set(LIMIT.findall(page.read_text())) - set(known)) == []
+
+
+def test_every_client_has_what_the_page_about_clients_says() -> None:
+    table = (PROJECT / "docs/clients.md").read_text().partition("| every client has |")[2]
+    members = re.findall(r"^\| `(\w+)", table.partition("\n\n")[0], re.M)
+    assert "close" in members
+    clients = (LumberjackClient, MicroMsg2Client, SabcClient, UmqClient, MtlClient)
+    assert [(one, name) for one in clients for name in members if not hasattr(one, name)] == []
