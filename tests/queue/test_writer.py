@@ -836,13 +836,15 @@ def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
         log.append([frame(number)])
     log.close()
     QueueReader(tmp_path).commit("spark", 0)
-    monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+    monkeypatch.setattr(writer_room, "IDLE_S", PATIENCE_SECONDS)
     monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
     disk, told = BrokenDisk(), list[str]()
-    writer = QueueWriter(tmp_path, check_bytes=0, disk=disk, report=told.append)
     path = f"{1:020d}.segment" if what == "an older segment" else "consumers/spark"
-    disk.fail("read", times=None, name=path)
+    writer = QueueWriter(tmp_path, check_bytes=0, disk=disk, report=told.append)
     try:
+        disk.fail("read", times=None, name=path)  # before the first check, which may be the last
+        monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+        assert put(writer, batch(3)) == [None]  # it waits no longer
         wait_until(lambda: writer.unreadable is not None)
         before = writer.statistics()["disk_errors"]
         wait_until(lambda: writer.statistics()["disk_errors"] > before + 20)
