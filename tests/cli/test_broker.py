@@ -19,7 +19,7 @@ from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import broker, main
-from twisted_msgproto.cli.stopped import StoppedBroker
+from twisted_msgproto.cli.broker import StoppedBroker
 from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError

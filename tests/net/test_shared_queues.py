@@ -16,9 +16,9 @@ from twisted.trial.unittest import TestCase
 
 from tests.contract.sending import Bodies
 from twisted_msgproto import Message
+from twisted_msgproto.cli.broker import StoppedBroker
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
-from twisted_msgproto.cli.stopped import StoppedBroker
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import letters as micromsg2_letters

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from twisted_msgproto.core.broker import DEAD, Letter, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
 from .rows import iso_time
 
 if TYPE_CHECKING:
+    from twisted_msgproto.queue.broker_files import Waiting
+
     from ..net.site.shapes import MessageShown, QueueShown
 
-DEAD_LETTERS: Final = ".dead"
-"""The queue of a queue's dead letters has this behind its name."""
+READ_AT_ONCE: Final = 100
 
 COLUMNS: Final = (
     "SPACE",
@@ -92,8 +94,6 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
     QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
     if holder is None:
-        from .stopped import StoppedBroker
-
         return StoppedBroker(where)
     if not os.path.exists(os.path.join(where, SOCKET_NAME)):
         raise QueueAway(
@@ -115,6 +115,134 @@ def find(queues: Sequence[QueueShown], name: str, space: str | None) -> QueueSho
     if named:
         raise QueueError(f"the space {space!r} has no queue {name!r}; these have one: {spaces}")
     raise QueueError(f"there is no queue {name!r}; msgproto broker ls shows all")
+
+
+# ── while no gateway runs ───────────────────────────────────────────────────────────────────────
+
+
+class StoppedBroker:
+    """The broker made again from its files: a :class:`.BrokerView` that returns plain values.
+
+    It has the queue's lock until it is closed, so no gateway can start meanwhile.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
+        from twisted_msgproto.queue import SegmentLog
+        from twisted_msgproto.queue.broker_files import BrokerState
+        from twisted_msgproto.queue.queue_directories import has_broker
+
+        self._queues: dict[QueueName, Waiting] = {}
+        self._log = SegmentLog(directory)
+        try:
+            for line in self._log.recovery.lines:
+                _report(line)
+            self._state = None
+            if has_broker(directory):
+                self._state = BrokerState(self._log, report=_report)
+                self._queues = self._state.restored()
+        except BaseException:
+            self._log.close()
+            raise
+
+    def close(self) -> None:
+        try:
+            if self._state is not None:
+                self._state.tend()
+                self._state.close()
+        finally:
+            self._log.close()
+
+    def queues(self) -> list[QueueShown]:
+        from ..net.site.shapes import QueueShown
+
+        return [
+            QueueShown(
+                space=name.space,
+                name=name.name,
+                waiting=len(rows.places),
+                bytes=sum(rows.weights),
+                oldest=rows.arrived[0] * 1_000_000 if rows.places else None,
+                tries=rows.tries.largest,
+            )
+            for name, rows in sorted(self._queues.items())
+        ]
+
+    def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
+        """Return the first messages of a queue; those that are damaged are left out."""
+        from ..net.broker.forms import texts_of
+        from ..net.site.shapes import MessageShown
+
+        rows = self._of(space, name)
+        assert self._state is not None
+        letters: list[Letter] = []
+        places = rows.places[:count].tolist()
+        for start in range(0, len(places), READ_AT_ONCE):
+            loaded = self._state.load(places[start : start + READ_AT_ONCE])
+            if loaded.error is not None and loaded.unread:
+                raise loaded.error
+            letters += loaded.letters
+        arrived = dict(zip(places, rows.arrived[:count], strict=True))
+        return [
+            MessageShown(
+                place=letter.place,
+                received_at=arrived[letter.place] * 1_000_000,
+                tries=rows.tries.number(letter.place),
+                bytes=len(letter.body),
+                fields=texts_of(letter.envelope),
+                body=letter.body,
+            )
+            for letter in letters
+        ]
+
+    def purge(self, space: str, name: str) -> int:
+        places = self._taken(space, name)
+        assert self._state is not None
+        self._state.settle(places)
+        self._flush()
+        return len(places)
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        self._of(space, name)
+        other = QueueName(space, to)
+        if to.endswith(DEAD):
+            raise _no_such_queue(f"{to!r} is for dead letters: nothing is put there by hand")
+        assert self._state is not None
+        if other not in self._queues:
+            self._state.declare({other: self._state.end})
+        places = self._taken(space, name)
+        self._state.move(places, other, tries=False)
+        self._flush()
+        return len(places)
+
+    def _flush(self) -> None:
+        """Write what was changed; QueueError if the disk fails."""
+        assert self._state is not None
+        try:
+            self._state.flush()
+        except OSError as error:
+            raise QueueError(f"cannot write what was changed: {error}") from None
+
+    def _of(self, space: str, name: str) -> Waiting:
+        rows = self._queues.get(QueueName(space, name))
+        if rows is None:
+            raise _no_such_queue(f"there is no queue {name!r} in the space {space!r}")
+        return rows
+
+    def _taken(self, space: str, name: str) -> Sequence[int]:
+        places = self._of(space, name).places.tolist()
+        del self._queues[QueueName(space, name)]
+        return places
+
+
+def _no_such_queue(text: str) -> QueueError:
+    from ..net.site.shapes import NoSuchQueue
+
+    return NoSuchQueue(text)
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 # ── what is printed ─────────────────────────────────────────────────────────────────────────────
@@ -210,11 +338,11 @@ def _requeue(broker: Any, arguments: SimpleNamespace) -> int:
     queue = find(broker.queues(), arguments.queue, arguments.space)
     to = arguments.to
     if to is None:
-        if not queue.name.endswith(DEAD_LETTERS):
+        if not queue.name.endswith(DEAD):
             raise ConfigurationError(
                 f"say where to: --to QUEUE ({queue.name!r} has no dead letters)"
             )
-        to = queue.name.removesuffix(DEAD_LETTERS)
+        to = queue.name.removesuffix(DEAD)
     count = broker.requeue(queue.space, queue.name, to)
     _tell(arguments, count, f"{count} messages of {escaped(queue.name)} wait in {escaped(to)} now")
     return 0
