@@ -468,6 +468,37 @@ class Shipping(Logged):
         self.assertEqual(self.trace, ["a", "b", "a"])
         self.stop()
 
+    def test_what_a_reader_never_acknowledges_is_told_once_and_can_be_withdrawn__RD_44(self):
+        """RD-44: a reader with a smaller ``json-bytes`` ends each connection without an ack."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], {"ttl": 500})
+        poison, other = shipper.send(b"poison"), shipper.send(b"other")
+        told = []
+        for ends in range(1, 5):
+            host.transport.protocol.dataReceived(encode_ack(0))  # no progress
+            host.transport.lose(ConnectionLost())
+            self.assertEqual(shipper.fruitless, ends)
+            told.append([line for line in self.lines if "again and again" in line])
+            self.clock.advance(60)
+        self.assertEqual([len(lines) for lines in told], [0, 0, 1, 1])
+        (line,) = told[-1]
+        self.assertIn("192.0.2.9:5044: 3 connections in a row have ended", line)
+        self.assertIn("json-bytes", line)
+        poison.cancel()
+        self.failureResultOf(poison, CancelledError)
+        host.transport.lose(ConnectionLost())
+        self.clock.advance(60)
+        self.assertEqual(host.take(), [[b"other"]])
+        host.ack(1)
+        self.successResultOf(other)
+        self.assertEqual(shipper.fruitless, 0)
+        self.assertIn("events are acknowledged again", self.lines)
+        self.clock.advance(500)  # what ends by its ttl, or without events, came to its end
+        host.transport.lose()
+        host.transport.lose(ConnectionLost())
+        self.assertEqual(shipper.fruitless, 0)
+        self.stop()
+
     def test_what_waits_is_bounded(self):
         """LJ-09."""
         (host,) = self.hosts("a")

@@ -66,6 +66,9 @@ SHIPPER_LIMITS: Final = (
 NEVER_SECONDS: Final = 1e12
 """No connection stands so long: what ends the growing of the intervals is an ack."""
 
+FRUITLESS_TOLD: Final = 3
+"""A reader that restarts ends one connection or two."""
+
 log: Final = Logger(namespace="twisted_msgproto.lumberjack")
 
 
@@ -113,6 +116,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
         self._expired = False  # the last connection ended as it should (ttl)
         self._hosts = len(hosts)
         self._refusing = 0  # hosts in a row that refused
+        self.fruitless = 0
         # A reader that accepts and then hangs up is waited for longer and longer.
         limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
         if "backoff-first" in factory.limits:
@@ -168,6 +172,9 @@ class _Line(ReconnectingClient[LumberjackClient]):
     def clientProgressed(self, count: int) -> None:
         if count:
             self._retries.reset()
+            if self.fruitless >= FRUITLESS_TOLD:
+                log.info("events are acknowledged again")
+            self.fruitless = 0
         self._shipper.progressed(count)
 
     def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
@@ -180,6 +187,21 @@ class _Line(ReconnectingClient[LumberjackClient]):
             self._change(ReconnectState.CONNECTING)
         self._shipper._takeBack(parcels)
         self._shipper.connectionEnded(error, stood)
+        if stood and parcels and not link.expired and not self._shipper._closing:
+            self._cameToNothing(link, parcels)
+
+    def _cameToNothing(self, link: WriterLink, parcels: list[Parcel]) -> None:
+        self.fruitless += 1
+        if self.fruitless == FRUITLESS_TOLD:
+            log.warn(
+                "{peer}: {ends} connections in a row have ended without an ack; the same events"
+                " are sent again and again ({count}). The reader's log says why. If an event is"
+                " above a limit there (such as json-bytes): raise the limit, or cancel the"
+                " Deferred that send returned for that event",
+                peer=link.peer,
+                ends=self.fruitless,
+                count=sum(parcel.missing for parcel in parcels),
+            )
 
 
 @implementer(IConsumer)
@@ -194,6 +216,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         factory: its ``counters`` count all connections.
         unsent: events that wait for a connection with space.
         unacknowledged: events that were accepted and are not acknowledged.
+        fruitless: connections that have ended in a row though events were sent on them, and none
+            was acknowledged.  Above 2 a reader probably cannot take an event; the log says so.
     """
 
     def __init__(
@@ -251,6 +275,10 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._unsentBytes = 0
         self.unsent = 0
         self.unacknowledged = 0
+
+    @property
+    def fruitless(self) -> int:
+        return max(line.fruitless for line in self._lines)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
