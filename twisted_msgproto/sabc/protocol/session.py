@@ -165,7 +165,7 @@ class Stream:
                 if piece is not None:
                     outgoing.write(bytes_of(piece))
             except Exception as error:
-                self._give_up(error)
+                link.release(self._done).fail(error)
                 return
             if piece is None:
                 outgoing.finish()
@@ -180,11 +180,6 @@ class Stream:
     def _resume(self) -> None:
         self._call = None
         self.go()
-
-    def _give_up(self, error: Exception) -> None:
-        self._link.streams.pop(self._done, None)
-        self.abort()
-        self._done.fail(error)
 
     def abort(self) -> None:
         """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
@@ -226,7 +221,8 @@ class SabcLink(SessionLink):
     _leaves = False  # in order, because we want to
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
     _keeping: MemoryShare | None = None
-    _inParts: tuple[tuple[Any, str], ...] = ()  # answers that have to wait until others are sent
+    # Answers that have to wait until others are sent: their parts, headers and numbers.
+    _inParts: tuple[tuple[Iterator[bytes], Mapping[str, str] | None, str], ...] = ()
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -267,9 +263,6 @@ class SabcLink(SessionLink):
         self._leaves = True
         super().endInOrder()
 
-    def endNow(self) -> None:
-        self.loseSession()
-
     def sessionEnding(self, reason: Failure) -> None:
         if self._keeping is not None:
             self._keeping.clear()
@@ -280,7 +273,7 @@ class SabcLink(SessionLink):
         fail_all([done for done, stream in streams.items() if not stream.waiting], error)
         unanswered, self._unanswered = self._unanswered, ()
         for waiter in unanswered:
-            self._release(waiter).fail(error)
+            self.release(waiter).fail(error)
         super().sessionEnding(reason)
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
@@ -309,7 +302,7 @@ class SabcLink(SessionLink):
         waiting: bool,
     ) -> Deferred[Response]:
         """Send a body in pieces; ``waiting``: for an answer."""
-        done: Ticket[Response] = Ticket(self._cancelStream)
+        done: Ticket[Response] = Ticket(self.release)  # type: ignore[arg-type]  # it returns more than None
 
         def open_message(machine: Any, data: bytes) -> None:
             waiter = done if waiting else None
@@ -322,15 +315,11 @@ class SabcLink(SessionLink):
     def _sendParts(self) -> None:
         """Begin answers whose bodies come in pieces, as many as the peer takes at a time."""
         while self._inParts and self.machine.parts_room and not self.machine.closed:
-            (result, number), *rest = self._inParts
+            (pieces, headers, number), *rest = self._inParts
             self._inParts = tuple(rest)
             done: Ticket[Response] = Ticket()
             done.addErrback(self._failed, number).addCallback(self._partsEnded)
-            body, headers = result, None
-            if isinstance(result, Response):
-                body, headers = result.body, result.headers
             try:
-                pieces = parts_of(body)
                 outgoing = self.machine.open_answer(number, headers=headers)
             except Exception as error:
                 done.fail(error)
@@ -342,26 +331,16 @@ class SabcLink(SessionLink):
         self._sendParts()
         self.flush()
 
-    def _cancelStream(self, done: Deferred[Response]) -> None:
-        assert isinstance(done, Ticket)
-        stream = self.streams.pop(done, None)
-        if stream is not None:
-            stream.abort()
-
     def forget(self, ticket: Any) -> None:
         self.machine.forget(ticket.number)
 
-    def now(self) -> float:
-        now: float = self._now()
-        return now
-
-    def loseSession(self) -> None:
+    def endNow(self) -> None:
         if not self._ended:
             self._deaf = True
             self.machine.stop()
             self._settle()
 
-    def _release(self, waiter: Any) -> Ticket[Response]:
+    def release(self, waiter: Any) -> Ticket[Response]:
         stream = self.streams.pop(waiter, None) if self.streams else None
         if stream is not None:
             stream.abort()
@@ -455,16 +434,14 @@ class SabcLink(SessionLink):
             try:
                 later = awaited(session.messageReceived(message), session, "messageReceived")
             except Exception:
-                log.failure("{peer}: messageReceived failed", peer=self.peer)
+                self._unheard(Failure())
             if later is None:
                 self.machine.settle(1)
             else:
-                later.addErrback(
-                    lambda failure: log.failure(
-                        "{peer}: messageReceived failed", failure, peer=self.peer
-                    )
-                )
-                later.addCallback(lambda _: self._told())
+                later.addErrback(self._unheard).addCallback(lambda _: self._told())
+
+    def _unheard(self, failure: Failure) -> None:
+        log.failure("{peer}: messageReceived failed", failure, peer=self.peer)
 
     def _told(self) -> None:
         self.machine.settle(1)
@@ -524,18 +501,17 @@ class SabcLink(SessionLink):
             self._answer(result, number)
         self._settle()
 
-    def _answer(self, result: object, number: str) -> None:
+    def _answer(self, result: Any, number: str) -> None:
         if self.machine.closed:
             return
+        body, headers = result, None
+        if isinstance(result, Response):
+            body, headers = result.body, result.headers
         try:
-            body, headers = result, None
-            if isinstance(result, Response):
-                body, headers = result.body, result.headers
             if body is None or isinstance(body, BYTES):
                 self.machine.answer(number, bytes_of(body), headers=headers)
             else:
-                parts_of(body)
-                self._inParts += ((result, number),)
+                self._inParts += ((parts_of(body), headers, number),)
                 self._sendParts()
         except Exception:
             self._failed(Failure(), number)
@@ -543,18 +519,15 @@ class SabcLink(SessionLink):
     def _failed(self, failure: Failure, number: str) -> None:
         if self.machine.closed:
             return
-        code: str | int = 500
-        text = "request failed"
         if failure.check(Refused):
             error: Any = failure.value
-            text = str(error)
             try:
-                self.machine.fail(number, code if error.code is None else error.code, text)
+                self.machine.fail(number, 500 if error.code is None else error.code, str(error))
                 return
             except ValueError:  # a code that no header can carry
                 failure = Failure()
         log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
-        self.machine.fail(number, code, "request failed")
+        self.machine.fail(number, 500, "request failed")
 
     # ── answers in ──────────────────────────────────────────────────────────────────────────────
 
@@ -562,14 +535,14 @@ class SabcLink(SessionLink):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            self._release(waiter).done(Response(body, headers, cut))
+            self.release(waiter).done(Response(body, headers, cut))
 
     def _requestFailed(self, event: RequestFailed) -> None:
-        self._release(event.waiter).fail(Refused(event.text, event.code))
+        self.release(event.waiter).fail(Refused(event.text, event.code))
 
     def _timedOut(self, event: RequestsTimedOut) -> None:
         for waiter in event.waiters:
-            self._release(waiter).fail(TimedOut("no answer in time"))
+            self.release(waiter).fail(TimedOut("no answer in time"))
 
     # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
@@ -684,7 +657,7 @@ class SabcSession(Session, link=SabcLink):
 
         def ask(machine: Any, data: bytes) -> None:
             ticket.number = machine.request(
-                data, ticket, link.now(), headers=headers, seconds=timeout
+                data, ticket, link._now(), headers=headers, seconds=timeout
             )
 
         return link.say(body, ask) or ticket
@@ -722,4 +695,4 @@ class SabcSession(Session, link=SabcLink):
 
     def loseSession(self) -> None:
         """End the session at once: DISCONNECTING, then close (``SA-13``)."""
-        self.link.loseSession()
+        self.link.endNow()

@@ -83,7 +83,7 @@ class SabcServerLink(SabcLink):
 
     def transportSecured(self) -> None:
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
-            self.loseSession()
+            self.endNow()
 
     def _connecting(self, event: ConnectReceived) -> None:
         if event.headers and not self._keeps(event.headers):
@@ -276,13 +276,13 @@ class SabcClientLink(ClientLink, SabcLink):
         self._beginEnd()
         return left
 
-    def loseSession(self) -> None:
+    def endNow(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""
         self.because(ConnectionClosed("the session was ended"))
         if self.transport is None:
             self._abort()
         else:
-            super().loseSession()
+            super().endNow()
 
     def makeMachine(self) -> Client:
         factory = self.factory
@@ -306,7 +306,7 @@ class SabcClientLink(ClientLink, SabcLink):
 
     def _refused(self, event: ConnectRefused) -> None:
         self.because(Refused(f"the server refused the session: {event.text}", event.code))
-        self.loseSession()
+        self.endNow()
 
     actions: ClassVar = {
         **SabcLink.actions,
