@@ -48,7 +48,7 @@ SIZES: Final[Mapping[str, int]] = {
 }
 """A unit, in small letters → its bytes."""
 
-SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 A_SIZE: Final = "a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB"
 

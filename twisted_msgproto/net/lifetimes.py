@@ -20,13 +20,20 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConfigurationError, ConnectionClosed, MsgprotoError, TimedOut
+from ..core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    MsgprotoError,
+    QueueError,
+    QueueLocked,
+    TimedOut,
+)
 from ..core.reasons import cannot_listen
 from .clients.client import session_of
 from .clients.endpoints import client_endpoint, websocket_endpoint
 from .clients.shapes import ConnectOptions
 from .endpoints import ServedEndpoint, check_endpoint, kind_of
-from .factory import MsgprotoServerFactory, SessionFactory, peer_name
+from .factory import MsgprotoServerFactory, SessionFactory, expect, peer_name
 from .outbox import Waiters
 from .session import ClientSession
 from .sink import DurableSink, MessageSink
@@ -71,8 +78,12 @@ def running(reactor: Any) -> Any:
     return reactor
 
 
-def alone(factory: object, **given: bool) -> None:
-    """Raise TypeError if settings are given beside a factory, which has its own."""
+def alone(kind: type[Any], factory: object, **given: bool) -> None:
+    """Raise TypeError unless ``factory`` is None or of this kind, and if settings are given beside
+    a factory, which has its own.
+    """
+    good = isinstance(factory, kind | None)
+    expect("factory", factory, f"one of the class {kind.__name__}", good)
     names = [name for name, is_given in given.items() if is_given]
     if factory is not None and names:
         raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")
@@ -123,6 +134,10 @@ class Connecting(Generic[C]):
         self, reach: Callable[[], Coroutine[Any, Any, C]], timeout: float, reactor: Any
     ) -> None:
         """``reach()`` connects, and returns a client whose session stands."""
+        number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        expect("timeout", timeout, "a number of seconds", number)
+        if not timeout > 0:
+            raise ConfigurationError(f"timeout is more than 0 seconds, not {timeout:g}")
         self._reach = reach
         self._timeout = timeout
         self._reactor = reactor
@@ -308,7 +323,9 @@ class Serving(Generic[F]):
         if self._owned is not None:
             try:
                 self._owned.open()
-            except OSError as error:
+            except QueueLocked:
+                raise
+            except (OSError, QueueError) as error:
                 raise ConfigurationError(f"queue: {error}") from None
             self._opened = True
 
@@ -388,6 +405,7 @@ class Ports(Listening):
         wanted: Sequence[tuple[Where, Any, Callable[[str], str]]],
     ) -> None:
         """``wanted`` has an endpoint, its factory, and what makes an address of ours of it."""
+        somewhere(wanted)
         self._reactor = reactor
         self._factory = factory
         self._wanted = wanted
@@ -447,6 +465,12 @@ def over_websocket(address: str) -> str:
     kind, _, rest = address.partition(":")
     scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
     return f"{scheme}://{rest}/" if scheme else address
+
+
+def somewhere(wanted: Sequence[object]) -> None:
+    """Raise ConfigurationError for no endpoint at all."""
+    if not wanted:
+        raise ConfigurationError("a server listens on one endpoint at least, and none is given")
 
 
 def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:

@@ -574,6 +574,7 @@ def connect(
     """
     reactor = running(reactor)
     alone(
+        LumberjackClientFactory,
         factory,
         client=client is not LumberjackClient,
         limits=limits is not None,
@@ -620,6 +621,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, reactor)
     alone(
+        LumberjackServerFactory,
         factory,
         sink=sink is not None and owned is None,
         queue=owned is not None,

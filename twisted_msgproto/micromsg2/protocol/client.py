@@ -44,7 +44,7 @@ from ..terms import (
     ErrorReceived,
 )
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
-from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session
+from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session, expect_proposal
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")
 
@@ -453,6 +453,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         if limits is None or (isinstance(limits, Mapping) and not isinstance(limits, Limits)):
             limits = {"ack-wait": 0, **(limits or {})}
         super().__init__(sink, limits=limits, **shared)
+        expect_proposal(proposal)
         self.proposal = default_proposal() if proposal is None else proposal
 
 
@@ -482,6 +483,7 @@ def connect(
     """
     reactor = running(reactor)
     alone(
+        MicroMsg2ClientFactory,
         factory,
         client=client is not MicroMsg2Client,
         limits=limits is not None,

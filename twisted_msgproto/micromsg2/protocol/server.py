@@ -44,7 +44,13 @@ from ..letters import Routed
 from ..machine import Proposal, PubSub, Server
 from ..terms import SERVER, CommandReceived, MessagesAcknowledged
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
-from .session import Arrived, MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session
+from .session import (
+    Arrived,
+    MicroMsg2Factory,
+    MicroMsg2Link,
+    MicroMsg2Session,
+    expect_proposal,
+)
 
 UNLIMITED_ROOM = 256
 """A consumer that does not acknowledge gets this many messages at a time."""
@@ -309,6 +315,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         for more queues than ``broker-queues``.
         """
         super().__init__(sink, limits=limits, **shared)
+        expect_proposal(proposal)
         self.proposal = Proposal() if proposal is None else proposal
         if not broker:
             known = self.proposal.known.without(PubSub.name)
@@ -432,6 +439,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, reactor)
     alone(
+        MicroMsg2ServerFactory,
         factory,
         sink=sink is not None and owned is None,
         queue=owned is not None,

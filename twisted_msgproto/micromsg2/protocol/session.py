@@ -21,7 +21,7 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import Places
-from ...net.factory import MsgprotoServerFactory
+from ...net.factory import MsgprotoServerFactory, expect
 from ...net.hooks import awaited
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
@@ -135,6 +135,10 @@ def refused_number(event: ErrorReceived) -> int | None:
         return None
     number = event.text.partition(":")[2].partition(":")[0].strip()
     return int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
+
+
+def expect_proposal(proposal: Proposal | None) -> None:
+    expect("proposal", proposal, "a Proposal", isinstance(proposal, Proposal | None))
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):

@@ -16,7 +16,7 @@ from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, 
 from ...core.limits import Limits
 from ...net.clients.client import ClientLink
 from ...net.clients.reconnect import DRAIN_SECONDS, ReconnectingService, ReconnectState
-from ...net.factory import SessionFactory
+from ...net.factory import SessionFactory, expect
 from ...net.link import SteadyLogger
 from ...net.outbox import Tickets
 from ...net.session import ClientSession
@@ -453,6 +453,11 @@ class MtlClientFactory(SessionFactory):
         does.
         """
         super().__init__(limits=limits, clock=clock)
+        expect("virtualHost", virtualHost, "a text", isinstance(virtualHost, str))
+        expect("profile", profile, "a text", isinstance(profile, str | None))
+        asked = credentials is None or callable(credentials)
+        expect("credentials", credentials, "what credentials(…) returns", asked)
+        expect("curve", curve, "a CurveClient", isinstance(curve, CurveClient | None))
         self.virtualHost = virtualHost
         self.profile = profile
         self.credentials = credentials

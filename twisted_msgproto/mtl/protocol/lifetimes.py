@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from ...core.limits import Limits
 from ...net.authorising import Authoriser
-from ...net.lifetimes import Connecting, Serving, alone, running, sink_of, subclass_of
+from ...net.lifetimes import Connecting, Serving, alone, running, sink_of, somewhere, subclass_of
 from ...net.limit_types import MtlClientLimits, MtlServerLimits
 from ...net.sink import MessageSink
 from ..machine import Profile
@@ -49,6 +49,7 @@ def connect(
     """
     reactor = running(reactor)
     alone(
+        MtlClientFactory,
         factory,
         client=client is not MtlClient,
         limits=limits is not None,
@@ -132,6 +133,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, reactor)
     alone(
+        MtlServerFactory,
         factory,
         sink=sink is not None and owned is None,
         queue=owned is not None,
@@ -145,6 +147,7 @@ def serve(
         insecure=insecure,
     )
     control = [at] if isinstance(at, str) else list(at)
+    somewhere(control)
     for address in (*control, *([] if data is None else [data])):
         check_address(address)
     if data is None:

@@ -23,7 +23,7 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
-from ...net.factory import MsgprotoServerFactory
+from ...net.factory import MsgprotoServerFactory, expect
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
 from ...net.session import SessionHooks, hook, only_hooks
@@ -193,9 +193,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         each virtual host has a space of its own.
         """
         super().__init__(*arguments, **options)
+        known = virtualHosts is None or callable(getattr(virtualHosts, "__contains__", None))
+        several = known and not isinstance(virtualHosts, str | bytes)
+        expect("virtualHosts", virtualHosts, "a container of names", several)
+        expect("curve", curve, "a CurveServer", isinstance(curve, CurveServer | None))
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(), IngestProfile())
         self._profiles = tuple(profiles)
+        for one in self._profiles:
+            expect("profiles", one, "a Profile", isinstance(one, Profile))
         self.queues = queues or broker_of(
             self.sink,
             self.clock,

@@ -24,6 +24,8 @@ def parse_address(url: str) -> WebSocketAddress:
     """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; raise ConfigurationError for anything
     else.
     """
+    if not isinstance(url, str):
+        raise TypeError(f"the address of a WebSocket is a text, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -84,6 +86,8 @@ def parse_origins(origins: Iterable[str]) -> frozenset[str]:
     """
     found = set()
     for text in origins:
+        if not isinstance(text, str):
+            raise TypeError(f"an origin is a text, not {type(text).__name__}")
         try:
             found.add("*" if text == "*" else origin_of(text))
         except ValueError:

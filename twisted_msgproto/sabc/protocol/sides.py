@@ -21,7 +21,7 @@ from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
-from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
+from ...net.factory import MsgprotoServerFactory, SessionFactory, expect, host_of
 from ...net.lifetimes import (
     ClientEndpoint,
     ClientTLS,
@@ -370,6 +370,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         Raises ValueError for a name, a passcode or headers that cannot be sent (``SA-03``).
         """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        expect("headers", headers, "a mapping", isinstance(headers, Mapping | None))
         Client(self.limits).connect(clientId, passcode, now=0.0, headers=headers)  # a trial
         self.clientId = clientId
         self.passcode = passcode
@@ -467,6 +468,7 @@ def connect(
     """
     reactor = running(reactor)
     alone(
+        SabcClientFactory,
         factory,
         client=client is not SabcClient,
         limits=limits is not None,
@@ -519,6 +521,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, reactor)
     alone(
+        SabcServerFactory,
         factory,
         sink=sink is not None and owned is None,
         queue=owned is not None,

@@ -410,6 +410,7 @@ def connect(
     """
     reactor = running(reactor)
     alone(
+        UmqClientFactory,
         factory,
         client=client is not UmqClient,
         limits=limits is not None,
@@ -463,6 +464,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, reactor)
     alone(
+        UmqServerFactory,
         factory,
         sink=sink is not None and owned is None,
         queue=owned is not None,

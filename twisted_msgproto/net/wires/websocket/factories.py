@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import shown
+from twisted_msgproto.core.errors import ConfigurationError, shown
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
-from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
+from ...factory import MsgprotoServerFactory, SessionFactory, expect, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier
 from .frames import (
@@ -289,8 +289,13 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
     ) -> None:
         """Make a factory; :func:`parse_address` describes ``url``.  Pass ``origin`` only to play
         a browser.
+
+        Raises ConfigurationError for another address, and for an origin that no header can have.
         """
         parse_address(url)
+        expect("origin", origin, "a text", isinstance(origin, str | None))
+        if origin is not None and not (origin.isascii() and origin.isprintable()):
+            raise ConfigurationError(f"origin is printable ASCII, not {origin!r}")
         super().__init__(  # type: ignore[no-untyped-call]
             reactor=sessions.clock,
             url=url,
