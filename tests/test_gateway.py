@@ -149,6 +149,8 @@ def test_a_bad_command_line_is_one_line(file: Path, words: list[str], complaint:
         (b"queue = 1", ["--queue=x"], r"\[queue\] is to be a table"),
         (b"[lumberjack", [], r"g\.toml: not TOML"),
         (b"\xff\xfe", [], r"g\.toml: not TOML"),
+        (b'[queue]\ndirectory = "a\\u0000b"\n[sabc]', [], r"g\.toml: .* has a NUL"),
+        (b'[status]\ntoken-file = "\\u0000"\n[sabc]', [], r"g\.toml: .* has a NUL"),
         (None, [], r"g\.toml: No such file or directory"),
     ],
 )
@@ -424,7 +426,9 @@ def test_a_size_may_have_a_unit_wherever_one_is_asked__RD_27(
     assert UmqServerFactory(limits={"unsafe-bytes": text}).limits["unsafe-bytes"] == size
 
 
-@pytest.mark.parametrize("text", ["10giga", "10 G", "GiB", "-1GiB", "1e9", "1,000", "", "10GiB/s"])
+@pytest.mark.parametrize(
+    "text", ["10giga", "10 G", "GiB", "-1GiB", "1e9", "1,000", "", "10GiB/s", "٣MB"]
+)
 def test_a_size_with_a_wrong_unit_is_one_line__RD_27(
     text: str,
 ) -> None:

@@ -41,7 +41,7 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import A_SIZE, Limits, read_size
-from .core.named import closest
+from .core.named import closest, read_toml
 from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoint_strings import located
@@ -227,14 +227,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
     Raises ConfigurationError if it cannot be read or is no TOML.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(error.strerror or str(error)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"not TOML: {error}") from None
     directory = str(path.absolute().parent)
-    return {name: _located(name, table, directory) for name, table in tables.items()}
+    return {name: _located(name, table, directory) for name, table in read_toml(path).items()}
 
 
 def _located(name: str, table: Any, directory: str) -> Any:

@@ -446,6 +446,77 @@ class Lifetimes(TestCase):
 
         await self.for_each(check)
 
+    async def test_wrong_settings_are_refused_at_the_call(self) -> None:
+        async def check(face: Face) -> None:
+            for wrong in ("x", None, [5], True):
+                with pytest.raises(TypeError, match="timeout: a number"):
+                    face.connect(closed_address(face), timeout=wrong)
+            for seconds in (0, -1, float("nan")):
+                with pytest.raises(ConfigurationError, match="timeout is more than 0"):
+                    face.connect(closed_address(face), timeout=seconds)
+            for factory in (5, "x", object(), Factory()):
+                with pytest.raises(TypeError, match="factory: one of the class .*ServerFactory"):
+                    face.serve(factory=factory)
+                with pytest.raises(TypeError, match="factory: one of the class .*ClientFactory"):
+                    face.module.connect(closed_address(face), factory=factory)
+            for nowhere in ([], ()):
+                with pytest.raises(ConfigurationError, match="one endpoint at least"):
+                    face.module.serve(nowhere)
+            for directory in ("", b"a\0b"):
+                with pytest.raises(ConfigurationError, match="a queue is a directory"):
+                    face.serve(queue=directory)
+            with pytest.raises(TypeError):
+                face.connect(5)
+
+        await self.for_each(check)
+
+    async def test_wrong_settings_of_one_protocol_are_refused_at_the_call(self) -> None:
+        url = "ws://127.0.0.1:1/"
+        address = "tcp://127.0.0.1:1"
+        for call in (
+            lambda: micromsg2.connect("tcp:127.0.0.1:1", proposal=5),  # type: ignore[arg-type]
+            lambda: micromsg2.serve(TCP, proposal="x"),  # type: ignore[arg-type]
+            lambda: sabc.connect("tcp:127.0.0.1:1", headers=5),  # type: ignore[arg-type]
+            lambda: sabc.connect(url, origin=5),  # type: ignore[arg-type]
+            lambda: sabc.serve(TCP, origins=[5]),  # type: ignore[list-item]
+            lambda: umq.connect(url, origin=5),  # type: ignore[arg-type]
+            lambda: umq.serve(TCP, origins=[5]),  # type: ignore[list-item]
+            lambda: mtl.connect(address, virtualHost=5),  # type: ignore[arg-type]
+            lambda: mtl.connect(address, profile=5),  # type: ignore[arg-type]
+            lambda: mtl.connect(address, credentials="x"),  # type: ignore[arg-type]
+            lambda: mtl.connect(address, curve=5),  # type: ignore[arg-type]
+            lambda: mtl.serve("tcp://127.0.0.1:*", curve="x"),  # type: ignore[arg-type]
+            lambda: mtl.serve("tcp://127.0.0.1:*", virtualHosts="x"),
+            lambda: mtl.serve("tcp://127.0.0.1:*", profiles=["x"]),  # type: ignore[list-item]
+        ):
+            with pytest.raises(TypeError):
+                call()
+        for origin in ("http://a\r\nX-User: root", "é"):
+            for module in (sabc, umq):
+                with pytest.raises(ConfigurationError, match="printable ASCII"):
+                    module.connect(url, origin=origin)
+        with pytest.raises(ConfigurationError, match="not a ZeroMQ address"):
+            mtl.connect("tcp://127.0.0.1:٣٣")
+
+    async def test_a_queue_that_cannot_be_opened_is_a_configuration_error(self) -> None:
+        async def check(face: Face) -> None:
+            directory = self.queue()
+            directory.write_text("a file")
+            with pytest.raises(ConfigurationError, match="no directory"):
+                await face.serve(queue=directory)
+
+        await self.for_each(check)
+
+    async def test_a_cancelled_connect_is_cancelled_while_the_name_is_resolved(self) -> None:
+        async def check(face: Face) -> None:
+            async with face.serve() as server:
+                connecting = Deferred.fromCoroutine(face.connect(server.addresses[0]).__aenter__())
+                connecting.cancel()
+                with pytest.raises(CancelledError):
+                    await connecting
+
+        await self.for_each(check)
+
     async def test_umq_calls_methods_by_their_names(self) -> None:
         methods = umq.MethodRegistry()
 

@@ -1,4 +1,4 @@
-"""An operator names an object as ``MODULE:NAME``, as in ``class = "my.app:Server"``."""
+"""Files of an operator's, and objects that they name, as in ``class = "my.app:Server"``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import contextlib
 import importlib
 import os
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .errors import ConfigurationError
 
@@ -28,6 +31,34 @@ EXTRAS: Mapping[str, str] = {
     "pandas": "spark",
 }
 """This maps an import's name to the extra of this package that installs it."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a file's tables.
+
+    Raises ConfigurationError, without the path in front, if it cannot be read, is no TOML, or has a
+    text with a NUL, which nothing that a file names can have.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(error.strerror or str(error)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"not TOML: {error}") from None
+    _refuse_nul(tables)
+    return tables
+
+
+def _refuse_nul(value: object) -> None:
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = (*value, *value.values())
+    elif isinstance(value, list):
+        inner = value
+    elif isinstance(value, str) and "\0" in value:
+        raise ConfigurationError(f"the text {value!r} has a NUL: take \\u0000 out of it")
+    for one in inner:
+        _refuse_nul(one)
 
 
 def import_object(name: str) -> tuple[ModuleType, object]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
-from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectTimedOut
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
@@ -165,8 +165,6 @@ class Connecting(Generic[C]):
             raise
         except MsgprotoError:
             raise
-        except ConnectingCancelledError:
-            raise CancelledError from None
         except ConnectTimedOut as error:
             raise TimedOut(str(error)) from error
         except (ConnectError, DNSLookupError, OSError) as error:
@@ -239,7 +237,7 @@ def connecting(
         endpoint = over_tls(tls, to)
 
     async def reach() -> Any:
-        session = session_of(await endpoint.connect(builder))
+        session = session_of(await _reached(endpoint.connect(builder)))
         try:
             return await session.whenEstablished()
         except BaseException:
@@ -247,6 +245,26 @@ def connecting(
             raise
 
     return Connecting(reach, timeout, reactor)
+
+
+def _reached(connecting: Deferred[Any]) -> Deferred[Any]:
+    """Return what fires with ``connecting``, and is cancelled whatever that fails with then: a host
+    name that is being resolved is not found.
+    """
+
+    def cancel(_: object) -> None:
+        reached.errback(CancelledError())
+        connecting.cancel()
+
+    def fire(result: Any) -> None:
+        if not reached.called:
+            reached.callback(result)
+        elif not isinstance(result, Failure):  # connected all the same
+            session_of(result).abort()
+
+    reached: Deferred[Any] = Deferred(cancel)
+    connecting.addBoth(fire)
+    return reached
 
 
 def over_tls(tls: Any, endpoint: Any) -> IStreamClientEndpoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from os import PathLike
+from os import PathLike, fsdecode
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -17,6 +17,7 @@ from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import deferToThreadPool
 from zope.interface import Interface, implementer
 
+from ..core.errors import ConfigurationError
 from ..core.message import MessageBatch
 from .hooks import Later
 
@@ -120,6 +121,9 @@ class DurableSink:
         if reactor is None:
             from twisted.internet import reactor
         from ..queue import QueueWriter  # what it needs is missed at once, not at the opening
+
+        if not fsdecode(directory) or "\0" in fsdecode(directory):
+            raise ConfigurationError(f"a queue is a directory, not {directory!r}")
 
         def opened() -> None:
             self._attach(QueueWriter(directory, **queue_options))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError
+from ..core.named import read_toml
 from ..queue.queue_directories import path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
@@ -164,14 +164,8 @@ def read_bridge_file(
     Raises ConfigurationError, one line that names the file and the table.
     """
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not TOML: {error}") from None
-    try:
         run = {"once": once, "every": every, "json_log": json_log}
-        return _options_of(given, path.absolute().parent, run)
+        return _options_of(read_toml(path), path.absolute().parent, run)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
@@ -247,13 +241,18 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
     for other in others:
         if other.name == options.name:
             raise ConfigurationError("two tables have this name; give one a name of its own")
-        if other.table == options.table:
+        if _same_place(other.table, options.table):
             raise ConfigurationError(f"{options.table} is the table {other.name!r} already")
         if options.consumer is not None and other.consumer == options.consumer:
             raise ConfigurationError(
                 f"the table {other.name!r} has the consumer {options.consumer!r} already: they "
                 "would trim each other's rows"
             )
+
+
+def _same_place(one: str, other: str) -> bool:
+    here = [is_remote(place) for place in (one, other)]
+    return one == other or (not any(here) and os.path.realpath(one) == os.path.realpath(other))
 
 
 def _check(given: Mapping[str, Any], known: Mapping[str, type]) -> None:

@@ -8,7 +8,6 @@ fits everybody.  A rule about consuming from a queue fits the queue of its dead 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -22,7 +21,7 @@ from zope.interface import implementer
 
 from ...core.broker import DEAD
 from ...core.errors import ConfigurationError
-from ...core.named import closest
+from ...core.named import closest, read_toml
 from .asking import ACTIONS, CONSUME, Access, IAuthoriser
 
 TABLE: Final = "access"
@@ -246,12 +245,7 @@ class Rules:
 
 def read_rules(path: str | Path) -> Rules:
     """Read a file of rules; ConfigurationError, without the path in front, says what is wrong."""
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(error.strerror or str(error)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"not TOML: {error}") from None
+    tables = read_toml(Path(path))
     for key in tables:
         if key != TABLE:
             raise ConfigurationError(f"unknown key {key!r}: a file of rules has [[{TABLE}]] alone")
