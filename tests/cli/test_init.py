@@ -263,7 +263,7 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
     gateway.end()
 
 
-@pytest.mark.parametrize("name", ["a b", "", "x/y", "-x", "a:1", "https://a"])
+@pytest.mark.parametrize("name", ["a b", "", "x/y", "-x", "a:1", "https://a", "a" * 252])
 def test_a_name_that_no_certificate_has_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -455,9 +455,9 @@ class Lifetimes(TestCase):
                 with pytest.raises(ConfigurationError, match="timeout is more than 0"):
                     face.connect(closed_address(face), timeout=seconds)
             for factory in (5, "x", object(), Factory()):
-                with pytest.raises(TypeError, match="factory: one of the class .*ServerFactory"):
+                with pytest.raises(TypeError, match=r"factory: one of the class .*ServerFactory"):
                     face.serve(factory=factory)
-                with pytest.raises(TypeError, match="factory: one of the class .*ClientFactory"):
+                with pytest.raises(TypeError, match=r"factory: one of the class .*ClientFactory"):
                     face.module.connect(closed_address(face), factory=factory)
             for nowhere in ([], ()):
                 with pytest.raises(ConfigurationError, match="one endpoint at least"):

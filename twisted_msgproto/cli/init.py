@@ -59,7 +59,8 @@ MODES = {AUTHORITY: 0o644, AUTHORITY_KEY: 0o600}
 CERTIFICATE_DAYS, AUTHORITY_DAYS = 825, 3650
 """Some clients refuse a server's certificate that lasts longer than 825 days."""
 
-TLS_NAME = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+TLS_NAME = re.compile(r"(?=.{1,251}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+"""With .pem it is the name of a file."""
 
 INSTANCES_MAX = 64
 """Each instance needs a processor's time and 100 MiB of memory; more are none of one machine."""
