@@ -48,8 +48,8 @@ class Machine(Generic[S]):
     __slots__ = ("state", "table")
 
     def __init__(self, table: Table[S], initial: S) -> None:
-        self.table = table
-        self.state = initial
+        self.table: Table[S] = table
+        self.state: S = initial
 
     def step(self, event: type) -> None:
         """Follow ``event``; IllegalTransition (and no change) if the table does not allow it."""

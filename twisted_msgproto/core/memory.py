@@ -52,7 +52,7 @@ class SessionMemory:
     """
 
     def __init__(self, limit: float = inf) -> None:
-        self.limit = limit
+        self.limit: float = limit
         self.nbytes = 0
         self.sessions = 0
 

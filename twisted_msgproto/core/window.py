@@ -69,7 +69,7 @@ class SendWindow(Generic[M]):
         """``limit`` is in messages; ValueError below 1."""
         if limit < 1:
             raise ValueError(f"a window holds at least 1 message, not {limit}")
-        self.limit = limit
+        self.limit: int = limit
         self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
@@ -173,10 +173,10 @@ class ReceiveWindow(Generic[A]):
     __slots__ = ("_open", "_safe_ahead", "acknowledged", "marked", "received", "safe", "waiting")
 
     def __init__(self) -> None:
-        self.received = 0
-        self.safe = 0
-        self.acknowledged = 0
-        self.marked = 0
+        self.received: int = 0
+        self.safe: int = 0
+        self.acknowledged: int = 0
+        self.marked: int = 0
         # Lists, although they are taken from in front: there is a window for each connection, and
         # an empty deque is ten times as large as an empty list.
         self._open: list[int] = []  # ends of slices that are not safe yet, oldest first

@@ -197,13 +197,15 @@ class SessionFactory:
         expect("wallClock", wallClock, "a function", callable(wallClock))
         expect("budget", budget, "a ByteBudget", isinstance(budget, ByteBudget | None))
         self.sink = sink
-        self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
+        self.limits: Limits = (
+            limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
+        )
         self.clock = clock
         # On a real reactor; a busy machine should not make reads smaller.
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
         self.wallClock = wallClock
-        self.budget = ByteBudget() if budget is None else budget
+        self.budget: ByteBudget = ByteBudget() if budget is None else budget
         self.budget.bound(
             self.limits["process-unsafe-bytes"],
             self.limits.get("process-held-bytes", inf),
@@ -211,9 +213,9 @@ class SessionFactory:
             clock,
         )
         self.budget.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
-        self.sessionNames = SessionNames(self.protocolName, wallClock())
-        self.counters = Counters()
-        self.traffic = Traffic(clock.seconds)
+        self.sessionNames: SessionNames = SessionNames(self.protocolName, wallClock())
+        self.counters: Counters = Counters()
+        self.traffic: Traffic = Traffic(clock.seconds)
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:

@@ -102,13 +102,13 @@ class Gateway(MultiService):
         self._title = title
         self._unopened: tuple[str, DurableSink] | None = None
         self.sink: MessageSink | None = None
-        self.budget = ByteBudget()
+        self.budget: ByteBudget = ByteBudget()
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
         self._pidfile: str | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, MessageSink] = {}  # those that options name
-        self.namespaces = Namespaces(reactor, self.sinkOf)
+        self.namespaces: Namespaces = Namespaces(reactor, self.sinkOf)
         self.rereads: list[Reread] = []
         self.laterChanges: Callable[[], list[str]] = list
         self.flow: FlowHistory | None = None

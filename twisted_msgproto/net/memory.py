@@ -391,14 +391,14 @@ class ByteBudget:
 
     def __init__(self, limit: float = inf, reason: str = "process-unsafe-bytes") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
-        self.limit = limit
-        self.held = Ledger()
-        self.session_memory = SessionMemory()
-        self.peer_log = PeerLog()
-        self.offenders = Offenders()
+        self.limit: float = limit
+        self.held: Ledger = Ledger()
+        self.session_memory: SessionMemory = SessionMemory()
+        self.peer_log: PeerLog = PeerLog()
+        self.offenders: Offenders = Offenders()
         self.shared: dict[type, Any] = {}
         self._reason = reason
-        self.waiting = 0
+        self.waiting: int = 0
         self.senders = 0
         self._paused: dict[ReadControl, None] = {}
 

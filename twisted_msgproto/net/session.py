@@ -401,8 +401,8 @@ class Delivery:
         self._safe = safe
         self._failed = failed
         self._traffic = traffic
-        self.unsafe_bytes = 0
-        self.unsafe_batches = 0
+        self.unsafe_bytes: int = 0
+        self.unsafe_batches: int = 0
 
     def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
         """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
@@ -454,7 +454,7 @@ class SessionLink(OrderlyLink):
     """
 
     clientId: str | None = None
-    messageCount = 0  # on the class: an idle session weighs less
+    messageCount: int = 0  # on the class: an idle session weighs less
 
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""

@@ -89,8 +89,8 @@ class Extension:
     __slots__ = ("limits", "properties")
 
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
-        self.properties = properties
-        self.limits = limits
+        self.properties: Mapping[str, str] = properties
+        self.limits: Limits = limits
 
     # In the handshake ---------------------------------------------------------------------------
 

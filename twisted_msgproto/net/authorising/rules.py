@@ -159,7 +159,7 @@ class Rules:
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
+        self.rules: tuple[Rule, ...] = tuple(rules)
         self._runs_of = lru_cache(CLIENTS_REMEMBERED)(self._select)
 
     def allows(self, access: Access) -> bool:

@@ -210,12 +210,12 @@ class ReconnectingService(Service, Generic[S]):
         Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
         self.clock = clock
-        self.limits = (
+        self.limits: Limits = (
             limits
             if isinstance(limits, Limits)
             else Limits.of(RECONNECT_LIMITS).replace(limits or {})
         )
-        self.state = ReconnectState.DOWN
+        self.state: ReconnectState = ReconnectState.DOWN
         self.refusal: Refused | None = None
         self._retryPolicy = retryPolicy
         self._stopWhenRefused = stopWhenRefused

@@ -45,7 +45,7 @@ class StreamWire(Wire):
         if tell_rest is not None:  # TLS, perhaps behind a proxy
             self._held_changed = held
             tell_rest(self._rests)
-        self.output = Output(
+        self.output: Output = Output(
             transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
         )
         self.write = flushing_write(transport, self.output.write)

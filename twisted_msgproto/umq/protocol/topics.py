@@ -262,7 +262,7 @@ class Subscription(Ending):
         self._backlog.charge(topics)
         self._answer: Reply | Failure | None = None
         self._starting: list[Deferred[Reply]] = []
-        self.id = base36(number)
+        self.id: str = base36(number)
 
     def whenStarted(self) -> Deferred[Reply]:
         """Fires with the answer to the subscribing request; fails like that call."""

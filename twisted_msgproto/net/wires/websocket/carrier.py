@@ -131,7 +131,7 @@ class Carrier(_Mixin):
     wire: Wire
     send: Callable[[bytes], None]
     output: Output
-    oversize = False
+    oversize: bool = False
 
     _held = 0  # bytes of an incomplete message
     _encrypted = 0  # bytes that TLS holds because reading is paused
