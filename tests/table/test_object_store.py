@@ -23,7 +23,7 @@ from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_storage import storage_at
-from twisted_msgproto.table.retention import vacuum
+from twisted_msgproto.table.retention import erase, vacuum
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,12 @@ def vacuuming(location: str, store: Store) -> None:
     vacuum(Table.open(location, store.options), clock=lambda: time.time() + 25 * 3600.0)
 
 
-WORKS = [create, commit, checkpoint, cleanup, compaction, vacuuming]
+def erasure(location: str, store: Store) -> None:
+    offsets = {"a": [(1, 2)]}
+    erase(Table.open(location, store.options), Run.new(), offsets=offsets, purge=True)
+
+
+WORKS = [create, commit, checkpoint, cleanup, compaction, vacuuming, erasure]
 
 
 @pytest.mark.slow
@@ -310,8 +315,10 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
         landed = table.landed()
         assert landed.get("a", Landed(0)).offset in (promised, 10)
         land(table, "a", 12)
-        assert rows_in(table, store) == 12 + (4 if followed else 0)
+        erased = sum(rows for name, rows in table.transactions.items() if "erased" in name)
+        assert rows_in(table, store) == 12 + (4 if followed else 0) - erased
     assert puts
+    assert erased == (work is erasure)
 
 
 # -- places and options ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from ..core.errors import ConfigurationError, Overtaken, TableError
+from ..core.errors import ConfigurationError, Overtaken, TableChanged, TableError
 from ..queue.damage import Range
 from . import erased, gaps
 from .actions import DataFile, Run, Torn
@@ -385,7 +385,7 @@ def _erase(table: Table, run: Run, wanted: erased.Erased, purge: bool, dry_run: 
             info={"erased": done.rows, "purge": purge},
             notes=erased.instead(storage, table.transactions, whole),
         )
-    except Overtaken:
+    except (Overtaken, TableChanged):
         discard(storage, [file.path for file in added])
         raise
     return done
