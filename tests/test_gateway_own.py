@@ -31,7 +31,7 @@ from twisted_msgproto.micromsg2 import *
 from twisted_msgproto.mtl import *
 from twisted_msgproto.sabc import *
 from twisted_msgproto.umq import *
-from twisted_msgproto.umq.service import StockServer, StockServerFactory
+from twisted_msgproto.umq.service import DefaultServer, DefaultServerFactory
 
 LumberjackServers, MicroMsg2Servers, SabcServers, UmqServers, MtlServers = [
     type("Own", (base,), {})
@@ -43,7 +43,7 @@ LumberjackFactories, MicroMsg2Factories, SabcFactories, UmqFactories, MtlFactori
         LumberjackServerFactory,
         MicroMsg2ServerFactory,
         SabcServerFactory,
-        StockServerFactory,
+        DefaultServerFactory,
         MtlServerFactory,
     )
 ]
@@ -153,7 +153,7 @@ def test_what_cannot_be_made_is_one_line_at_the_start(
 
 def test_what_the_stock_server_does_is_not_asked_of_another(own: Any) -> None:
     parsed = load("umq", "service").Options()
-    with pytest.raises(usage.UsageError, match=r"--ingest needs a subclass of .*StockServer"):
+    with pytest.raises(usage.UsageError, match=r"--ingest needs a subclass of .*DefaultServer"):
         parsed.read(["--class=own_code:UmqServers", "--ingest=put"])
     load("umq", "service").Options().read(["--class=own_code:UmqFactories", "--ingest=put"])
 

@@ -25,7 +25,7 @@ from tests.tools.processes import environment
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
-from twisted_msgproto.umq.service import StockServerFactory
+from twisted_msgproto.umq.service import DefaultServerFactory
 
 PROJECT = Path(__file__).parent.parent.parent
 SESSIONS = 40
@@ -71,7 +71,9 @@ KINDS = (
         (UPGRADE, masked(2, CONNECT)),
         9_250,
     ),
-    Kind("umq", lambda clock: StockServerFactory(clock=clock), (UPGRADE, masked(1, b"H1:")), 9_250),
+    Kind(
+        "umq", lambda clock: DefaultServerFactory(clock=clock), (UPGRADE, masked(1, b"H1:")), 9_250
+    ),
 )
 
 

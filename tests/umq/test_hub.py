@@ -1,4 +1,4 @@
-"""The stock hub sends an update to thousands in turns; calls are served as long as a turn lasts."""
+"""The hub sends an update to thousands in turns; calls are served as long as a turn lasts."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Methods by name: the JSON codec, the stock server's answers, what the commands call."""
+"""Methods by name: the JSON codec, the default server's answers, what the commands call."""
 
 import json
 
@@ -29,7 +29,7 @@ from twisted_msgproto.umq import (
     command,
     connect,
 )
-from twisted_msgproto.umq.service import StockServerFactory
+from twisted_msgproto.umq.service import DefaultServerFactory
 
 NO_JSON = [
     *("", "[", "[NaN]", "[Infinity]", "[-Infinity]", '{"a":1,"a":2}', '["\\ud800"]'),
@@ -261,7 +261,7 @@ pytestmark = pytest.mark.usefixtures("short_turns")
 class Stock(SynchronousTestCase):
     def pair(self, sink=None, **options):
         clock = Clock()
-        made = Pair(StockServerFactory(sink, clock=clock, **options), clock=clock)
+        made = Pair(DefaultServerFactory(sink, clock=clock, **options), clock=clock)
         self.addCleanup(made.close)
         return made
 
@@ -439,7 +439,7 @@ def start(coroutine):
 class Commands(TestCase):
     @inlineCallbacks
     def setUp(self):
-        self.factory = StockServerFactory(sink=Sink(at_once=True))
+        self.factory = DefaultServerFactory(sink=Sink(at_once=True))
         endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
         self.port = yield endpoint.listen(self.factory)
         self.where = f"127.0.0.1:{self.port.getHost().port}"

@@ -1,4 +1,4 @@
-"""The stock profiles say what a server does with content (``MT-25``, ``MT-26``, ``MT-27``).
+"""The default profiles say what a server does with content (``MT-25``, ``MT-26``, ``MT-27``).
 
 The queue profile has named queues with competing readers.  The broker
 (:mod:`twisted_msgproto.core.broker`) decides what each reader gets; a factory hands the profile one

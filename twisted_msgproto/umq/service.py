@@ -25,7 +25,7 @@ from .wire import Code
 class StockLink(UmqServerLink):
     """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
 
-    factory: StockServerFactory
+    factory: DefaultServerFactory
 
     def admit(self, event: CallReceived | CallbackReceived) -> None:
         names, methods = self.factory.ingest, self.factory.methods
@@ -35,10 +35,10 @@ class StockLink(UmqServerLink):
                 raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
 
 
-class StockServer(UmqServer, link=StockLink):
+class DefaultServer(UmqServer, link=StockLink):
     """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
-    factory: StockServerFactory
+    factory: DefaultServerFactory
 
     def requestReceived(self, message: Message) -> str | None:
         if message.destination is None or message.kind != "call":
@@ -46,14 +46,14 @@ class StockServer(UmqServer, link=StockLink):
         return str(Stored(self.factory.sink is not None))
 
 
-class StockServerFactory(UmqServerFactory):
-    """The maker of a :class:`StockServer` for each client that connects.
+class DefaultServerFactory(UmqServerFactory):
+    """The maker of a :class:`DefaultServer` for each client that connects.
 
     Attributes:
         ingest: the methods whose calls are stored; empty: all, and other text too.
     """
 
-    protocol = StockServer
+    protocol = DefaultServer
     methods: MethodRegistry
 
     def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
@@ -74,7 +74,7 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5048:interface=127.0.0.1"
     LIMITS = LIMITS
-    serverFactory = StockServerFactory
+    serverFactory = DefaultServerFactory
     serverClass = UmqServer
     instead: ClassVar[Mapping[str, str]] = {
         "websocket": "UMQ is on WebSocket alone: write endpoint"
@@ -111,11 +111,11 @@ class Options(AuthenticationOptions):
         if (
             self["ingest"]
             and self.subclass
-            and not issubclass(self.subclass, StockServer | StockServerFactory)
+            and not issubclass(self.subclass, DefaultServer | DefaultServerFactory)
         ):
             raise usage.UsageError(
                 f"class {self['class']!r}: --ingest needs a subclass of"
-                f" {StockServer.__module__}.{StockServer.__name__}"
+                f" {DefaultServer.__module__}.{DefaultServer.__name__}"
             )
 
 
