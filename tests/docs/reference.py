@@ -37,7 +37,8 @@ INDEX = """\
 
 These pages are made from the docstrings. They show the public names: those that the `__all__` of a
 package lists, or, where there is none, those without an underscore. Everything else may change in
-any release.
+any release. In a source tree they are empty until `./run docs` makes the site; `python -m pydoc
+twisted_msgproto.mtl.CurveServer` shows the same of one name.
 
 | package | what it has |
 |---|---|

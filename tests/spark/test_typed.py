@@ -466,7 +466,7 @@ def test_a_wrong_file_is_one_line_which_names_it(
             continue  # nothing says that it is a bridge's
         refused = launch.run(*words)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
-        assert "bridge.toml: " in refused.stderr
+        assert refused.stderr.count("bridge.toml: ") == 1, refused.stderr
         if words[0] == "bridge":
             assert re.search(line, refused.stderr), refused.stderr
 

@@ -33,12 +33,14 @@ def run(arguments: SimpleNamespace) -> int:
 
     try:
         tables = read_file(arguments.file)
-        if "table" in tables or not isinstance(tables.get("queue", {}), dict):
-            return check_bridge(arguments.file, file_only=arguments.file_only)
-        configuration = Configuration(tables)
-        try_start(configuration, file_only=arguments.file_only)
+        of_bridge = "table" in tables or not isinstance(tables.get("queue", {}), dict)
+        if not of_bridge:
+            configuration = Configuration(tables)
+            try_start(configuration, file_only=arguments.file_only)
     except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
+    if of_bridge:
+        return check_bridge(arguments.file, file_only=arguments.file_only)
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.listenAddresses())}")
         for warning in (*options.exposures(), options.passwordWarning()):

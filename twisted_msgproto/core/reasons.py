@@ -153,7 +153,7 @@ NOISE: Final = re.compile(
 LISTENING: Final[tuple[tuple[str, str], ...]] = (
     (
         r"Address already in use",
-        "another program (ss -lntp names it) or another endpoint of this one listens there: end"
+        "another program (ss -tanp names it) or another endpoint of this one listens there: end"
         " that, or choose another port",
     ),
     (
