@@ -313,7 +313,7 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     drain(launch)
     saved = tmp_path / "saved"
     shutil.copytree(access, saved)
-    deltalake.DeltaTable(str(access)).delete("offset < 10")
+    deltalake.DeltaTable(str(access)).restore(0)
     fill(queue, 90, 30)
     ended = start(launch, "--once")
     assert ended.wait(seconds=START_SECONDS) == 2

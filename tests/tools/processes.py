@@ -32,12 +32,17 @@ PATIENCE_SECONDS = 60.0
 """How long a line may take on a busy machine before the test is failed."""
 
 
+OF_A_SESSION = "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"
+"""What pyspark leaves in the environment of a process that had a session: nobody's setting."""
+
+
 def environment(*, pandas: bool = False, **changes: str) -> dict[str, str]:
     """This process's environment with the project in front of PYTHONPATH, and ``pandas`` or not."""
     before = os.environ.get("PYTHONPATH")
     places = [str(PROJECT), str(STARTING), "" if pandas else str(LEAN), before]
     path = os.pathsep.join(filter(None, places))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
+    found = {name: value for name, value in os.environ.items() if name not in OF_A_SESSION}
+    return {**found, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 
 def begun(

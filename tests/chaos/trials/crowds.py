@@ -421,7 +421,7 @@ ATTRIBUTES = b"".join(text(f"S:{number}=" + "x" * 64_000) for number in range(15
 """What a session of UMQ may set by default, nearly all of it."""
 
 CALL = text('C1:["publish","nothing","x"]')
-ANSWER, REFUSAL = b"R1:0", b"F0:8 too many attributes: process-kept"
+ANSWER, REFUSAL = b"R1:0", b"F0:8 too many attributes: process-session"
 
 
 def ending(line: socket.socket) -> bytes:

@@ -216,8 +216,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         factory: its ``counters`` count all connections.
         unsent: events that wait for a connection with space.
         unacknowledged: events that were accepted and are not acknowledged.
-        fruitless: connections that have ended in a row though events were sent on them, and none
-            was acknowledged.  Above 2 a reader probably cannot take an event; the log says so.
+        fruitless: how many connections in a row have ended without an ack of what was sent on them.
+        Above 2 a reader probably cannot take an event; the log says so.
     """
 
     def __init__(

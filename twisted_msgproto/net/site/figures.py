@@ -417,7 +417,7 @@ def _broker(queues: list[Any]) -> Figures | None:
         space["queues"] += 1
         space["waiting_messages"] += queue.waiting
         space["in_flight_messages"] += queue.in_flight
-        space["bytes"] += queue.nbytes
+        space["bytes"] += queue.bytes
     most = sorted(queues, key=lambda queue: -(queue.waiting + queue.in_flight))
     shown = [asdict(queue) for queue in most[:QUEUES_SHOWN_MAX]]
     return {"queues": shown, "queues_total": len(queues), "spaces": spaces}
