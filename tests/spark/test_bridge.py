@@ -618,7 +618,9 @@ class TestTwoBridgesOfOneTable:
             (own / folder / "tmp" / "liblz4-java.so").touch()
         processes[0].kill()
         write(queues[0], messages(10, 10))
-        start(queues[0], "--once").line("bridge ended: .* 10 rows in all", seconds=START_SECONDS)
+        again = start(queues[0], "--once")
+        again.line("bridge ended: .* 10 rows in all", seconds=START_SECONDS)
+        assert again.wait(seconds=START_SECONDS) == 0
         assert scratch(own) == ["bridge.2/tmp"], "the other one runs"
         processes[1].kill()
         last = start(queues[1], "--once")
