@@ -44,7 +44,8 @@ def test_five_protocols_with_their_clients_in_light_in_dark_and_on_a_phone(
     assert brightness["status.png"] > 0.8 > 0.3 > brightness["status-dark.png"]
     for wanted in (
         r"lumberjack\s+[\d.]+ \w?i?B/s\s+[\d,.]+ messages/s\s+up to [\d,]+\s+ack\s+p50 [\d.–]+",
-        r"gateways\s+3\s+heard\s+\d+ s ago\s+table\s+/srv/events",
+        r"/srv/events: running, 1 away",
+        r"gateways\s+3\s+heard\s+\d+ s ago",
         r"grpc\+tls://edge-7:8815\s+away",
         r"lumberjack\s+version\s+3",  # faults of peers
         r"127\.0\.0\.1\s+lumberjack\s+version",  # and by address
