@@ -43,7 +43,7 @@ FILTER = f"document.querySelector('{FILLING}').dispatchEvent(new Event('click'))
 SCENES = {
     "busy": Scene(
         scenes.busy,
-        r"Safe and landing[^]*p99 [\d.]+ m?s[^]*(spark-3f9c21aa|srv.events)[^]{0,80}running"
+        r"Safe and landing[^]*p99 [\d.]+ m?s[^]*srv.events: running"
         r"[^]*version\s+3\s[^]*connections=5[^]*orders",
         [
             Picture("status.png"),
