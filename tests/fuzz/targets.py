@@ -206,6 +206,7 @@ MICROMSG2_LIMITS = Limits.of(micromsg2_machine.LIMITS).replace(
     }
 )
 HANDSHAKES = 2
+HANDSHAKE_BYTES = 4 + 255 + 2 * (2 + 4096)  # of the longest: identity and two lists of extensions
 MICROMSG2_LISTS = ("", "ack", "batch-ack:max-count=100", "json;dotnet", "pub-sub")
 
 
@@ -246,7 +247,7 @@ def micromsg2_stream(source: Random) -> bytes:
 def micromsg2_read(pieces: list[bytes], source: Random) -> Reading:
     decoder = micromsg2.Decoder(MICROMSG2_LIMITS, HANDSHAKES)
     flat: list[Any] = []
-    held = 0
+    opening, held = HANDSHAKES, 0
     for piece in pieces:
         for item in decoder.feed(piece):
             if isinstance(item, micromsg2.Messages):
@@ -257,7 +258,8 @@ def micromsg2_read(pieces: list[bytes], source: Random) -> Reading:
                 flat.append(("part", *row))
             else:
                 flat.append(faulty(item) if isinstance(item, Fault) else item)
-        held = max(held, decoder.buffered)
+            opening -= isinstance(item, micromsg2.Handshake)
+        held = max(held, decoder.buffered - HANDSHAKE_BYTES * (opening > 0))
     return Reading(flat, held)
 
 
