@@ -21,22 +21,22 @@ from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.lumberjack import Reader, Writer
 from twisted_msgproto.lumberjack import wire as lumberjack
-from twisted_msgproto.micromsg2 import Client as MicroMsg2Client
-from twisted_msgproto.micromsg2 import Server as MicroMsg2Server
+from twisted_msgproto.lumberjack.machine import Reader, Writer
+from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
+from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire import encode_address
-from twisted_msgproto.mtl import Client as MtlClient
-from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile
-from twisted_msgproto.mtl import Server as MtlServer
+from twisted_msgproto.mtl import IngestProfile, QueueProfile
 from twisted_msgproto.mtl import wire as control
-from twisted_msgproto.mtl.machine import Arrival, Channel
+from twisted_msgproto.mtl.machine import Arrival, Channel, ClientFlow
+from twisted_msgproto.mtl.machine import Client as MtlClient
+from twisted_msgproto.mtl.machine import Server as MtlServer
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.sabc import Client as SabcClient
-from twisted_msgproto.sabc import Server as SabcServer
+from twisted_msgproto.sabc.machine import Client as SabcClient
+from twisted_msgproto.sabc.machine import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
-from twisted_msgproto.umq import Client as UmqClient
-from twisted_msgproto.umq import Server as UmqServer
+from twisted_msgproto.umq.machine import Client as UmqClient
+from twisted_msgproto.umq.machine import Server as UmqServer
 from twisted_msgproto.umq.machine.attachments import Slot
 
 NOW = 1_000_000.0

@@ -26,7 +26,8 @@ PROJECT = Path(__file__).parent.parent
 PACKAGE = PROJECT / "twisted_msgproto"
 
 PROTOCOLS = ["lumberjack", "micromsg2", "sabc", "umq", "mtl"]
-PUBLIC = [*PROTOCOLS, "net", "queue", "spark", "testing", "extend"]
+MACHINES = [f"{protocol}.machine" for protocol in PROTOCOLS]
+PUBLIC = [*PROTOCOLS, *MACHINES, "net", "queue", "spark", "testing", "extend"]
 
 HIDING = re.compile(r"\s*class\b.*# type: ignore(?!\[)|\s*class\b.*# type: ignore\[.*misc")
 TWO_BASES_WITH_THE_SAME_METHODS = ["core/packed.py"]

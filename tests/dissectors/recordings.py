@@ -10,7 +10,8 @@ from tests.lumberjack.test_interop import CAPTURES, NAMES
 from tests.micromsg2.streams import CAPTURE, message, proposal, safe
 from tests.tools.byte_streams import Capture
 from twisted_msgproto.micromsg2 import machine as micromsg2
-from twisted_msgproto.sabc import Client, SabcServerFactory, Server
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.sabc.machine import Client, Server
 
 DATA = Path(__file__).parent.parent / "data"
 RECORDED = Path(__file__).parents[2] / "clients/js/test/recorded"

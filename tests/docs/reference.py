@@ -22,6 +22,11 @@ PACKAGES = {
     "twisted_msgproto.sabc": "sABC",
     "twisted_msgproto.umq": "UMQ",
     "twisted_msgproto.mtl": "MTL",
+    "twisted_msgproto.lumberjack.machine": "Lumberjack's machines",
+    "twisted_msgproto.micromsg2.machine": "MicroMsg2's machines",
+    "twisted_msgproto.sabc.machine": "sABC's machines",
+    "twisted_msgproto.umq.machine": "UMQ's machines",
+    "twisted_msgproto.mtl.machine": "MTL's machines",
     "twisted_msgproto.net": "Servers, sessions and sinks",
     "twisted_msgproto.core.errors": "Exceptions",
     "twisted_msgproto.queue": "The queue",
@@ -47,6 +52,7 @@ twisted_msgproto.mtl.CurveServer` shows the same of one name.
 
 ELSEWHERE = {
     "twisted_msgproto": ["twisted_msgproto.net"],
+    "twisted_msgproto.sabc": ["twisted_msgproto.sabc.machine"],
     "twisted_msgproto.extend": [
         "twisted_msgproto.core.errors",
         "twisted_msgproto.net",

@@ -165,6 +165,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 PUBLIC = ("core.errors", "extend", "lumberjack", "micromsg2", "mtl", "net", "queue", "sabc")
 PUBLIC += ("spark", "spark.views", "testing", "umq")
+PUBLIC += tuple(f"{name}.machine" for name in ("lumberjack", "micromsg2", "mtl", "sabc", "umq"))
 OF_THE_INSIDE = ("docs/interfaces.md", "docs/table.md")
 """These are about parts of the package, for those who add to it."""
 

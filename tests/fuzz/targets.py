@@ -20,7 +20,7 @@ from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.wire import scan
-from twisted_msgproto.micromsg2 import machine as micromsg2_machine
+from twisted_msgproto.micromsg2 import terms as micromsg2_terms
 from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
@@ -198,7 +198,7 @@ LUMBERJACK_ACKS = Target(
 
 # ── MicroMsg2 ───────────────────────────────────────────────────────────────────────────────────
 
-MICROMSG2_LIMITS = Limits.of(micromsg2_machine.LIMITS).replace(
+MICROMSG2_LIMITS = Limits.of(micromsg2_terms.LIMITS).replace(
     {
         "properties-bytes": 300,
         "frame-payload-bytes": 1000,

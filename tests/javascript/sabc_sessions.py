@@ -8,8 +8,9 @@ from itertools import zip_longest
 from typing import Any
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc import Client, SabcServerFactory, Server
+from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.sabc import terms as told
+from twisted_msgproto.sabc.machine import Client, Server
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 

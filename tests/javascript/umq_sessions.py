@@ -7,8 +7,9 @@ from typing import Any
 
 from tests.umq.pairs import base36
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.umq import Client, Server, UmqServerFactory
+from twisted_msgproto.umq import UmqServerFactory
 from twisted_msgproto.umq import terms as told
+from twisted_msgproto.umq.machine import Client, Server
 from twisted_msgproto.umq.machine.attachments import Slot
 
 Message = str | bytes

@@ -8,12 +8,8 @@ from twisted.internet.task import Clock
 from tests.doubles import due
 from tests.tools.byte_streams import flatten
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.lumberjack import (
-    LumberjackClientFactory,
-    LumberjackServerFactory,
-    Reader,
-    Writer,
-)
+from twisted_msgproto.lumberjack import LumberjackClientFactory, LumberjackServerFactory
+from twisted_msgproto.lumberjack.machine import Reader, Writer
 
 READER_LIMITS = LumberjackServerFactory(clock=Clock()).limits
 WRITER_LIMITS = LumberjackClientFactory(clock=Clock()).limits

@@ -23,7 +23,7 @@ from tests.lumberjack.frames import (
     limits,
 )
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.lumberjack import Reader
+from twisted_msgproto.lumberjack.machine import Reader
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.testing import splits
 

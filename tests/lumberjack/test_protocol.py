@@ -30,9 +30,8 @@ from twisted_msgproto.lumberjack import (
     LumberjackServer,
     LumberjackServerFactory,
     LumberjackShipper,
-    Reader,
-    Writer,
 )
+from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import SafeSink

@@ -27,7 +27,7 @@ from tests.lumberjack.frames import (
     events_of,
 )
 from tests.tools.byte_streams import deflated
-from twisted_msgproto.lumberjack import Reader
+from twisted_msgproto.lumberjack.machine import Reader
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.testing import splits
 

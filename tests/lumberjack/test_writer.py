@@ -27,7 +27,7 @@ from tests.lumberjack.frames import (
 )
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.lumberjack import Writer
+from twisted_msgproto.lumberjack.machine import Writer
 from twisted_msgproto.testing import splits
 
 

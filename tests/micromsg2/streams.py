@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.micromsg2 import Client, Offer, Proposal, Server
+from twisted_msgproto.micromsg2 import Offer, Proposal
+from twisted_msgproto.micromsg2.machine import Client, Server
 
 CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
 """What a client and a server of the reference implementation said to each other."""

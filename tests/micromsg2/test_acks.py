@@ -43,7 +43,7 @@ from tests.micromsg2.streams import (
     written,
 )
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.micromsg2 import Server
+from twisted_msgproto.micromsg2.machine import Server
 
 COUNTED = "ack:MessagesPerAck="
 

@@ -37,7 +37,8 @@ from tests.micromsg2.streams import (
     server_with,
     written,
 )
-from twisted_msgproto.micromsg2 import STANDARD, Client, Extension, Proposal, Server
+from twisted_msgproto.micromsg2 import STANDARD, Extension, Proposal
+from twisted_msgproto.micromsg2.machine import Client, Server
 from twisted_msgproto.micromsg2.wire import BadText
 from twisted_msgproto.testing import SafeSink
 

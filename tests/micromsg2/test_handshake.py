@@ -26,15 +26,8 @@ from tests.micromsg2.streams import (
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.micromsg2 import (
-    STANDARD,
-    Client,
-    Extension,
-    ExtensionSet,
-    Offer,
-    Proposal,
-    Server,
-)
+from twisted_msgproto.micromsg2 import STANDARD, Extension, ExtensionSet, Offer, Proposal
+from twisted_msgproto.micromsg2.machine import Client, Server
 
 
 def answered(

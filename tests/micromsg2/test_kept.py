@@ -22,7 +22,8 @@ from tests.micromsg2.streams import (
     receive,
     server_with,
 )
-from twisted_msgproto.micromsg2 import STANDARD, Extension, Server
+from twisted_msgproto.micromsg2 import STANDARD, Extension
+from twisted_msgproto.micromsg2.machine import Server
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
 LARGE = "a=T😀" + "x" * 60_000

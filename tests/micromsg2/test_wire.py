@@ -30,7 +30,8 @@ from tests.micromsg2.streams import (
     server_with,
 )
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.micromsg2 import Filter, Server
+from twisted_msgproto.micromsg2 import Filter
+from twisted_msgproto.micromsg2.machine import Server
 
 
 def read(chunks: Sequence[bytes], session: Session | None = None) -> list[object]:

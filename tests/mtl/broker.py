@@ -14,13 +14,12 @@ from twisted_msgproto.mtl import (
     IngestProfile,
     Profile,
     QueueProfile,
-    Server,
     TestProfile,
     application,
     machine,
     terms,
 )
-from twisted_msgproto.mtl.machine import flows
+from twisted_msgproto.mtl.machine import Server, flows
 from twisted_msgproto.mtl.wire import data
 
 # The words of MTL's machines, for all tests of them.

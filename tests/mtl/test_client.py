@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.doubles import unanswered
-from twisted_msgproto.mtl import Client, terms
+from twisted_msgproto.mtl import terms
 from twisted_msgproto.mtl import wire as control
+from twisted_msgproto.mtl.machine import Client
 
 READY = {"profiles": ["test", "queue"]}
 TOKEN = "0" * 40

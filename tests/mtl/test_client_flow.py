@@ -22,7 +22,8 @@ from tests.mtl.broker import (
     Summon,
 )
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.mtl import ClientFlow, terms
+from twisted_msgproto.mtl import terms
+from twisted_msgproto.mtl.machine import ClientFlow
 from twisted_msgproto.mtl.wire import data
 
 EMPTY = data.EMPTY

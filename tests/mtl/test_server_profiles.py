@@ -36,6 +36,7 @@ from twisted_msgproto.mtl import (
     MtlServerFactory,
     Profile,
     QueueProfile,
+    Stored,
     TestProfile,
     machine,
 )
@@ -268,7 +269,7 @@ def test_a_profile_hears_whenever_its_reader_may_have_space__MT_26() -> None:
         def ready(self, flow: Any) -> None:
             ready.append(flow.last_sent)
             if flow.last_sent < 5 and flow.room > 0:
-                flow.send("a", machine.Stored(b"\0" * 4, b"x"))
+                flow.send("a", Stored(b"\0" * 4, b"x"))
 
     broker = Broker([Giving()], limits={"prefetch": 1})
     reader = broker.reader(profile="giving")

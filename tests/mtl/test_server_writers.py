@@ -27,7 +27,8 @@ from tests.mtl.broker import (
     bodies,
     contents,
 )
-from twisted_msgproto.mtl import ClientFlow, IngestProfile, machine
+from twisted_msgproto.mtl import IngestProfile, machine
+from twisted_msgproto.mtl.machine import ClientFlow
 from twisted_msgproto.mtl.wire import data
 
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc import Client, SabcServerFactory, Server
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.sabc.machine import Client, Server
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 END = b"\r\n\r\n\0"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles import Figures
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc import Client, Server
+from twisted_msgproto.sabc.machine import Client, Server
 
 from .sides import (
     NOW,

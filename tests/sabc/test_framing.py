@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc import Client, Server
+from twisted_msgproto.sabc.machine import Client, Server
 
 from . import sides
 from .sides import (

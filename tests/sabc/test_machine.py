@@ -9,7 +9,8 @@ import pytest
 from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.sabc import Client, ConnectReceived, ErrorReceived, Server
+from twisted_msgproto.sabc import ConnectReceived, ErrorReceived
+from twisted_msgproto.sabc.machine import Client, Server
 
 from . import sides
 from .sides import (

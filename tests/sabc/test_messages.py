@@ -6,7 +6,8 @@ import pytest
 
 from tests.doubles import due, unanswered
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc import Client, ErrorReceived, Server
+from twisted_msgproto.sabc import ErrorReceived
+from twisted_msgproto.sabc.machine import Client, Server
 
 from . import sides
 from .sides import (

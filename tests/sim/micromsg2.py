@@ -29,7 +29,8 @@ from twisted_msgproto.micromsg2 import (
     Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.machine import Session, receiving
+from twisted_msgproto.micromsg2.machine import receiving
+from twisted_msgproto.micromsg2.machine.sides import Session
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,

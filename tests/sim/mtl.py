@@ -18,7 +18,8 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.mtl import ClientFlow, MtlClient, MtlServer, MtlServerFactory, Server
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl.machine import ClientFlow, Server
 from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 from twisted_msgproto.mtl.wire.data import Reject
 

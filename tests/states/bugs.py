@@ -11,8 +11,8 @@ from tests.sim.bugs import LUMBERJACK_BUGS, SHARED_BUGS
 from tests.sim.mtl import MTL_BUGS
 from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.window import ReceiveWindow
-from twisted_msgproto.lumberjack import Reader
-from twisted_msgproto.micromsg2.machine import Session
+from twisted_msgproto.lumberjack.machine import Reader
+from twisted_msgproto.micromsg2.machine.sides import Session
 from twisted_msgproto.queue import recovery
 from twisted_msgproto.sabc.machine.sides import Side
 from twisted_msgproto.spark.loop import Loop

@@ -18,7 +18,8 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack import Reader, Writer, terms
+from twisted_msgproto.lumberjack import terms
+from twisted_msgproto.lumberjack.machine import Reader, Writer
 
 
 class Lumberjack(Pairing):

@@ -20,7 +20,8 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2 import Client, Offer, Proposal, Server, terms
+from twisted_msgproto.micromsg2 import Offer, Proposal, terms
+from twisted_msgproto.micromsg2.machine import Client, Server
 
 UNLIMITED = 8
 """So many are sent at once where there is no window."""

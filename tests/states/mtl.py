@@ -19,9 +19,9 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl import Client, ClientFlow, Profile, Server, terms
+from twisted_msgproto.mtl import Profile, terms
 from twisted_msgproto.mtl import machine as machines
-from twisted_msgproto.mtl.machine import flows
+from twisted_msgproto.mtl.machine import Client, ClientFlow, Server, flows
 
 CONTROL, DATA = machines.Channel.CONTROL, machines.Channel.DATA
 

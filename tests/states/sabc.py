@@ -21,8 +21,9 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc import Client, SabcServerFactory, Server
+from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.sabc import terms as told
+from twisted_msgproto.sabc.machine import Client, Server
 
 SESSIONS = count(1)
 

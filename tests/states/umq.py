@@ -19,8 +19,9 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.umq import Client, Server, UmqServerFactory
+from twisted_msgproto.umq import UmqServerFactory
 from twisted_msgproto.umq import terms as told
+from twisted_msgproto.umq.machine import Client, Server
 
 
 class Umq(Pairing):

@@ -21,16 +21,15 @@ from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.testing import MemoryTransport as End
 from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
-    Client,
     MethodRegistry,
     Reply,
-    Server,
     UmqClient,
     UmqClientFactory,
     UmqServer,
     UmqServerFactory,
     refusal,
 )
+from twisted_msgproto.umq.machine import Client, Server
 
 
 def masked(message):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.doubles import due, unanswered
 from tests.umq.pairs import EXAMPLES, STATES, at, client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.umq import Client, Server
+from twisted_msgproto.umq.machine import Client, Server
 from twisted_msgproto.umq.machine.attachments import Slot
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.doubles import due
 from tests.umq.pairs import announced, client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq import Client
+from twisted_msgproto.umq.machine import Client
 from twisted_msgproto.umq.machine.attachments import Slot
 
 # ── Attachments in ──────────────────────────────────────────────────────────────────────────────

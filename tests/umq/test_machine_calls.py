@@ -9,7 +9,7 @@ import pytest
 from tests.doubles import Figures, due, unanswered
 from tests.umq.pairs import base36, client, feed, limits, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq import Client
+from twisted_msgproto.umq.machine import Client
 
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
 

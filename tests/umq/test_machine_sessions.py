@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.umq.pairs import EXAMPLES, client, feed, limits, names, server, told
-from twisted_msgproto.umq import Client, Server
+from twisted_msgproto.umq.machine import Client, Server
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────
 

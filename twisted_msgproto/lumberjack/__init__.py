@@ -4,7 +4,6 @@ Read in this order: wire, terms, machine, protocol, service, command.
 """
 
 from ..net.limit_types import LumberjackClientLimits, LumberjackServerLimits
-from .machine import Reader, Writer
 from .protocol import (
     LumberjackClient,
     LumberjackClientFactory,
@@ -26,8 +25,6 @@ __all__ = [
     "LumberjackServerFactory",
     "LumberjackServerLimits",
     "LumberjackShipper",
-    "Reader",
-    "Writer",
     "connect",
     "encode_json",
     "encode_window",

@@ -6,7 +6,7 @@ Read in this order: wire, terms, machine, application, protocol, service.
 
 from ..net.limit_types import MicroMsg2ClientLimits, MicroMsg2ServerLimits
 from .application import Broker
-from .machine import STANDARD, Client, Extension, ExtensionSet, Proposal, Server
+from .machine.extensions import STANDARD, Extension, ExtensionSet, Proposal
 from .protocol import (
     MessageRefused,
     MicroMsg2Client,
@@ -23,7 +23,6 @@ __all__ = [
     "STANDARD",
     "BadText",
     "Broker",
-    "Client",
     "Extension",
     "ExtensionSet",
     "Filter",
@@ -37,7 +36,6 @@ __all__ = [
     "MicroMsg2ServerLimits",
     "Offer",
     "Proposal",
-    "Server",
     "connect",
     "serve",
 ]

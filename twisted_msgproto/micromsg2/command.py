@@ -28,7 +28,7 @@ from ..net.clients.shapes import (
     typed,
 )
 from ..registry import PROTOCOLS
-from .machine import Proposal
+from .machine.extensions import Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
 from .protocol.client import MicroMsg2ClientLink
 from .protocol.session import refused_number

@@ -7,7 +7,7 @@ Read in this order: wire, terms, machine, protocol, application, service.
 from ..net.authentication.sasl import credentials
 from ..net.limit_types import MtlClientLimits, MtlServerLimits
 from .application import IngestProfile, QueueProfile, TestProfile
-from .machine import Client, ClientFlow, Profile, Server
+from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
 from .protocol.client import MtlClient, MtlClientFactory, MtlClientService
 from .protocol.flows import MtlReader, MtlWriter, Received
 from .protocol.lifetimes import connect, serve
@@ -15,8 +15,6 @@ from .protocol.server import MtlServer, MtlServerFactory
 from .zeromq import CurveClient, CurveServer
 
 __all__ = [
-    "Client",
-    "ClientFlow",
     "CurveClient",
     "CurveServer",
     "IngestProfile",
@@ -31,9 +29,11 @@ __all__ = [
     "MtlWriter",
     "Profile",
     "QueueProfile",
+    "ReadingFlow",
     "Received",
-    "Server",
+    "Stored",
     "TestProfile",
+    "WritingFlow",
     "connect",
     "credentials",
     "serve",

@@ -4,7 +4,6 @@ Read in this order: wire, terms, machine, protocol, service.
 """
 
 from ..net.limit_types import SabcClientLimits, SabcServerLimits
-from .machine import Client, Server
 from .protocol.reconnect import SabcClientService
 from .protocol.session import Response, SabcSession
 from .protocol.sides import (
@@ -18,7 +17,6 @@ from .protocol.sides import (
 from .terms import ConnectReceived, ErrorReceived
 
 __all__ = [
-    "Client",
     "ConnectReceived",
     "ErrorReceived",
     "Response",
@@ -30,7 +28,6 @@ __all__ = [
     "SabcServerFactory",
     "SabcServerLimits",
     "SabcSession",
-    "Server",
     "connect",
     "serve",
 ]

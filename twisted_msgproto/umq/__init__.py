@@ -5,7 +5,6 @@ Read in this order: wire, terms, machine, protocol, application, service.
 
 from ..net.limit_types import UmqClientLimits, UmqServerLimits
 from .application import Hub, MethodRegistry, Remote, RemoteError, call_method
-from .machine.sides import Client, Server
 from .protocol.calls import (
     AttachmentLost,
     AttachmentStream,
@@ -35,7 +34,6 @@ __all__ = [
     "AttachmentLost",
     "AttachmentStream",
     "CallFailed",
-    "Client",
     "Code",
     "Hub",
     "MethodRegistry",
@@ -45,7 +43,6 @@ __all__ = [
     "Renewed",
     "Reply",
     "Request",
-    "Server",
     "SessionRefused",
     "Stored",
     "Subscription",

@@ -58,7 +58,8 @@ from ...net.link import FIRST_READ_BYTES, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import ClientSession, Session, SessionLink
 from ...net.sink import MessageSink
-from ..machine import Packer, Reader, Writer
+from ..machine import Reader, Writer
+from ..machine.sending import Packer
 from ..terms import (
     COMPRESS_DEFAULT,
     READER,

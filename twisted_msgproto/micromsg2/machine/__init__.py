@@ -1,67 +1,29 @@
-"""MicroMsg2 machines.  Read: extensions, receiving, sending, sides."""
+"""MicroMsg2's machines: bytes in, events out; no I/O, no clock.
+
+:class:`Client` and :class:`Server` are the two sides.  The others here are what they return, beside
+:class:`~twisted_msgproto.core.errors.Fault`.
+"""
 
 from ..terms import (
-    CLIENT,
-    LIMITS,
-    SERVER,
     CommandReceived,
-    ConnectionLost,
-    Counters,
     ErrorReceived,
-    Event,
     ExtensionReceived,
     MessagesAcknowledged,
     MessagesReceived,
-    Opened,
     SessionEstablished,
-    Side,
 )
-from .extensions import (
-    IDENTITY,
-    STANDARD,
-    Ack,
-    Acknowledging,
-    BatchAck,
-    Dotnet,
-    Extension,
-    ExtensionSet,
-    Json,
-    Proposal,
-    Protobuf,
-    PubSub,
-    Xml,
+from .sides import (
+    Client,
+    Server,
 )
-from .sides import Client, Server, Session
 
 __all__ = [
-    "CLIENT",
-    "IDENTITY",
-    "LIMITS",
-    "SERVER",
-    "STANDARD",
-    "Ack",
-    "Acknowledging",
-    "BatchAck",
     "Client",
     "CommandReceived",
-    "ConnectionLost",
-    "Counters",
-    "Dotnet",
     "ErrorReceived",
-    "Event",
-    "Extension",
     "ExtensionReceived",
-    "ExtensionSet",
-    "Json",
     "MessagesAcknowledged",
     "MessagesReceived",
-    "Opened",
-    "Proposal",
-    "Protobuf",
-    "PubSub",
     "Server",
-    "Session",
     "SessionEstablished",
-    "Side",
-    "Xml",
 ]

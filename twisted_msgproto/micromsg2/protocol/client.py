@@ -34,8 +34,14 @@ from ...net.limit_types import MicroMsg2ClientLimits
 from ...net.session import ClientSession, hook
 from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
-from ..machine import Client, Proposal, PubSub
-from ..machine.extensions import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
+from ..machine import Client
+from ..machine.extensions import (
+    EXTENSION_MISMATCH,
+    UNSUPPORTED_EXTENSION,
+    UNSUPPORTED_VERSION,
+    Proposal,
+    PubSub,
+)
 from ..terms import (
     BAD_COMMAND,
     ERROR_CHARACTERS_MAX,

@@ -41,7 +41,8 @@ from ..application import (
     SubscriptionRefused,
 )
 from ..letters import Routed
-from ..machine import Proposal, PubSub, Server
+from ..machine import Server
+from ..machine.extensions import Proposal, PubSub
 from ..terms import SERVER, CommandReceived, MessagesAcknowledged
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
 from .session import (

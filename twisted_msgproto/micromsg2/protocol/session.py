@@ -26,8 +26,9 @@ from ...net.hooks import awaited
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import Session, SessionHooks, SessionLink, hook
-from .. import application, machine
-from ..machine import Extension, Proposal
+from .. import application, terms
+from ..machine.extensions import Extension, Proposal
+from ..machine.sides import Session as MachineSession
 from ..terms import (
     ACK_TIMEOUT,
     HANDSHAKE_TIMEOUT,
@@ -59,7 +60,7 @@ SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
 """These errors of the peer name one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 LIMITS: Final = (
-    *machine.LIMITS,
+    *terms.LIMITS,
     Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
     Limit("unsent-bytes", 64 << 20, "bytes", "that wait for space in the window", 1),
     *application.LIMITS,
@@ -152,7 +153,7 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 class MicroMsg2Link(SessionLink):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
-    machine: machine.Session
+    machine: MachineSession
     counted = Places.of(Counters, replaced_texts="machine.decoder.replaced")
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})

@@ -1,48 +1,68 @@
-"""MTL's machines, frames in and frames out: no socket, no clock, no randomness of their own.
+"""MTL's machines, frames in and events out: no socket, no clock, no randomness of their own.
 
-:class:`.Server` is the broker: :mod:`.sessions` answers requests, :mod:`.content` takes content
-from writers and gives it to readers.  :class:`.Client` is a client's control flow and
-:class:`.ClientFlow` one of its data flows.  A :class:`.Profile` is where the application of a
-server says what becomes of content.
+:class:`Server` is the broker, whose inputs are each an :class:`Arrival` on a :class:`Channel`.
+:class:`Client` is a client's control flow and :class:`ClientFlow` one of its data flows.  The
+others here are what they return.
 """
 
+from ..terms import (
+    Answered,
+    ContentsConfirmed,
+    ContentsReceived,
+    ContentsRefused,
+    ContentTooLarge,
+    FlowBroken,
+    FlowGivenUp,
+    FlowOpened,
+    FlowSuspended,
+    LeaseGranted,
+    RequestRefused,
+    RequestTimedOut,
+    Responded,
+    SocketDropped,
+)
 from .client import Client
 from .client_flow import ClientFlow
 from .flows import (
     AuthenticationRequested,
     ContentReceived,
     MemoryLimitExceeded,
-    Profile,
-    ReadingFlow,
-    ServerEvent,
-    Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
     SessionRefused,
-    Stored,
-    WritingFlow,
 )
 from .server import Server
-from .sessions import Arrival, Channel
+from .sessions import (
+    Arrival,
+    Channel,
+)
 
 __all__ = [
+    "Answered",
     "Arrival",
     "AuthenticationRequested",
     "Channel",
     "Client",
     "ClientFlow",
     "ContentReceived",
+    "ContentTooLarge",
+    "ContentsConfirmed",
+    "ContentsReceived",
+    "ContentsRefused",
+    "FlowBroken",
+    "FlowGivenUp",
+    "FlowOpened",
+    "FlowSuspended",
+    "LeaseGranted",
     "MemoryLimitExceeded",
-    "Profile",
-    "ReadingFlow",
+    "RequestRefused",
+    "RequestTimedOut",
+    "Responded",
     "Server",
-    "ServerEvent",
-    "Session",
     "SessionEnded",
     "SessionEstablished",
     "SessionOpened",
     "SessionRefused",
-    "Stored",
-    "WritingFlow",
+    "SocketDropped",
 ]

@@ -397,6 +397,7 @@ class WritingFlow(Flow):
         return position
 
     def discard(self) -> None:
+        """Forget what was read and not given out."""
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []
 

@@ -22,13 +22,14 @@ from ...net.link import SteadyLogger
 from ...net.logs import Topic
 from ...net.session import SessionLink, tell_not_stored
 from ...net.wires import Wire
-from ..machine import Arrival, Channel, Server, Session
+from ..machine import Arrival, Channel, Server
 from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
     MemoryLimitExceeded,
     Peer,
     ServerEvent,
+    Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,

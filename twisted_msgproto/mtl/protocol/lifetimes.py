@@ -15,8 +15,8 @@ from ...net.authorising import Authoriser
 from ...net.lifetimes import Connecting, Serving, alone, running, sink_of, somewhere, subclass_of
 from ...net.limit_types import MtlClientLimits, MtlServerLimits
 from ...net.sink import MessageSink
-from ..machine import Profile
 from ..machine.client import Credentials
+from ..machine.flows import Profile
 from ..zeromq import CurveClient, CurveServer, check_address, data_endpoint
 from .client import MtlClient, MtlClientFactory
 from .server import MtlServer, MtlServerFactory

@@ -28,8 +28,8 @@ from ...net.link import SteadyLogger
 from ...net.logs import Topic
 from ...net.session import SessionHooks, hook, only_hooks
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
-from ..machine import Channel, Profile, Server, Session
-from ..machine.flows import ServerEvent
+from ..machine import Channel, Server
+from ..machine.flows import Profile, ServerEvent, Session
 from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION, SessionState
 from ..zeromq import (
     Bounds,
