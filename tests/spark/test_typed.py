@@ -543,3 +543,70 @@ def test_a_proposal_of_a_raw_table_fits_its_rows_and_is_tried_out(
     assert "name a table with the queue's columns" in refused.stderr
     for words in (["--try", "5"], ["--config", "bridge.toml", "--try", "0"]):
         assert "--try is a whole number" in launch.run("table", "columns", "raw", *words).stderr
+
+
+# -- a table that comes later ---------------------------------------------------------------------
+
+
+def derive(launch: Launcher, *at: str, raw: str = "raw") -> Launched:
+    words = (*at, "table", "derive", raw, "access", "--config", "bridge.toml")
+    return launch(*words, module="tests.tools.dying")
+
+
+def test_a_table_that_comes_later_is_killed_on_the_way_and_has_every_row_once(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, access = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, RAW)
+    drain(launch)
+    configured(tmp_path, RAW, ACCESS)
+    for point in ("registered", "marked", "linked", "landed", "committed"):
+        killed = derive(launch, "--at", point)
+        assert killed.wait(seconds=START_SECONDS) == -signal.SIGKILL, point
+    assert Table.open(access).files()
+    half = (
+        "has only a part of the one that it is made of: run 'msgproto table derive' again, to its"
+    )
+    ended = start(launch, "--once")
+    assert ended.wait(seconds=START_SECONDS) == 2
+    assert re.search(f"access: stands aside: .*{half}", ended.output), ended.output
+    configured(tmp_path, ACCESS)
+    alone = launch.run("bridge", "--config", "bridge.toml", "--once")
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert half in alone.stderr and alone.stderr.count("\n") == 1
+
+    configured(tmp_path, RAW, ACCESS)
+    fill(queue, 90, 30)
+    made = derive(launch)
+    assert made.wait(seconds=START_SECONDS) == 0, made.output
+    assert re.search(r"access version \d+: 60 rows, made of version 1; a bridge goes", made.output)
+    assert whole(access, queue).left_out == 30
+    drain(launch)
+    assert [row["offset"] for row in rows_of(access)] == wanted(120)
+    assert whole(access, queue).left_out == 40
+    assert sorted(QueueReader(queue).consumers().values()) == [120, 120]
+    again = launch.run("table", "derive", "raw", "access", "--config", "bridge.toml", "--json")
+    assert json.loads(again.stdout)["rows"] == 80 and again.returncode == 0
+
+
+def test_a_table_that_cannot_come_later_is_refused_in_a_line(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    fill(tmp_path / "queue", 0, 3)
+    configured(tmp_path, RAW)
+    drain(launch)
+    transformed = '[[table]]\nlocation = "access"\ntransform = "a:b"\n'
+    for text, others, words, line in (
+        (ACCESS, [], ["raw", "acess"], "bridge.toml: no .* has the name or location 'acess'"),
+        (transformed, [], ["raw", "access"], "without a transform"),
+        (ACCESS, ["gone"], ["raw", "access"], "gone"),
+        (ACCESS, ["grpc://127.0.0.1:9"], ["raw", "access"], "127.0.0.1:9"),
+        (ACCESS, [], ["none", "access"], "none is not a table"),
+    ):
+        configured(tmp_path, text, queues=["queue", *others])
+        refused = launch.run("table", "derive", *words, "--config", "bridge.toml")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert re.search(line, refused.stderr) and refused.stderr.count("\n") == 1, refused.stderr
+        assert not (tmp_path / "access").exists()
+        assert len(QueueReader(tmp_path / "queue").consumers()) == 1, "nothing is kept for it"

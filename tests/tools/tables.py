@@ -10,7 +10,7 @@ import datetime
 import os
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -114,7 +114,14 @@ class Gateway:
     def id(self) -> str:
         return self.reader.queue_id
 
-    def put(self, count: int, *, day: int = 0, protocol: str = "lumberjack") -> None:
+    def put(
+        self,
+        count: int,
+        *,
+        day: int = 0,
+        protocol: str = "lumberjack",
+        body: Callable[[int], bytes] = b"body %d".__mod__,
+    ) -> None:
         """Store messages whose bodies are numbered, received on a day counted from FIRST_DAY."""
         writer = QueueWriter(self.directory, segment_bytes=1, group_messages=4)
         for first in range(self.rows, self.rows + count, 5):
@@ -125,6 +132,7 @@ class Gateway:
                     batch(first, size),
                     received_at=FIRST_DAY + day * DAY_MICROSECONDS + first,
                     protocol=protocol,
+                    body=[body(number) for number in range(first, first + size)],
                 ),
             )
         writer.close()

@@ -1,4 +1,5 @@
-"""Maintain a landed table: count it, prove it, compact it, remove days and rows, set it back.
+"""Maintain a landed table: count it, prove it, compact it, remove days and rows, set it back, make
+another of it.
 
 Every action is safe beside a running bridge and beside the others; each says in plain lines what
 it did.  --dry-run says what it would do.
@@ -36,6 +37,7 @@ from .options import Run as Act
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.spark.configuration import BridgeOptions
     from twisted_msgproto.table.log import Table
     from twisted_msgproto.table.verify import Report
 
@@ -422,7 +424,7 @@ def _rewind(arguments: SimpleNamespace) -> int:
     help="with --config: errors and values of each column in the first N rows; default: 10000",
 )
 def _columns(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.table.proposal import ROWS, propose, raw_rows, tried_lines, try_out
+    from twisted_msgproto.table.derive import ROWS, propose, raw_rows, tried_lines, try_out
 
     number = getattr(arguments, "try")
     if number is not None and (number < 1 or arguments.config is None):
@@ -448,4 +450,73 @@ def _columns(arguments: SimpleNamespace) -> int:
             continue
         for line in tried_lines(name, shape, tried):
             print(line)
+    return 0
+
+
+@action("derive", "make a table with columns of a raw table's rows; a bridge goes on with it")
+@click.argument(
+    "typed",
+    metavar="TYPED",
+    type=LOCATION,
+    help="the table that is made: its name or location in the file of --config",
+)
+@option(
+    "--config",
+    metavar="FILE",
+    type=FILE,
+    required=True,
+    help="the bridge.toml that defines TYPED, and names the queues",
+)
+def _derive(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.spark.configuration import read_bridge_file, same_place
+    from twisted_msgproto.spark.options import open_queue
+    from twisted_msgproto.table.actions import Run
+    from twisted_msgproto.table.derive import derive
+    from twisted_msgproto.table.landing import DAY, Target
+    from twisted_msgproto.table.shape import Shape
+
+    def named(word: str) -> BridgeOptions | None:
+        return next(
+            (one for one in tables if word == one.name or same_place(word, one.table)), None
+        )
+
+    tables = read_bridge_file(arguments.config)
+    raw, typed = named(arguments.location), named(arguments.typed)
+    if typed is None or typed.transform is not None:
+        raise ConfigurationError(
+            f"{arguments.config}: no [[table]] without a transform has the name or location "
+            f"{arguments.typed!r}"
+        )
+    if raw is not None:
+        arguments.location = raw.table
+        arguments.storage = [
+            *(f"{key}={value}" for key, value in raw.storage.items()),
+            *arguments.storage,
+        ]
+    source = _open(arguments)
+    queues = [open_queue(location, typed.access) for location in typed.locations]
+    for gateway in sorted(source.landed().keys() - {queue.queue_id for queue in queues}):
+        if not arguments.json:
+            print(f"gateway {gateway} is none of the queues: its rows end where those of RAW do")
+    done = derive(
+        source,
+        Target(
+            typed.table,
+            typed.storage,
+            (typed.shape or Shape()).schema.append(DAY),
+            tuple(typed.partition_by or ("day",)),
+            shape=typed.shape,
+        ),
+        {queue.queue_id: queue for queue in queues},
+        Run.new(),
+        consumer=typed.consumer,
+        say=(lambda line: None) if arguments.json else _tell,
+    )
+    if arguments.json:
+        print(json.dumps(asdict(done)))
+        return 0
+    made = f"made of version {done.of}" if done.of else "made already"
+    print(
+        f"{typed.table} version {done.version}: {done.rows} rows, {made}; a bridge goes on with it"
+    )
     return 0

@@ -241,7 +241,7 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
     for other in others:
         if other.name == options.name:
             raise ConfigurationError("two tables have this name; give one a name of its own")
-        if _same_place(other.table, options.table):
+        if same_place(other.table, options.table):
             raise ConfigurationError(f"{options.table} is the table {other.name!r} already")
         if options.consumer is not None and other.consumer == options.consumer:
             raise ConfigurationError(
@@ -250,7 +250,7 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
             )
 
 
-def _same_place(one: str, other: str) -> bool:
+def same_place(one: str, other: str) -> bool:
     here = [is_remote(place) for place in (one, other)]
     return one == other or (not any(here) and os.path.realpath(one) == os.path.realpath(other))
 

@@ -129,6 +129,8 @@ class Proposal:
     """These are other application transactions of this package: they say why offsets are not in
     the table.
     """
+    notes_before: Mapping[str, int] = field(default_factory=dict)
+    """These are some that the table has now (0: not at all), as far as the proposer knows."""
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
@@ -150,7 +152,9 @@ class Proposal:
         if self.landed:
             return commit.landed == self.landed
         ours = ([file.path for file in self.added], [file.path for file in self.removed])
-        return ours == ([file.path for file in commit.added], list(commit.removed))
+        if ours != ([file.path for file in commit.added], list(commit.removed)):
+            return False
+        return any(ours) or self.notes.items() <= commit.transactions.items()
 
     def as_commit(self, version: int, timestamp: int) -> Commit:
         """Return what :func:`parse_commit` would read from the version's file."""

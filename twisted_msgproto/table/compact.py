@@ -68,7 +68,7 @@ def choose(
     return [
         group
         for key in sorted(partitions, key=str)
-        for group in _groups(sorted(partitions[key], key=_age), target)
+        for group in groups(partitions[key], target)
         if len(group) > 1
     ]
 
@@ -77,10 +77,11 @@ def _age(file: DataFile) -> tuple[int, str]:
     return file.modified, file.path
 
 
-def _groups(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
+def groups(files: Iterable[DataFile], target: int = TARGET_BYTES) -> Iterator[list[DataFile]]:
+    """Yield the files in the order they were written, at most about ``target`` bytes at once."""
     group: list[DataFile] = []
     nbytes = 0
-    for file in files:
+    for file in sorted(files, key=_age):
         if group and nbytes + file.size > target:
             yield group
             group, nbytes = [], 0

@@ -12,6 +12,8 @@ checkpoints, log cleanup, vacuum, compaction and a copy of the table:
 * ``msgproto-left-out:GATEWAY`` counts the rows that the table's shape leaves out, and
   ``msgproto-expired-rows:GATEWAY``, ``msgproto-damaged-rows:GATEWAY`` those of the ranges above,
   which are noted coarsely: where rows are left out, only these counts say what has to be there;
+* ``msgproto-deriving:TABLE:DEFINITION`` is one more than the version of another table that this one
+  is being made of, and 0 once it is made; ``msgproto-derived-parts`` counts what it has of it;
 * ``msgproto-dropping:GATEWAY`` is the first offset of the first batch from which a transform
   dropped rows: from there on, an offset that is absent may be one that was dropped.
 """
@@ -31,6 +33,8 @@ DROPPING_PREFIX = "msgproto-dropping:"
 LEFT_OUT_PREFIX = "msgproto-left-out:"
 EXPIRED_ROWS_PREFIX = "msgproto-expired-rows:"
 DAMAGED_ROWS_PREFIX = "msgproto-damaged-rows:"
+DERIVING_PREFIX = "msgproto-deriving:"
+DERIVED_PARTS = "msgproto-derived-parts"
 
 NOTES_MAX = 16
 """One commit has at most this many new notes of one kind for one gateway.
@@ -55,6 +59,11 @@ def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
         for name, offset in transactions.items()
         if name.startswith(prefix)
     }
+
+
+def half_derived(transactions: Mapping[str, int]) -> bool:
+    """Return whether a table is being made of another one, and has only a part of it."""
+    return any(_offsets(transactions, DERIVING_PREFIX).values())
 
 
 def left_out(transactions: Mapping[str, int]) -> dict[str, int]:

@@ -79,7 +79,9 @@ class Table:
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """
 
-    def __init__(self, storage: Storage, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, storage: Storage, clock: Callable[[], float], version: int | None = None
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._cleaned = clock()
@@ -91,7 +93,7 @@ class Table:
         """
         self.due: dict[str, int] = {}
         """Notes that the next version carries: what other programs have erased."""
-        loaded = load(storage)
+        loaded = load(storage, until=version)
         self._state = loaded.state
         self._base = loaded.base
         self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
@@ -113,14 +115,16 @@ class Table:
         cls,
         location: str | Path,
         storage: Mapping[str, str] | None = None,
+        *,
+        version: int | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Open a table as it is now.
+        """Open a table as it is now, or as it was at ``version``.
 
         Raises:
             TableError: there is no table, its log is torn, or its protocol is not known here.
         """
-        return cls(*_placed(location, storage, machine))
+        return cls(*_placed(location, storage, machine), version)
 
     @classmethod
     def open_for_writing(
@@ -161,9 +165,10 @@ class Table:
         properties: Mapping[str, str] | None = None,
         *,
         run: Run | None = None,
+        notes: Mapping[str, int] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Make a table and open it.
+        """Make a table, whose first version has ``notes``, and open it.
 
         Raises:
             TableError: there is one already, or it cannot be made.
@@ -176,6 +181,7 @@ class Table:
             timestamp=int(clock() * 1000),
             operation="CREATE TABLE",
             run=own,
+            transactions=notes,
             metadata=metadata,
             protocol=PROTOCOL,
         )
@@ -301,16 +307,17 @@ class Table:
         info: Mapping[str, object] | None = None,
         operation: str = "WRITE",
         notes: Mapping[str, int] | None = None,
+        notes_before: Mapping[str, int] | None = None,
     ) -> int:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
         ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway that the table did not know; ``notes`` are other application transactions. Returns
-        the version; it is durable.  A commit that failed may be tried again, with the same
-        arguments.
+        gateway that the table did not know; ``notes`` are other application transactions, and
+        ``notes_before`` those that the table must have (0: not at all). Returns the version; it is
+        durable.  A commit that failed may be tried again, with the same arguments.
 
         Raises:
-            Overtaken: another writer moved one of the gateways.
+            Overtaken: another writer moved one of the gateways, or changed one of these notes.
             TableChanged: the table is not any more what the files were written for.
             TableError: the disk or the object store refused; nothing has landed.
         """
@@ -322,6 +329,7 @@ class Table:
                 landed=dict(landed),
                 before={gateway: before.get(gateway) for gateway in landed},
                 notes=notes or {},
+                notes_before=notes_before or {},
                 info=info or {},
                 parameters={"mode": "Append"},
             )
@@ -339,6 +347,7 @@ class Table:
         before: Mapping[str, Landed | None] | None = None,
         info: Mapping[str, object] | None = None,
         notes: Mapping[str, int] | None = None,
+        notes_before: Mapping[str, int] | None = None,
     ) -> int:
         """Remove files from the table and add others, in one version.
 
@@ -359,6 +368,7 @@ class Table:
                 landed=dict(landed or {}),
                 before={gateway: (before or {}).get(gateway) for gateway in landed or {}},
                 notes=notes or {},
+                notes_before=notes_before or {},
                 info=info or {},
                 data_change=data_change,
             )
@@ -553,6 +563,9 @@ class Table:
         for gateway, expected in proposal.before.items():
             if now.get(gateway) != expected:
                 raise self._overtaken(f"moved gateway {gateway}", self._movers.get(gateway))
+        for name, value in proposal.notes_before.items():
+            if self._state.transactions.get(name, 0) != value:
+                raise self._overtaken(f"changed {name}", None)
         if proposal.removed:
             files = self._files()
             for file in proposal.removed:

@@ -21,7 +21,7 @@ from ..core.errors import (
     TableError,
 )
 from ..queue.lineage import Description, Landed
-from . import erased
+from . import erased, gaps
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
@@ -69,6 +69,11 @@ def open_table(
         raise ConfigurationError(
             f"the table {table.location} is partitioned by {','.join(table.partition_by)}, not by "
             f"{','.join(wanted)}; leave --partition-by out, or land into a new table"
+        )
+    if gaps.half_derived(table.transactions):
+        raise TableError(
+            f"the table {table.location} has only a part of the one that it is made of: run "
+            "'msgproto table derive' again, to its end"
         )
     check_schema(table, schema, grows=grows)
     if grows:

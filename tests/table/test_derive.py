@@ -1,0 +1,484 @@
+"""A table with columns that is made of a raw one: exact, whatever was trimmed, erased or killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.conftest import damage_record
+from tests.table.conftest import table_in
+from tests.tools.disks import Killed, PowerDisk
+from tests.tools.loops import drain, finish, loop_over
+from tests.tools.tables import Gateway, opened_again
+from twisted_msgproto.core.errors import Overtaken, QueueMismatch, TableError
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.table import preflight
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.derive import Derived, derive
+from twisted_msgproto.table.landing import DAY, Target
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.retention import erase, expire
+from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.shape import Shape, shape_of
+from twisted_msgproto.table.verify import verify
+
+both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
+place = pytest.fixture(table_in, name="place")
+
+COLUMNS = {
+    "number": {"path": "n", "type": "long"},
+    "half": {"path": "deep.half", "type": "double"},
+    "client": {"from": "fields", "path": "client", "type": "string"},
+}
+POWERS = ["kill", "missing", "torn"]
+
+WHERE = {"protocol": ["lumberjack", "mtl"]}
+
+
+def shaped(**more: Any) -> Shape:
+    given = {"columns": COLUMNS, "where": WHERE, "keep": ["protocol", "body"], **more}
+    shape = shape_of(given)
+    assert shape is not None
+    return shape
+
+
+def body(number: int) -> bytes:
+    """Every seventh is wrong in one column, every eleventh no JSON."""
+    if number % 11 == 0:
+        return b"no JSON %d" % number
+    wrong = {"n": "n/a"} if number % 7 == 0 else {"n": number}
+    return json.dumps({**wrong, "deep": {"half": number / 2}}).encode()
+
+
+def fill(gateway: Gateway, raw: Table | None = None) -> None:
+    """Rows of three days and three protocols, landed in small files."""
+    for number, protocol in enumerate(["lumberjack", "umq", "mtl"] * 2):
+        gateway.put(8, day=number // 2, protocol=protocol, body=body)
+        if raw is not None:
+            land(raw, gateway)
+
+
+def land(table: Table, gateway: Gateway) -> None:
+    loop_over(opened_again(table), [gateway.directory]).run()
+
+
+def target_at(location: str | Path, raw: Table, shape: Shape) -> Target:
+    schema = shape.schema.append(DAY)
+    return Target(str(location), raw.storage.options, schema, ("day",), shape=shape)
+
+
+def beside(raw: Table, name: str = "typed") -> str:
+    return f"{raw.location}-{name}"
+
+
+def make(
+    raw: Table, *gateways: Gateway, shape: Shape | None = None, name: str = "typed", **how: Any
+) -> Derived:
+    target = target_at(beside(raw, name), raw, shape or shaped())
+    queues = {gateway.id: gateway.reader for gateway in gateways}
+    return derive(opened_again(raw), target, queues, Run.new(), **how)
+
+
+def typed_of(raw: Table, name: str = "typed") -> Table:
+    return Table.open(beside(raw, name), dict(raw.storage.options))
+
+
+def go_on(raw: Table, gateway: Gateway, *, shape: Shape | None = None, name: str = "typed") -> None:
+    """As the bridge does that lands the table from here on."""
+    shape = shape or shaped()
+    opened = preflight.open_table(
+        beside(raw, name),
+        shape.schema.append(DAY),
+        None,
+        raw.storage.options,
+        Run.new(),
+        grows=True,
+    )
+    loop = loop_over(opened, [gateway.directory])
+    loop.target = target_at(beside(raw, name), raw, shape)
+    loop.run()
+    finish(loop)
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    delta = DeltaTable(table.location, storage_options={**table.storage.options})
+    found: list[dict[str, Any]] = delta.to_pyarrow_table().sort_by("offset").to_pylist()
+    return found
+
+
+def check_sum(table: Table, gateway: Gateway) -> Any:
+    """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
+    report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
+    assert report.whole, list(report.findings())
+    found = report.gateways[gateway.id]
+    gone = sum(hi - lo for lo, hi in found.erased)
+    absent = found.expired_rows + found.damaged_rows + gone + found.left_out
+    assert found.landed is not None
+    assert found.landed.offset - found.begin == found.rows + absent
+    return found
+
+
+def trim(gateway: Gateway, raw: Table) -> None:
+    """The raw table's bridge lets its queue go; what is left is what the others still need."""
+    finish(drain(opened_again(raw), [gateway.directory]))
+    trimmed(gateway)
+
+
+def trimmed(gateway: Gateway) -> None:
+    log = SegmentLog(gateway.directory)
+    log.trim()
+    log.close()
+
+
+@both
+def test_a_derived_table_is_as_if_it_had_been_landed_from_the_beginning(
+    place: Table, a: Gateway, tmp_path: Path
+) -> None:
+    """Damaged, expired and erased rows are carried, the queue is trimmed, and a bridge goes on."""
+    fill(a)
+    damage_record(a.directory, body(20))
+    shutil.copytree(a.directory, tmp_path / "whole")
+    land(place, a)
+    DeltaTable(place.location, storage_options={**place.storage.options}).delete("offset = 33")
+    a.put(3, day=2, body=body)
+    land(place, a)
+    expire(opened_again(place), date(2023, 11, 16), Run.new())
+    erase(opened_again(place), Run.new(), where="offset IN (26, 36, 44, 50)")
+    compact(opened_again(place), Run.new())
+    trim(a, place)
+    assert a.reader.begin() > 40
+
+    said: list[str] = []
+    done = make(place, a, say=said.append)
+    typed = typed_of(place)
+    found = check_sum(typed, a)
+    raw = check_sum(place, a)
+    assert found.landed == raw.landed
+    assert (found.expired_rows, found.damaged_rows) == (raw.expired_rows, raw.damaged_rows)
+    assert (found.erased, done.rows) == (raw.erased, found.rows)
+    assert (
+        found.left_out == done.left_out == sum(row["protocol"] == "umq" for row in rows_of(place))
+    )
+    assert len(said) == 2 and said[0].startswith("part 1 of 2, 2023-11-16: ")
+
+    a.put(9, day=3, body=body)
+    go_on(place, a)
+    check_sum(typed, a)
+    # The same rows, landed from a queue that was never trimmed.
+    whole = Gateway.at(tmp_path / "whole")
+    whole.put(3, day=2, body=body)
+    whole.put(9, day=3, body=body)
+    drain_typed(tmp_path / "once", whole)
+    gone = {offset for lo, hi in found.erased for offset in range(lo, hi)}
+    expected = [
+        row
+        for row in rows_of(Table.open(tmp_path / "once"))
+        if row["offset"] not in gone and row["day"] >= date(2023, 11, 16)
+    ]
+    assert rows_of(typed) == expected
+    assert {row["_error"] for row in expected} >= {None, "the body is not JSON"}
+
+
+def drain_typed(location: Path, gateway: Gateway) -> None:
+    shape = shaped()
+    table = preflight.open_table(str(location), shape.schema.append(DAY), None, {}, Run.new())
+    loop = loop_over(table, [gateway.directory])
+    loop.target = target_at(location, table, shape)
+    loop.run()
+
+
+def test_the_queue_keeps_what_the_raw_table_lands_meanwhile(local: Table, a: Gateway) -> None:
+    """The raw table's bridge goes on while the other table is made, and lets the queue go."""
+    fill(a, local)
+
+    def meanwhile(line: str) -> None:
+        a.put(10, day=4, body=body)
+        trim(a, local)
+
+    make(local, a, say=meanwhile)
+    typed = typed_of(local)
+    consumer = preflight.consumer_name(typed.table_id)
+    assert a.reader.consumers()[consumer] == typed.landed()[a.id].offset == 49
+    go_on(local, a)
+    check_sum(typed, a)
+    assert {row["offset"] for row in rows_of(typed)} == {
+        row["offset"] for row in rows_of(local) if row["protocol"] != "umq"
+    }
+
+
+@both
+def test_rows_that_are_erased_from_the_raw_table_meanwhile_do_not_come_back(
+    place: Table, a: Gateway
+) -> None:
+    fill(a, place)
+    first = threading.Event()
+
+    def meanwhile(line: str) -> None:
+        if first.is_set():
+            return
+        first.set()
+        a.put(10, day=2, body=body)
+        land(place, a)
+        erase(opened_again(place), Run.new(), where="offset IN (3, 12, 47, 55)")
+
+    make(place, a, say=meanwhile)
+    found = check_sum(typed_of(place), a)
+    assert {3, 47}.isdisjoint(row["offset"] for row in rows_of(typed_of(place)))
+    assert found.erased == [(3, 4), (47, 48)]
+    go_on(place, a)
+    rewind(typed_of(place), Run.new(), queues={a.id: a.reader})
+    assert {3, 47, 55}.isdisjoint(row["offset"] for row in rows_of(typed_of(place)))
+    check_sum(typed_of(place), a)
+
+
+@both
+def test_a_run_that_was_interrupted_goes_on_or_begins_again(
+    place: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(a, place)
+    stop_after(1, place, a)
+    with pytest.raises(TableError, match=r"has only a part of .*'msgproto table derive' again"):
+        go_on(place, a)
+    said: list[str] = []
+    compact(opened_again(place), Run.new())
+    make(place, a, say=said.append)
+    assert [line[:11] for line in said] == ["part 2 of 3", "part 3 of 3"]
+    expected = rows_of(typed_of(place))
+    check_sum(typed_of(place), a)
+    # Once more beside it, with files gone that the first run had settled on.
+    stop_after(2, place, a, name="other")
+    erase(opened_again(place), Run.new(), where="offset = 3", purge=True)
+    said.clear()
+    make(place, a, name="other", say=said.append)
+    assert len(said) == 3, "it has begun again"
+    check_sum(typed_of(place, "other"), a)
+    assert rows_of(typed_of(place, "other")) == [row for row in expected if row["offset"] != 3]
+    # A third time there is nothing to do.
+    version = typed_of(place).version
+    assert make(place, a).version == version
+
+
+class Stop(BaseException):
+    """The process ends here."""
+
+
+def stop_after(parts: int, raw: Table, gateway: Gateway, **how: Any) -> None:
+    def say(line: str) -> None:
+        if line.startswith(f"part {parts} "):
+            raise Stop
+
+    with pytest.raises(Stop):
+        make(raw, gateway, say=say, **how)
+
+
+def test_of_two_at_once_one_ends_and_the_table_is_exact(local: Table, a: Gateway) -> None:
+    fill(a, local)
+
+    def other(line: str) -> None:
+        if line.startswith("part 1 "):
+            make(local, a)
+
+    with pytest.raises(Overtaken, match=r"another writer of .*typed changed msgproto-deriv"):
+        make(local, a, say=other)
+    check_sum(typed_of(local), a)
+
+
+def test_again_with_one_more_column_is_another_table(local: Table, a: Gateway) -> None:
+    fill(a, local)
+    make(local, a)
+    more = shaped(columns={**COLUMNS, "text": {"path": "n", "type": "string"}})
+    with pytest.raises(TableError, match=r"typed is a table already, .*choose a new location"):
+        make(local, a, shape=more)
+    make(local, a, shape=more, name="wider")
+    trim(a, local)
+    a.put(5, day=2, body=body)
+    go_on(local, a)
+    go_on(local, a, shape=more, name="wider")
+    wider = rows_of(typed_of(local, "wider"))
+    assert sum(row["text"] is not None for row in wider) > 20
+    assert [{**row, "text": 0} for row in wider] == [
+        {**row, "text": 0} for row in rows_of(typed_of(local))
+    ]
+    check_sum(typed_of(local, "wider"), a)
+
+
+def test_a_table_of_all_rows_and_one_of_a_table_that_leaves_rows_out(
+    local: Table, a: Gateway
+) -> None:
+    fill(a, local)
+    raw = Shape((("protocol", ("umq", "mtl")),))
+    make(local, a, shape=raw, name="some")
+    make(local, a, shape=Shape(), name="copy")
+    assert rows_of(typed_of(local, "copy")) == rows_of(local)
+    check_sum(typed_of(local, "copy"), a)
+    some = typed_of(local, "some")
+    left_out = check_sum(some, a).left_out
+    make(some, a)
+    found = check_sum(typed_of(some), a)
+    assert found.left_out == left_out + 16
+    assert {row["protocol"] for row in rows_of(typed_of(some))} == {"mtl"}
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def lose_a_file(raw: Table, gateway: Gateway) -> None:
+    Path(raw.location, opened_again(raw).files()[0].path).unlink()
+
+
+def set_queue_back(raw: Table, gateway: Gateway) -> None:
+    shutil.rmtree(gateway.directory)
+    shutil.copytree(f"{gateway.directory}-older", gateway.directory)
+
+
+def forget_rows(raw: Table, gateway: Gateway) -> None:
+    """Somebody has told the queue that nobody needs what the raw table has not landed yet."""
+    gateway.put(20, body=body)
+    for consumer in gateway.reader.consumers():
+        gateway.reader.forget(consumer)
+    gateway.reader.commit("other", gateway.reader.end())
+    trimmed(gateway)
+
+
+def restore(raw: Table, gateway: Gateway) -> None:
+    DeltaTable(raw.location).restore(2)
+
+
+REFUSED: Mapping[str, tuple[Callable[[Table, Gateway], None], type[Exception], str]] = {
+    "a file is lost": (lose_a_file, TableError, r"is not whole \(lost: file .*table verify' tells"),
+    "a restore": (restore, TableError, r"is not whole \(missing: .*table verify' tells"),
+    "an older queue": (set_queue_back, QueueMismatch, "was restored from an older copy"),
+    "a trimmed queue": (forget_rows, QueueMismatch, "was trimmed before it landed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_made_exact_is_refused_in_a_line(
+    local: Table, a: Gateway, name: str
+) -> None:
+    spoil, kind, line = REFUSED[name]
+    shutil.copytree(a.directory, f"{a.directory}-older")
+    fill(a, local)
+    spoil(local, a)
+    with pytest.raises(kind, match=line) as told:
+        make(local, a)
+    assert "\n" not in str(told.value)
+    if kind is QueueMismatch:
+        assert not Path(beside(local)).exists(), "a refusal makes no table"
+    else:
+        assert not typed_of(local).files()
+
+
+def test_a_half_made_table_is_not_mixed_with_another_definition(local: Table, a: Gateway) -> None:
+    fill(a, local)
+    stop_after(1, local, a)
+    with pytest.raises(TableError, match="by another definition: put that back, or remove"):
+        make(local, a, shape=shaped(where={}))
+    make(local, a)
+    with pytest.raises(TableError, match=r"has no column 'protocol'|has no column 'peer'"):
+        make(typed_of(local), a, name="third")
+
+
+# -- kills ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_cut_at_any_step_leaves_what_the_next_run_makes_exact(
+    local: Table, a: Gateway, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """In the short form each step has one of the losses, by turns."""
+    fill(a, local)
+
+    def work(disk: PowerDisk) -> Derived:
+        return make(local, a, name=disk.root.name.removeprefix("table-"), disk=disk)
+
+    whole = PowerDisk(tmp_path / "table-whole")
+    work(whole)
+    assert whole.steps > 20
+    expected = rows_of(typed_of(local, "whole"))
+    long = pytestconfig.getoption("--long")
+    for number in range(whole.steps):
+        for power in POWERS if long else POWERS[number % 3 :][:1]:
+            name = f"{power}-{number}"
+            assert cut(PowerDisk(tmp_path / f"table-{name}", number), power, work)
+            make(local, a, name=name)
+            assert rows_of(typed_of(local, name)) == expected, name
+            check_sum(typed_of(local, name), a)
+
+
+def cut(disk: PowerDisk, power: str, work: Callable[[PowerDisk], object]) -> bool:
+    """Do some work until the disk's step; whether it was cut there."""
+    try:
+        work(disk)
+        return False
+    except Killed:
+        if power != "kill":
+            disk.cut(torn=power == "torn")
+        return True
+
+
+def test_kills_in_a_row_while_a_table_is_made_grows_and_is_erased_from(
+    local: Table, a: Gateway, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Each of them at a random step; in the long form thirty times."""
+    fill(a, local)
+    a.put(5, day=2, body=body)
+    more = shaped(columns={**COLUMNS, "text": {"path": "n", "type": "string"}})
+    for seed in range(30 if pytestconfig.getoption("--long") else 2):
+        random, location, name = Random(seed), tmp_path / f"table-{seed}", f"{seed}"
+        gone = sorted(random.sample(range(54), 4))
+
+        def grow(disk: PowerDisk, location: Path = location) -> None:
+            table = Table.open_for_writing(location, disk=disk)
+            table.grow(list(more.schema), run=Run.new())
+            loop = loop_over(table, [a.directory])
+            loop.target = target_at(location, table, more)
+            loop.run()
+
+        works: list[Callable[[PowerDisk], object]] = [
+            lambda disk, name=name: make(local, a, name=name, disk=disk),
+            grow,
+            lambda disk, location=location, gone=gone: erase(
+                Table.open_for_writing(location, disk=disk),
+                Run.new(),
+                offsets={a.id: [(one, one + 1) for one in gone]},
+                purge=True,
+            ),
+            grow,
+        ]
+        kills = 0
+        for work in works:
+            while cut(PowerDisk(location, random.randrange(50)), random.choice(POWERS), work):
+                kills += 1
+        table = Table.open(location)
+        left = {n for n in range(54) if n not in gone and not 9 <= n < 17 and not 33 <= n < 41}
+        assert kills and {row["offset"] for row in rows_of(table)} == left, seed
+        assert "text" in table.schema.names
+        check_sum(table, a)
+
+
+def test_a_gateway_whose_queue_is_gone_is_carried_with_its_rows(
+    local: Table, a: Gateway, b: Gateway
+) -> None:
+    fill(a, local)
+    fill(b)
+    drain(opened_again(local), [a.directory, b.directory])
+    shutil.rmtree(b.directory)
+    make(local, a)
+    a.put(5, day=2, body=body)
+    go_on(local, a)
+    check_sum(typed_of(local), a)
+    raw, typed = local, typed_of(local)
+    assert set(typed.landed()) == set(opened_again(raw).landed())
+    assert replace(typed.landed()[a.id], offset=0).incarnation
