@@ -18,7 +18,6 @@ from .registry import LOOPBACK, Registered
 
 if TYPE_CHECKING:
     from .net.authorising import Permissions
-    from .net.clients.asking import ask_each
     from .net.clients.client import ClientLink
     from .net.clients.endpoints import client_endpoint
     from .net.clients.reconnect import ReconnectingClient
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         Progress,
         RecvOptions,
         SendOptions,
+        ask_each,
     )
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
@@ -88,11 +88,11 @@ __all__ = [
 
 LATE: Final = {
     "authorising": "Permissions",
-    "clients.asking": "ask_each",
     "clients.client": "ClientLink",
     "clients.endpoints": "client_endpoint",
     "clients.reconnect": "ReconnectingClient",
-    "clients.shapes": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions",
+    "clients.shapes": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
+    " ask_each",
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",
     "lifetimes": "Connecting Ports Serving connecting",

@@ -18,10 +18,10 @@ from autobahn.twisted import websocket as autobahn
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 
+from twisted_msgproto.net.clients.endpoints import parse_address
 from twisted_msgproto.net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
-    parse_address,
 )
 from twisted_msgproto.sabc import SabcClientFactory, SabcServerFactory
 from twisted_msgproto.umq import UmqClientFactory, UmqServerFactory

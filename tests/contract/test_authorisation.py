@@ -18,8 +18,7 @@ from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2.protocol.session import READ_BYTES
-from twisted_msgproto.net.authorising import Rules
-from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
+from twisted_msgproto.net.authorising import ANSWERS_MAX, LINES_MAX, Rules
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import Hub, MethodRegistry, call_method

@@ -20,12 +20,11 @@ from tests.docs import grafana
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters
-from twisted_msgproto.net.counters import Places, Traffic, quantile
+from twisted_msgproto.net.counters import FlowHistory, Places, Traffic, quantile, since
 from twisted_msgproto.net.memory import ByteBudget, ReadControl
 from twisted_msgproto.net.session import Delivery
-from twisted_msgproto.net.site.flow import FlowHistory, since
 from twisted_msgproto.net.site.metrics import exposition
-from twisted_msgproto.net.site.root import drawings
+from twisted_msgproto.net.site.service import drawings
 from twisted_msgproto.net.site.store import shown_bridge
 from twisted_msgproto.testing import SafeSink
 

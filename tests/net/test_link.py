@@ -16,7 +16,7 @@ from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import Fault, NotStored, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.net.counters import Places
-from twisted_msgproto.net.wires.output import Output
+from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
 TURN_SECONDS = 0.008

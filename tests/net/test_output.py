@@ -20,7 +20,7 @@ from zope.interface import directlyProvides
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
-from twisted_msgproto.net.wires.output import Output, flushing_write
+from twisted_msgproto.net.wires.stream import Output, flushing_write
 
 LATE_SECONDS = 5.0
 SLICE_BYTES = 64 << 10  # so much is with the transport at most

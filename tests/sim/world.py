@@ -35,7 +35,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.net.memory import ByteBudget, Ledger
-from twisted_msgproto.net.wires.output import Output
+from twisted_msgproto.net.wires.stream import Output
 from twisted_msgproto.queue import QueueReader
 
 UNREAD_SECONDS = 4.0

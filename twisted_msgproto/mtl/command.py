@@ -18,10 +18,10 @@ from twisted.internet.error import DNSLookupError
 from ..core.errors import ConfigurationError
 from ..core.message import Message
 from ..net.authentication.sasl import credentials
-from ..net.clients.asking import InFlight
 from ..net.clients.shapes import (
     LOG_IN_OPTIONS,
     ConnectOptions,
+    InFlight,
     Messages,
     Progress,
     RecvOptions,

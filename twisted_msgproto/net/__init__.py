@@ -3,8 +3,8 @@
 from .authentication import Identity, IIdentity, PasswordFile, portal_over
 from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
 from .counters import Counters
-from .hooks import Later
 from .lifetimes import ClientEndpoint, ClientTLS, Connecting, ServerEndpoint, Serving
+from .outbox import Later
 from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink
 

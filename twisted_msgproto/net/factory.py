@@ -212,6 +212,7 @@ class SessionFactory:
             self.limits.get("min-rate", MIN_RATE),
             clock,
         )
+        self.unsafe_bytes_max = self.limits.get("unsafe-bytes", inf)
         self.budget.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
         self.sessionNames: SessionNames = SessionNames(self.protocolName, wallClock())
         self.counters: Counters = Counters()

@@ -28,6 +28,7 @@ from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
+from .counters import FlowHistory
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .logs import JsonLog, twistd_observer
@@ -49,7 +50,6 @@ from .reloading import (
     told,
 )
 from .sink import DurableSink, MessageSink
-from .site.flow import FlowHistory
 from .site.shapes import BrokerView
 
 log = Logger(namespace="twisted_msgproto.gateway")

@@ -1,5 +1,5 @@
-"""The outbox holds what waits to be done for a caller: its Deferreds, and the producers that must
-wait with it.
+"""Deferreds of sessions: what waits to be done for a caller, with the producers that must wait with
+it, and what hooks of an application return.
 
 A callback may cancel its neighbour, call a verb again, or close the client.  Whatever it does, each
 Deferred here fires exactly once.  How much may wait is checked by
@@ -8,14 +8,15 @@ Deferred here fires exactly once.  How much may wait is checked by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from inspect import isawaitable, iscoroutine
 from typing import Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
-from ..core.errors import LimitExceeded
+from ..core.errors import LimitExceeded, shown
 
 T = TypeVar("T")
 
@@ -171,3 +172,41 @@ class ProducerControl:
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()
+
+
+# ── what hooks of an application return ─────────────────────────────────────────────────────────
+
+
+Later = Deferred[Any] | Coroutine[Any, Any, Any] | None
+"""A hook for messages returns this: None is done, anything else is done later."""
+
+
+def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
+    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done.
+
+    Raises TypeError, which names the hook, if that is neither a Deferred nor a coroutine nor None.
+    """
+    if later is None or isinstance(later, Deferred):
+        return later
+    if iscoroutine(later):
+        return Deferred.fromCoroutine(later)
+    raise TypeError(
+        f"{type(of).__name__}.{name} returned {shown(repr(later))[1:-1]}; it returns None, a"
+        " Deferred or a coroutine"
+    )
+
+
+def run_on(later: object, failed: Callable[[Failure], object]) -> None:
+    """Run a coroutine that a hook returned, although nobody waits for it.
+
+    ``failed(failure)`` is called if it raises.
+    """
+    if iscoroutine(later):
+        Deferred.fromCoroutine(later).addErrback(failed)
+
+
+def promised(result: object) -> Deferred[Any] | None:
+    """Return a Deferred for an answer that comes later; None if ``result`` is the answer."""
+    if isinstance(result, Deferred):
+        return result
+    return Deferred.fromCoroutine(result) if isawaitable(result) else None  # type: ignore[arg-type]

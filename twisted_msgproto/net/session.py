@@ -26,12 +26,9 @@ from zope.interface import implementer
 from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
-from .counters import Traffic
 from .factory import host_of
-from .hooks import Later, awaited
 from .link import Link
-from .memory import ByteBudget, ReadControl
-from .outbox import Waiters
+from .outbox import Later, Waiters, awaited
 
 GOODBYE_SECONDS: Final = 1.0
 """The last words of a session may need this long to be written and read, then the connection is
@@ -362,89 +359,6 @@ def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> No
         log.failure("{peer}: not acknowledged: {text}", failure, peer=peer, text=text)
 
 
-class Delivery:
-    """Batches of one connection on their way to its hook, and what of them is not safe yet.
-
-    Attributes:
-        unsafe_bytes: bytes of this connection that are not safe yet, with the weight of batches.
-        unsafe_batches: batches of this connection that are not safe yet.
-    """
-
-    __slots__ = (
-        "_budget",
-        "_control",
-        "_failed",
-        "_limit",
-        "_safe",
-        "_traffic",
-        "unsafe_batches",
-        "unsafe_bytes",
-    )
-
-    def __init__(
-        self,
-        control: ReadControl,
-        budget: ByteBudget,
-        limit: int,
-        safe: Callable[[Any], None],
-        failed: Callable[[Any, Failure], None],
-        traffic: Traffic,
-    ) -> None:
-        """Make a delivery; above ``limit`` unsafe bytes the connection is not read.
-
-        For each batch ``safe(position)`` is called when it is safe, or ``failed(position,
-        failure)`` when it never will be.  ``traffic`` counts what is delivered.
-        """
-        self._control = control
-        self._budget = budget
-        self._limit = limit
-        self._safe = safe
-        self._failed = failed
-        self._traffic = traffic
-        self.unsafe_bytes: int = 0
-        self.unsafe_batches: int = 0
-
-    def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
-        """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
-        traffic, count = self._traffic, batch.count
-        traffic.messages += count
-        traffic.nbytes += batch.nbytes
-        try:
-            result = hook(batch)
-            if result is not None and not isinstance(result, Deferred):
-                result = awaited(result, getattr(hook, "__self__", hook), "batchReceived")
-        except Exception:
-            self._failed(position, Failure())
-            return
-        if result is None or (result.called and not result.paused and result.result is None):
-            traffic.latencies[0] += count
-            self._safe(position)  # at once, without a callback
-            return
-        nbytes = batch.nbytes + batch.weight + BATCH_WEIGHT_BYTES
-        if not self.unsafe_batches:
-            self._budget.senders += 1
-        self.unsafe_bytes += nbytes
-        self.unsafe_batches += 1
-        self._budget.add(nbytes, self._control, self.unsafe_bytes)
-        if self.unsafe_bytes > self._limit:
-            self._control.pause("connection-bytes")
-        result.addBoth(self._finished, nbytes, position, count, traffic.seconds())
-
-    def _finished(self, result: Any, nbytes: int, position: Any, count: int, began: float) -> None:
-        self.unsafe_bytes -= nbytes
-        self.unsafe_batches -= 1
-        if not self.unsafe_batches:
-            self._budget.senders -= 1
-        self._budget.remove(nbytes)
-        if self.unsafe_bytes <= self._limit // 2:
-            self._control.resume("connection-bytes")
-        if isinstance(result, Failure):
-            self._failed(position, result)
-        else:
-            self._traffic.acknowledged(count, began)
-            self._safe(position)
-
-
 class SessionLink(OrderlyLink):
     """A link that delivers what its peer sends to the hook ``batchReceived``.
 
@@ -454,7 +368,10 @@ class SessionLink(OrderlyLink):
     """
 
     clientId: str | None = None
-    messageCount: int = 0  # on the class: an idle session weighs less
+    # On the class: an idle session weighs less.
+    messageCount: int = 0
+    _unsafeBytes = 0  # what is not safe yet, with the weight of batches
+    _unsafeBatches = 0
 
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""
@@ -467,14 +384,6 @@ class SessionLink(OrderlyLink):
         super()._prepare(transport)
         factory = self.factory
         self._tally = factory.counters.settled
-        self._delivery = Delivery(
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-bytes"),
-            self._safe,
-            self._notSafe,
-            factory.traffic,
-        )
 
     def refuses(self, action: str, name: str = "", count: int = 1) -> bool:
         """Return whether the factory's authoriser does not allow this; then it is counted.
@@ -502,7 +411,51 @@ class SessionLink(OrderlyLink):
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["bytes"] += batch.nbytes
-        self._delivery.deliver(self.protocol.batchReceived, batch, position)
+        self._handOver(self.protocol.batchReceived, batch, position)
+
+    def _handOver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
+        """Give ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
+        factory = self.factory
+        traffic, count = factory.traffic, batch.count
+        traffic.messages += count
+        traffic.nbytes += batch.nbytes
+        try:
+            result = hook(batch)
+            if result is not None and not isinstance(result, Deferred):
+                result = awaited(result, getattr(hook, "__self__", hook), "batchReceived")
+        except Exception:
+            self._notSafe(position, Failure())
+            return
+        if result is None or (result.called and not result.paused and result.result is None):
+            traffic.latencies[0] += count
+            self._safe(position)  # at once, without a callback
+            return
+        nbytes = batch.nbytes + batch.weight + BATCH_WEIGHT_BYTES
+        if not self._unsafeBatches:
+            factory.budget.senders += 1
+        self._unsafeBytes += nbytes
+        self._unsafeBatches += 1
+        factory.budget.add(nbytes, self._control, self._unsafeBytes)
+        if self._unsafeBytes > factory.unsafe_bytes_max:
+            self._control.pause("connection-bytes")
+        result.addBoth(self._handedOver, nbytes, position, count, traffic.seconds())
+
+    def _handedOver(
+        self, result: Any, nbytes: int, position: Any, count: int, began: float
+    ) -> None:
+        factory = self.factory
+        self._unsafeBytes -= nbytes
+        self._unsafeBatches -= 1
+        if not self._unsafeBatches:
+            factory.budget.senders -= 1
+        factory.budget.remove(nbytes)
+        if self._unsafeBytes <= factory.unsafe_bytes_max // 2:
+            self._control.resume("connection-bytes")
+        if isinstance(result, Failure):
+            self._notSafe(position, result)
+        else:
+            factory.traffic.acknowledged(count, began)
+            self._safe(position)
 
     def _safe(self, position: Any) -> None:
         if not self._gone:
@@ -529,7 +482,7 @@ class SessionLink(OrderlyLink):
 
     @property
     def owes(self) -> bool:
-        return bool(self._delivery.unsafe_batches) or super().owes
+        return bool(self._unsafeBatches) or super().owes
 
     def sessionEnding(self, reason: Failure) -> None:
         if self._established:
@@ -541,8 +494,8 @@ class SessionLink(OrderlyLink):
         super().sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
-        unsafe_bytes = self._delivery.unsafe_bytes
-        return {"client_id": self.clientId, "unsafe_bytes": unsafe_bytes, **super().snapshot()}
+        mine = {"client_id": self.clientId, "unsafe_bytes": self._unsafeBytes}
+        return {**mine, **super().snapshot()}
 
 
 class Session(SessionHooks, Linked, link=SessionLink):

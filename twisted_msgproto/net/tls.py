@@ -40,7 +40,7 @@ from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
 from .turns import Turn
-from .wires.output import flushing_write
+from .wires.stream import flushing_write
 
 try:
     from OpenSSL._util import ffi

@@ -19,7 +19,6 @@ from twisted.python.failure import Failure
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message
 from ..core.strict_json import NotJson, parse_json
-from ..net.clients.asking import ask_each
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.shapes import (
     LOG_IN_OPTIONS,
@@ -29,6 +28,7 @@ from ..net.clients.shapes import (
     Progress,
     RecvOptions,
     SendOptions,
+    ask_each,
 )
 from ..registry import PROTOCOLS
 from .protocol.session import PROTOCOL, Response

@@ -18,7 +18,6 @@ from twisted.python.failure import Failure
 from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
 from ..core.message import Message
 from ..core.strict_json import JsonRefused, NotJson, parse_json
-from ..net.clients.asking import ask_each
 from ..net.clients.client import session_of
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.shapes import (
@@ -29,6 +28,7 @@ from ..net.clients.shapes import (
     Progress,
     RecvOptions,
     SendOptions,
+    ask_each,
 )
 from .application import call_method, dump
 from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain

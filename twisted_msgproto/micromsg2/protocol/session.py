@@ -22,9 +22,8 @@ from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import Places
 from ...net.factory import MsgprotoServerFactory, expect
-from ...net.hooks import awaited
 from ...net.link import SteadyLogger
-from ...net.outbox import ProducerControl, Ticket, fail_all
+from ...net.outbox import ProducerControl, Ticket, awaited, fail_all
 from ...net.session import Session, SessionHooks, SessionLink, hook
 from .. import application, terms
 from ..machine.extensions import Extension, Proposal

@@ -325,7 +325,7 @@ class BrokerLink(SessionLink):
             body=event.bodies,
             envelope=event.envelopes,
         )
-        self._delivery.deliver(server.batchReceived, batch, event.position)
+        self._handOver(server.batchReceived, batch, event.position)
 
     # ── authentication ──────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,8 @@ its own.  A protocol makes credentials and asks :class:`Authentication`.  This
 
 from __future__ import annotations
 
-from .identities import (
+from .login import (
+    Authentication,
     Identity,
     IdentityRealm,
     IIdentity,
@@ -19,7 +20,6 @@ from .identities import (
     certificate_name,
     portal_over,
 )
-from .login import Authentication
 from .options import AuthenticationOptions
 from .password_file import PasswordFile
 from .throttle import LOGIN_LIMITS

@@ -20,7 +20,7 @@ from ...core.errors import ConfigurationError
 from ...core.named import closest
 from ..options import ServerOptions
 from ..reloading import Change
-from .identities import portal_over
+from .login import portal_over
 from .password_file import read_users
 
 log = Logger(namespace="twisted_msgproto.net.authentication")

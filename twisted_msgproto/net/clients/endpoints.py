@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from OpenSSL import SSL
 from OpenSSL.crypto import FILETYPE_PEM
@@ -35,7 +36,6 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
 from ..endpoint_strings import CLIENTS, check_parts, file_trouble
-from ..wires import origins
 from .shapes import ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
@@ -93,20 +93,55 @@ def refuse_tls_files(options: ConnectOptions) -> None:
             )
 
 
+class WebSocketAddress(NamedTuple):
+    secure: bool
+    host: str
+    port: int
+    resource: str
+
+
+def parse_address(url: str) -> WebSocketAddress:
+    """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; raise ConfigurationError for anything
+    else.
+    """
+    if not isinstance(url, str):
+        raise TypeError(f"the address of a WebSocket is a text, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        ascii_only = url.isascii() and url.isprintable() and " " not in url
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} is no WebSocket address: {error}") from None
+    if (
+        parts.scheme not in ("ws", "wss")
+        or not parts.hostname
+        or parts.fragment
+        or parts.username is not None
+        or port == 0
+        or not ascii_only
+    ):
+        raise ConfigurationError(
+            f"{url!r} is no WebSocket address like ws://host:port/path or wss://host:port/path"
+        )
+    secure = parts.scheme == "wss"
+    resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return WebSocketAddress(secure, parts.hostname, port or (443 if secure else 80), resource)
+
+
 def websocket_endpoint(
     reactor: Any, options: ConnectOptions, tls: Any = None
 ) -> IStreamClientEndpoint:
     """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError as the others
     do.
     """
-    address = origins.parse_address(options.endpoint)
-    if not address.secure:
-        refuse_tls_files(options)
-        if tls is not None:
-            raise ConfigurationError(f"tls goes with wss://…, not with {options.endpoint}")
-    elif tls is None:
-        tls = tls_options(options, address.host)
-    return origins.client_endpoint(reactor, options.endpoint, tls)
+    address = parse_address(options.endpoint)
+    plain = HostnameEndpoint(reactor, address.host, address.port)
+    if address.secure:
+        return wrapClientTLS(tls or tls_options(options, address.host), plain)
+    refuse_tls_files(options)
+    if tls is not None:
+        raise ConfigurationError(f"tls goes with wss://…, not with {options.endpoint}")
+    return plain
 
 
 def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionCreator:

@@ -19,8 +19,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 from zope.interface import implementer
 
+from ..counters import since
 from .figures import Figures, GatewayFigures
-from .flow import since
 
 SAMPLE_SECONDS: Final = 2.0
 

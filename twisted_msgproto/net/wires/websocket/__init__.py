@@ -9,8 +9,11 @@ connection with 1011, an error of autobahn on odd input drops the connection.
 """
 
 from .. import FramedSession
-from ..origins import WebSocketAddress, client_endpoint, parse_address, parse_origins
-from .factories import WebSocketClientFactory, WebSocketServerFactory
+from .factories import (
+    WebSocketClientFactory,
+    WebSocketServerFactory,
+    parse_origins,
+)
 from .frames import (
     CLOSE_INTERNAL,
     CLOSE_LEAVING,
@@ -31,11 +34,8 @@ __all__ = [
     "ByteWire",
     "FramedSession",
     "Message",
-    "WebSocketAddress",
     "WebSocketClientFactory",
     "WebSocketServerFactory",
     "WebSocketWire",
-    "client_endpoint",
-    "parse_address",
     "parse_origins",
 ]

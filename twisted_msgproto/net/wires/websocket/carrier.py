@@ -24,7 +24,7 @@ from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 from ...factory import host_of, peer_name, tls_refusal
 from ...turns import TURN_SECONDS, next_stretch
 from .. import FramedSession, WebSocketBroken, Wire
-from ..output import Output, flushing_write
+from ..stream import Output, flushing_write
 from .frames import (
     BINARY,
     CLOSE_INTERNAL,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
@@ -15,8 +16,8 @@ from twisted_msgproto.core.errors import ConfigurationError, shown
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
+from ...clients.endpoints import parse_address
 from ...factory import MsgprotoServerFactory, SessionFactory, expect, host_of, peer_name
-from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier
 from .frames import (
     CLOSE_LEAVING,
@@ -310,3 +311,42 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
     def buildProtocol(self, address: Any) -> Any:
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)
+
+
+# ── origins ───────────────────────────────────────────────────────────────────────────────────
+
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def origin_of(text: str) -> str:
+    """Return an origin with its port spelled out; ValueError if it is none."""
+    if text.lower() == "null":
+        return "null"
+    parts = urlsplit(text)
+    scheme, host = parts.scheme.lower(), parts.hostname
+    if not scheme or not host or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} is no origin")
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}:{parts.port or _DEFAULT_PORTS.get(scheme, '')}"
+
+
+def parse_origins(origins: Iterable[str]) -> frozenset[str]:
+    """Parse the origins of web pages that may connect, as a browser names them.
+
+    ``http://host[:port]``, ``https://host[:port]``; ``null`` for pages without an origin
+    (``file:``); ``*`` for every page.  Compared exactly: there are no patterns.  Raises
+    ConfigurationError for anything else.
+    """
+    found = set()
+    for text in origins:
+        if not isinstance(text, str):
+            raise TypeError(f"an origin is a text, not {type(text).__name__}")
+        try:
+            found.add("*" if text == "*" else origin_of(text))
+        except ValueError:
+            raise ConfigurationError(
+                f"{text!r} is no origin like https://example.org, nor 'null', nor '*'"
+            ) from None
+    return frozenset(found)
