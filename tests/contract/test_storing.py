@@ -34,9 +34,21 @@ class Storing:
         world.pump()
         self.assertNoResult(sent)
         self.assertEqual([message.body.strip(b'{}":m') for message in sink.messages], [b"one"])
+        traffic = world.factory.traffic
+        self.assertEqual((traffic.messages, sum(traffic.latencies)), (1, 0))
+        world.wait(0.02, 0.02)
         sink.safe()
         world.pump()
         self.successResultOf(sent)
+        self.assertEqual(sum(traffic.latencies), 1)
+        self.assertAlmostEqual(traffic.waited, 0.02)
+
+    def test_what_is_safe_at_once_waited_for_nothing(self: Any) -> None:
+        world = self.world(SafeSink())
+        sent = world.join().send(b"one")
+        world.wait(1)
+        self.successResultOf(sent)
+        self.assertEqual(world.factory.traffic.latencies[0], 1)
 
     def test_a_disk_error_is_one_line_and_a_counter_and_no_acknowledgement(self: Any) -> None:
         """HO-27"""
@@ -53,6 +65,7 @@ class Storing:
         told = [line for line in world.lines(LogLevel.error) if "no space left" in line]
         self.assertEqual(len(told), 1, world.lines())
         self.assertEqual(world.factory.counters["unsafe_batches"], 1)
+        self.assertEqual(sum(world.factory.traffic.latencies), 0)
 
     def test_many_batches_of_a_session_which_the_disk_loses_are_one_line(self: Any) -> None:
         """HO-27"""

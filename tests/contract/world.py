@@ -121,7 +121,7 @@ def none_is_missed(counters: Counters) -> None:
     stand where they stood when they were asked last (FC-03).
     """
     summed, states = counters.as_dict(), +counters.states
-    counters.stirred.update(counters._places)
+    counters.stirred.update(counters._paths)
     assert counters.as_dict() == summed, "a connection has counted without stirring"
     assert +counters.states == states, "a connection has moved without stirring"
 

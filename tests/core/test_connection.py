@@ -122,8 +122,8 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
 
 @pytest.mark.parametrize("unread", [{"input_weight": 1}, {"unfinished": True}])
 def test_a_machine_is_whole_when_it_holds_nothing_and_has_read_everything(unread):
-    assert Echo().whole
-    assert not type("Reading", (Echo,), unread)().whole
+    assert Echo().no_partial_input
+    assert not type("Reading", (Echo,), unread)().no_partial_input
 
 
 @pytest.mark.parametrize(

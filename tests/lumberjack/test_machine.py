@@ -222,13 +222,22 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
     reader = Reader()
 
     def figures() -> dict[str, Any]:
-        own = {name: getattr(reader, name) for name in ("unacknowledged", "finished", "whole")}
+        own = {
+            name: getattr(reader, name)
+            for name in ("unacknowledged", "finished", "no_partial_input")
+        }
         return {**asdict(reader.counters), **reader.snapshot(), **own}
 
     counts = ("events", "windows", "acks", "keepalives", "received", "safe", "acknowledged")
     assert figures() == {
         **dict.fromkeys((*counts, "held_bytes", "unacknowledged"), 0),
-        **{"state": "EMPTY", "window": 1, "paused": False, "finished": False, "whole": True},
+        **{
+            "state": "EMPTY",
+            "window": 1,
+            "paused": False,
+            "finished": False,
+            "no_partial_input": True,
+        },
     }
     changed = Figures(figures)
     places: list[int] = []
@@ -247,7 +256,7 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
             lambda: receive(encode_json([9], [b"c"]) + b"2W", 3.0),
             {
                 **{"events": 3, "received": 3, "windows": 1, "unacknowledged": 3},
-                **{"state": "EMPTY", "held_bytes": 2, "whole": False},
+                **{"state": "EMPTY", "held_bytes": 2, "no_partial_input": False},
             },
             b"",
         ),
@@ -263,7 +272,7 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
         (lambda: reader.resumed(26.0), {"paused": False}, b""),
         (
             lambda: receive(encode_window(0)[2:], 27.0),
-            {"acks": 2, "held_bytes": 0, "whole": True},
+            {"acks": 2, "held_bytes": 0, "no_partial_input": True},
             encode_ack(0),
         ),
         (

@@ -121,7 +121,7 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
     octets, events = STREAMS[name]
     whole = read(octets)
     assert [event[1:] for event in whole.flat] == events
-    assert (whole.reader.input_weight, whole.reader.whole) == (0, True)
+    assert (whole.reader.input_weight, whole.reader.no_partial_input) == (0, True)
     for slice_bytes in (1, 150, 3000):
         assert read(octets, slice_bytes=slice_bytes).flat == whole.flat
     for pieces in splits(octets, everywhere=60):
@@ -129,7 +129,7 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
         for piece in pieces:
             session.receive(piece)
         assert session.flat == whole.flat
-        assert (session.reader.input_weight, session.reader.whole) == (0, True)
+        assert (session.reader.input_weight, session.reader.no_partial_input) == (0, True)
 
 
 @pytest.mark.parametrize("wrapped", [bytes, encode_compressed], ids=["plain", "compressed"])

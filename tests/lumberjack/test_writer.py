@@ -246,7 +246,7 @@ def test_a_writer_says_what_it_holds_of_an_ack_and_keeps_none_of_it__LJ_21__NB_0
     writer = in_flight(4)
     for octets, held in ((b"2", 1), (b"A\0\0\0", 5), (b"\1", 0), (b"2A\0", 3)):
         writer.receive(octets, 0.0)
-        assert (writer.input_weight, writer.whole) == (held, not held)
+        assert (writer.input_weight, writer.no_partial_input) == (held, not held)
     writer.lost(0.0)
     assert writer.input_weight == 0
     for octets, now in ((b"J", 0.0), (b"", 1000.0)):  # it is no ack, or its end does not come
@@ -255,7 +255,7 @@ def test_a_writer_says_what_it_holds_of_an_ack_and_keeps_none_of_it__LJ_21__NB_0
         writer.receive(octets, 0.0)
         writer.advance(now)
         assert writer.fault is not None
-        assert (writer.input_weight, writer.whole) == (0, True)
+        assert (writer.input_weight, writer.no_partial_input) == (0, True)
 
 
 # ── Pipelining ────────────────────────────────────────────────────────────────────────────────────

@@ -369,7 +369,7 @@ def test_a_large_body_takes_several_calls() -> None:
     server = server_with("json;" + BATCH + "9")
     events = receive(server, message(1, b"1") + message(2, LARGE) + message(3, b"3"))
     assert bodies(events) == [b"1"]
-    assert server.unfinished and not server.whole
+    assert server.unfinished and not server.no_partial_input
     assert server.input_weight >= len(LARGE)
     calls = 1
     while server.unfinished:
@@ -377,7 +377,7 @@ def test_a_large_body_takes_several_calls() -> None:
         calls += 1
     assert calls > TOKENS / 25_000, "which take milliseconds each"
     assert bodies(events) == [b"1", LARGE, b"3"]
-    assert server.whole
+    assert server.no_partial_input
     assert server.input_weight == 0
     safe(server, events)
     server.drain(0.0)

@@ -280,9 +280,9 @@ def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM
 def test_a_session_that_was_broken_off_waits_for_no_rest_of_a_frame__NB_02() -> None:
     server = server_with(BATCH + "9")
     receive(server, message(1)[:-1])
-    assert not server.whole
+    assert not server.no_partial_input
     server.break_off("failed", "1")
-    assert server.whole
+    assert server.no_partial_input
 
 
 def test_a_command_may_have_as_many_bytes_as_its_limit_allows__MM_32() -> None:
@@ -321,7 +321,7 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
             "deadline",
             "input_weight",
             "finished",
-            "whole",
+            "no_partial_input",
             "state",
         )
         return {**asdict(session.counters), **{name: getattr(session, name) for name in names}}
@@ -336,12 +336,12 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
         (lambda: read(messages(1, 2, b"1"), 1.0), {"received": 2}, 0),
         (
             lambda: read(half[:-1], 2.0),
-            {"input_weight": 15, "whole": False, "deadline": 122.0},
+            {"input_weight": 15, "no_partial_input": False, "deadline": 122.0},
             0,
         ),
         (
             lambda: read(half[-1:], 3.0),
-            {"received": 3, "input_weight": 0, "whole": True},
+            {"received": 3, "input_weight": 0, "no_partial_input": True},
             0,
         ),
         (lambda: read(message(4, b"4"), 4.0), {"received": 4, "over_window": 1}, 0),

@@ -11,18 +11,15 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.contract.cases import CASES, Case
 from tests.contract.world import World
 from tests.docs import grafana
-from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters
-from twisted_msgproto.net.counters import FlowHistory, Places, Traffic, quantile, since
-from twisted_msgproto.net.memory import ByteBudget, ReadControl
-from twisted_msgproto.net.session import Delivery
+from twisted_msgproto.net.counters import CounterPaths, FlowHistory, Traffic, quantile, since
+from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.site.metrics import exposition
 from twisted_msgproto.net.site.service import drawings
 from twisted_msgproto.net.site.store import shown_bridge
@@ -78,11 +75,11 @@ class Connection:
         self.odd = SimpleNamespace(count=1)
 
 
-def test_counters_are_read_from_their_places_as_from_functions__FC_03() -> None:
-    places, counters = Places.of(Counted, odd="odd.count"), Counters()
+def test_counters_are_read_by_their_paths_as_from_functions__FC_03() -> None:
+    paths, counters = CounterPaths.of(Counted, odd="odd.count"), Counters()
     connections = [Connection(number) for number in range(10)]
     for number, connection in enumerate(connections):
-        counters.join(connection, places)
+        counters.join(connection, paths)
         if number % 3 == 0:
             counters.join(number, lambda: {"seen": 1, "other": 3})
     expected = {"seen": 45 + 4, "lost": 90, "odd": 10, "other": 12}
@@ -92,21 +89,21 @@ def test_counters_are_read_from_their_places_as_from_functions__FC_03() -> None:
     counters.leave(connections[5])
     assert counters["seen"] == expected["seen"] + 7
     with pytest.raises(ValueError, match="one counter"):
-        Places({})
+        CounterPaths({})
 
 
 def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
     """10,000 idle sessions cost a scrape nothing."""
-    places, counters, asked = Places.of(Counted), Counters(), []
+    paths, counters, asked = CounterPaths.of(Counted), Counters(), []
 
     def read(connection: Connection) -> tuple[object, ...]:
         asked.append(connection)
         return plain(connection)
 
-    plain, places.read = places.read, read
+    plain, paths.read = paths.read, read
     first, second, third = connections = [Connection(number) for number in (1, 2, 3)]
     for connection in connections:
-        counters.join(connection, places)
+        counters.join(connection, paths)
     assert counters.as_dict() == {"seen": 6, "lost": 12}
     assert counters.states == {"OPEN": 3}
     del asked[:]
@@ -127,48 +124,6 @@ def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
 
 
 SAMPLE_SECONDS, SAMPLES_MAX = 5.0, 180
-
-
-def batch(count: int) -> MessageBatch:
-    return MessageBatch("lumberjack", "json", 0, count=count, nbytes=10 * count, body=[b""] * count)
-
-
-class Transport:
-    def pauseProducing(self) -> None: ...
-
-    def resumeProducing(self) -> None: ...
-
-
-def delivering(traffic: Traffic) -> Delivery:
-    control = ReadControl(Transport())
-    return Delivery(
-        control, ByteBudget(), 1 << 20, lambda place: None, lambda place, why: None, traffic
-    )
-
-
-def test_a_latency_ends_when_the_batch_is_safe_and_counts_once_for_each_message() -> None:
-    clock = Clock()
-    traffic = Traffic(clock.seconds)
-    waiting: Deferred[None] = Deferred()
-    delivering(traffic).deliver(lambda one: waiting, batch(7), 1)
-    assert (traffic.messages, traffic.nbytes, sum(traffic.latencies)) == (7, 70, 0)
-    clock.advance(0.02)
-    waiting.callback(None)
-    assert sum(traffic.latencies) == 7
-    assert traffic.waited == pytest.approx(0.14)
-    assert quantile(traffic.latencies, 0.99) == pytest.approx(0.02, rel=0.25)
-
-
-def test_what_is_safe_at_once_waited_for_nothing_and_what_is_lost_does_not_count() -> None:
-    clock = Clock()
-    traffic = Traffic(clock.seconds)
-    delivery = delivering(traffic)
-    delivery.deliver(lambda one: None, batch(3), 1)
-    assert traffic.latencies[0] == 3
-    lost: Deferred[None] = Deferred()
-    delivery.deliver(lambda one: lost, batch(5), 2)
-    lost.errback(ValueError("the disk"))
-    assert (traffic.messages, sum(traffic.latencies)) == (8, 3)
 
 
 @pytest.mark.parametrize("seconds", [0.00005, 0.0042, 0.7, 33.0])

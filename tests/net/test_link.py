@@ -15,7 +15,7 @@ from tests.doubles import Tcp
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import Fault, NotStored, ProtocolViolation, QueueError, TimedOut
-from twisted_msgproto.net.counters import Places
+from twisted_msgproto.net.counters import CounterPaths
 from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
@@ -309,7 +309,7 @@ class Encrypted(Writes):
 
 class Edges(LinkCase):
     def test_figures_and_states_are_those_of_now__FC_03(self) -> None:
-        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        server, _ = self.link(counted=CounterPaths({"lines": "machine.counters.lines"}))
         counters = self.factory.counters
         for data, lines, state in ((b"", 0, "open"), (b"a\n", 1, "open"), (b"b\n!\n", 2, "closed")):
             server.dataReceived(data)

@@ -40,7 +40,7 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
     side = open_server(limits=limits(**changes))
 
     def figures() -> dict[str, Any]:
-        own = {name: getattr(side, name) for name in ("whole", "room", "closed")}
+        own = {name: getattr(side, name) for name in ("no_partial_input", "room", "closed")}
         deadline = None if side.deadline is None else side.deadline - NOW
         return {**asdict(side.counters), **side.snapshot(), **own, "deadline": deadline}
 
@@ -48,7 +48,7 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
         **dict.fromkeys(asdict(side.counters), 0),
         **dict.fromkeys(("unanswered", "outstanding", "unfinished"), 0),
         **{"state": "OPEN", "framing": "mark", "expires": None, "deadline": None},
-        **{"whole": True, "closed": False, "room": 3},
+        **{"no_partial_input": True, "closed": False, "room": 3},
     }
     changed = Figures(figures)
 
@@ -82,7 +82,7 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
         (lambda: side.settle(1), {}, 0),
         (
             lambda: read(part("p"), 3),
-            {"errors_received": 1, "unfinished": 1, "whole": False, "deadline": 63.0},
+            {"errors_received": 1, "unfinished": 1, "no_partial_input": False, "deadline": 63.0},
             0,
         ),
         (
@@ -135,7 +135,7 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
         (lambda: side.advance(NOW + 72), {}, 0),
         (
             lambda: side.advance(NOW + 131),
-            {"unfinished": 0, "whole": True, "deadline": None},
+            {"unfinished": 0, "no_partial_input": True, "deadline": None},
             0,
         ),
         (lambda: side.drain(NOW + 201), {"state": "DRAINING", "deadline": 231.0}, 0),
@@ -262,9 +262,9 @@ def test_what_was_given_up_is_forgotten_although_another_message_is_coming__SA_2
     assert server.advance(NOW + 120) == []
     assert server.snapshot()["unfinished"] == 0
     assert len(server.advance(NOW + 160)) == 1  # the other one
-    assert not server.whole
+    assert not server.no_partial_input
     server.receive(msg(b"x" * 200, msg_id="e")[-100:], NOW + 161)
-    assert (server.counters.requests, server.whole) == (0, True)
+    assert (server.counters.requests, server.no_partial_input) == (0, True)
 
 
 def positions(events: list[Any]) -> list[int]:
@@ -383,7 +383,7 @@ def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02()
     server.lost(NOW)
     assert server.deadline is None
     assert server.input_weight == 0
-    assert server.whole
+    assert server.no_partial_input
     assert server.snapshot()["unfinished"] == 0
 
 

@@ -76,7 +76,7 @@ def test_a_silent_session_holds_nothing_of_what_it_has_dealt_with__NB_02(
     deal(server, reads(msg(b"warm", msg_id="0")))
     with memory() as grown:
         deal(server, (octets[at : at + size] for at in range(0, len(octets), size)))
-    assert server.whole and not server.closed
+    assert server.no_partial_input and not server.closed
     assert grown[0] < LITTLE
 
 
@@ -121,7 +121,7 @@ def test_headers_of_messages_that_are_not_whole_count_with_what_they_take__NB_02
     (event,) = server.receive([end] if framed else end, NOW)
     assert names([event]) == ["MessagesReceived"]
     assert len(event.fields[0]) == 2900
-    assert (server.input_weight, server.whole) == (0, True)
+    assert (server.input_weight, server.no_partial_input) == (0, True)
 
 
 def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
@@ -130,10 +130,10 @@ def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
     octets = msg(b"x", msg_id="1", **named(0, WIDE))
     with memory() as grown:
         server.receive(octets[: octets.index(b"\r\n\r\n") + 2], NOW)
-    assert not server.whole
+    assert not server.no_partial_input
     assert len(octets) < grown[0] < server.input_weight + LITTLE
     server.receive(octets[octets.index(b"\r\n\r\n") + 2 :], NOW)
-    assert (server.input_weight, server.whole) == (0, True)
+    assert (server.input_weight, server.no_partial_input) == (0, True)
 
 
 def test_a_refused_message_weighs_nothing__NB_02() -> None:

@@ -557,15 +557,15 @@ def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
 def test_what_is_not_whole_is_held() -> None:
     # NB-02: bytes of frames, and of messages whose other parts have not come
     server = open_server()
-    assert server.whole
+    assert server.no_partial_input
     assert server.input_weight == 0
     server.receive(msg(b"x" * 50_000, final=False, msg_id="1", msg_more="yes"), NOW)
-    assert not server.whole
+    assert not server.no_partial_input
     assert 50_000 <= server.input_weight < 51_000
     server.receive(NUDGE[:-1], NOW)
     assert 50_000 <= server.input_weight < 51_000
     server.receive(NUDGE[-1:] + msg(b"y", msg_id="1"), NOW)
-    assert server.whole
+    assert server.no_partial_input
     assert server.input_weight == 0
     server.receive(msg(b"z" * (3 << 19), msg_id="2")[:-1], NOW)
     # What is above the limit is not held.

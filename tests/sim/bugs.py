@@ -25,7 +25,7 @@ from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.memory import Ledger
-from twisted_msgproto.net.session import Delivery
+from twisted_msgproto.net.session import SessionLink
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.fair import FairQueue
 
@@ -138,14 +138,14 @@ def reads_on() -> AbstractContextManager[object]:
 
 
 def bytes_stay_counted() -> AbstractContextManager[object]:
-    finished = Delivery._finished
+    finished = SessionLink._handedOver
 
-    def keeping(self: Delivery, result: Any, *counted: Any) -> None:
+    def keeping(self: SessionLink, result: Any, *counted: Any) -> None:
         if isinstance(result, Failure):
-            self._budget.waiting += 1
+            self.factory.budget.waiting += 1
         finished(self, result, *counted)
 
-    return mock.patch.object(Delivery, "_finished", keeping)
+    return mock.patch.object(SessionLink, "_handedOver", keeping)
 
 
 def first_come_first_served() -> AbstractContextManager[object]:

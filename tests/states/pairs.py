@@ -207,7 +207,7 @@ class Pairing(ABC):
     def whole(self, side: Side) -> bool:
         """Nothing incomplete is held, as must be when the wire has delivered all."""
         machine = self.machines[side]
-        return machine.whole and not machine.input_weight
+        return machine.no_partial_input and not machine.input_weight
 
     def cut(self, now: float) -> bool:
         """Whether a connection which is cut ends the machines; if not, they go on."""

@@ -333,9 +333,9 @@ def test_what_is_held_is_nothing_when_all_attachments_are_there__NB_02(steps):
         elif missing:
             missing -= 1
             feed(machine, b"four")
-        assert (machine.input_weight > 0) is (missing > 0) is not machine.whole
+        assert (machine.input_weight > 0) is (missing > 0) is not machine.no_partial_input
     feed(machine, *[b"four"] * missing)
-    assert (machine.input_weight, machine.whole, machine.fault) == (0, True, None)
+    assert (machine.input_weight, machine.no_partial_input, machine.fault) == (0, True, None)
 
 
 @pytest.mark.parametrize("texts", [["S:a=" + "x" * 1000], ["A9:S:a=b", *[b"x" * 100] * 8], ["X:a"]])
@@ -373,4 +373,4 @@ def test_what_waits_for_the_attachments_of_welcome_has_a_bound__NB_02():
     good.hello()
     feed(good, "A1:W1:", *[f"S:a={value}"] * 4)
     assert len(feed(good, b"now", f"S:a={value}")) == 1 + 4 + 1
-    assert (good.input_weight, good.whole) == (0, True)
+    assert (good.input_weight, good.no_partial_input) == (0, True)

@@ -145,7 +145,7 @@ def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
     else:
         assert machine.advance(20.0) == [told.CallExpired(1, "a")]
     assert feed(machine, b"2", b"3") == [told.ResultReceived(2, "b", "y", [b"3"])]
-    assert (machine.input_weight, machine.whole) == (0, True)
+    assert (machine.input_weight, machine.no_partial_input) == (0, True)
 
 
 # ── Callbacks ───────────────────────────────────────────────────────────────────────────────────
@@ -367,13 +367,13 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
 
     def figures() -> dict[str, Any]:
         counted = {f"counted {name}": count for name, count in asdict(machine.counters).items()}
-        own = {"whole": machine.whole, "deadline": machine.deadline}
+        own = {"no_partial_input": machine.no_partial_input, "deadline": machine.deadline}
         shown = machine.snapshot()
         assert machine.input_weight == shown.pop("held_bytes")
         return {**counted, **shown, **own}
 
     assert {name: value for name, value in figures().items() if value} == {
-        "state": "OPEN", "whole": True
+        "state": "OPEN", "no_partial_input": True
     }  # fmt: skip
     changed = Figures(figures)
 
@@ -381,14 +381,14 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         for message in messages:
             machine.receive([message], now)
 
-    gone = {"announcements": 0, "whole": True}
+    gone = {"announcements": 0, "no_partial_input": True}
     steps: list[tuple[Callable[[], object], dict[str, Any], list[str]]] = [
         (lambda: read(1.0, "C1:x", "C2:y"), {"counted calls": 2, "calls": 2}, []),
         (
             lambda: read(2.0, "A2:C3:x"),
             {
                 **{"counted calls": 3, "calls": 3, "announcements": 1},
-                **{"whole": False, "deadline": 62.0},
+                **{"no_partial_input": False, "deadline": 62.0},
             },
             [],
         ),
@@ -432,7 +432,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
             lambda: read(9.0, "A1:C7:x"),
             {
                 **{"counted calls": 7, "calls": 3, "announcements": 1},
-                "whole": False,
+                "no_partial_input": False,
             },
             [],
         ),
@@ -445,7 +445,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
             lambda: read(10.0, "A2:C8:x"),
             {
                 **{"counted calls": 8, "counted calls_refused": 2, "announcements": 1},
-                **{"whole": False},
+                **{"no_partial_input": False},
             },
             ["E8:8 too many calls are pending"],
         ),
@@ -457,7 +457,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
             lambda: machine.advance(72.0),
             {
                 **{"state": "CLOSED", "deadline": None},
-                **{"announcements": 0, "whole": True},
+                **{"announcements": 0, "no_partial_input": True},
             },
             ["F0:3 no attachment for 60 s"],
         ),

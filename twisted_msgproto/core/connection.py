@@ -184,7 +184,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return 0
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         """Whether ``input_weight`` is 0 and the machine is not ``unfinished``."""
         return not self.input_weight and not self.unfinished
 

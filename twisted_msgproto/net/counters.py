@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 
-class Places:
+class CounterPaths:
     """Where the counters of a connection stand: names and dotted attributes of it.
 
     ``machine.state`` is the connection's state.
@@ -39,18 +39,18 @@ class Places:
 
     __slots__ = ("names", "none", "read")
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        if not places:
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        if not paths:
             raise ValueError("a connection has at least one counter")
-        self.names = tuple(places)
+        self.names = tuple(paths)
         # An attrgetter of several attributes reads them in one call.
-        self.read: Callable[[Any], tuple[Any, ...]] = attrgetter("machine.state", *places.values())
-        self.none: tuple[Any, ...] = (None, *[0] * len(places))
+        self.read: Callable[[Any], tuple[Any, ...]] = attrgetter("machine.state", *paths.values())
+        self.none: tuple[Any, ...] = (None, *[0] * len(paths))
 
     @classmethod
-    def of(cls, counters: type[Any], **others: str) -> Places:
-        """Return the places where the machine's ``counters`` are of this dataclass; ``others`` are
-        places of counters beside them.
+    def of(cls, counters: type[Any], **others: str) -> CounterPaths:
+        """Return the paths where the machine's ``counters`` are of this dataclass; ``others`` are
+        those of counters beside them.
         """
         machine = {field.name: f"machine.counters.{field.name}" for field in fields(counters)}
         return cls(machine | others)
@@ -65,10 +65,10 @@ Figures = Callable[[], Mapping[str, int]]
 class Counters(MutableMapping[str, int]):
     """A mapping of names to plain integers; a name that was never counted has 0.
 
-    A connection joins with :class:`Places`, or with a function that returns its own counters.  They
-    are added whenever somebody reads, and kept when the connection leaves.
+    A connection joins with :class:`CounterPaths`, or with a function that returns its own counters.
+    They are added whenever somebody reads, and kept when the connection leaves.
 
-    What a connection with places had when somebody read is remembered in sums, so the next one who
+    What a connection with paths had when somebody read is remembered in sums, so the next one who
     reads asks only those connections that may have counted since: each of them adds itself to
     ``stirred``.  Functions are called each time.
 
@@ -76,26 +76,26 @@ class Counters(MutableMapping[str, int]):
         settled: what was counted here and by connections that have left.  What counts with each
             message counts there: a name that connections have as well must not stand in both.
         stirred: the connections whose counters or state may have changed since they were read.
-        states: how many connections with places are in each state, as they were read last.
+        states: how many connections with paths are in each state, as they were read last.
     """
 
-    __slots__ = ("_functions", "_known", "_names", "_places", "_sums", "settled", "states",
+    __slots__ = ("_functions", "_known", "_names", "_paths", "_sums", "settled", "states",
                  "stirred")  # fmt: skip
 
     def __init__(self) -> None:
         self.settled: defaultdict[str, int] = defaultdict(int)
         self.stirred: set[Any] = set()
         self.states: Counter[Any] = Counter()
-        self._places: dict[Any, Places] = {}
+        self._paths: dict[Any, CounterPaths] = {}
         self._functions: dict[Any, Figures] = {}
         self._known: dict[Any, tuple[Any, ...]] = {}  # what of each connection is in the sums
         self._sums: defaultdict[str, int] = defaultdict(int)
         self._names: set[str] = set()  # of what connections count
 
-    def join(self, connection: Any, figures: Places | Figures) -> None:
+    def join(self, connection: Any, figures: CounterPaths | Figures) -> None:
         """Add what ``figures`` says of ``connection`` to what is read, until it leaves."""
-        if isinstance(figures, Places):
-            self._places[connection] = figures
+        if isinstance(figures, CounterPaths):
+            self._paths[connection] = figures
             self._names.update(figures.names)
             self.stirred.add(connection)
         else:
@@ -104,14 +104,14 @@ class Counters(MutableMapping[str, int]):
 
     def leave(self, connection: Any) -> None:
         """Keep the last figures of ``connection``; nothing happens if it has left already."""
-        places = self._places.pop(connection, None)
-        if places is not None:
+        paths = self._paths.pop(connection, None)
+        if paths is not None:
             self.stirred.discard(connection)
-            for name, count in places.figures(connection).items():
+            for name, count in paths.figures(connection).items():
                 self.settled[name] += count
             known = self._known.pop(connection, None)
             if known is not None:
-                self._replace(places, [known], [places.none])
+                self._replace(paths, [known], [paths.none])
         function = self._functions.pop(connection, None)
         if function is not None:
             for name, count in function().items():
@@ -134,23 +134,26 @@ class Counters(MutableMapping[str, int]):
 
     def _read_again(self, connections: Collection[Any]) -> None:
         self.stirred.difference_update(connections)
-        alike: defaultdict[Places, list[Any]] = defaultdict(list)
+        alike: defaultdict[CounterPaths, list[Any]] = defaultdict(list)
         for connection in connections:
-            places = self._places.get(connection)
-            if places is not None:  # else it has left meanwhile
-                alike[places].append(connection)
-        for places, live in alike.items():
-            read = list(map(places.read, live))
+            paths = self._paths.get(connection)
+            if paths is not None:  # else it has left meanwhile
+                alike[paths].append(connection)
+        for paths, live in alike.items():
+            read = list(map(paths.read, live))
             known = self._known
-            self._replace(places, [known.get(one, places.none) for one in live], read)
+            self._replace(paths, [known.get(one, paths.none) for one in live], read)
             known.update(zip(live, read, strict=True))
 
     def _replace(
-        self, places: Places, old: Collection[tuple[Any, ...]], new: Collection[tuple[Any, ...]]
+        self,
+        paths: CounterPaths,
+        old: Collection[tuple[Any, ...]],
+        new: Collection[tuple[Any, ...]],
     ) -> None:
         left, *before = zip(*old, strict=True)
         entered, *now = zip(*new, strict=True)
-        for name, was, become in zip(places.names, before, now, strict=True):
+        for name, was, become in zip(paths.names, before, now, strict=True):
             self._sums[name] += sum(become) - sum(was)
         for state, other in zip(left, entered, strict=True):
             if state is not other:

@@ -29,7 +29,7 @@ from ..core.errors import (
     shown,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
-from .counters import Places
+from .counters import CounterPaths
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .logs import NEWS
 from .memory import ReadControl
@@ -148,7 +148,7 @@ class Link:
     answerEvents: ClassVar[frozenset[type]] = frozenset()
     """These events answer our own calls: they are followed after our own end as well."""
 
-    counted: ClassVar[Places | None] = None
+    counted: ClassVar[CounterPaths | None] = None
     """This says where the counters of a connection stand; without it ``machine.counters`` has them
     in its slots.
     """
@@ -470,7 +470,7 @@ class Link:
         if machine.finished:
             self._end(fault=False)
             return
-        if self._held or self.wire.held or not machine.whole:
+        if self._held or self.wire.held or not machine.no_partial_input:
             self._hold(machine.input_weight + self.wire.held)
             if machine.unfinished:
                 self._control.pause("decoding")
@@ -622,7 +622,8 @@ class Link:
     @property
     def owes(self) -> bool:
         """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
-        return bool(self._ended or self._held or self.wire.full or not self.machine.whole)
+        waits = self._held or self.wire.full or not self.machine.no_partial_input
+        return bool(self._ended or waits)
 
     def displace(self) -> None:
         """Close this silent connection: a newcomer has its place."""

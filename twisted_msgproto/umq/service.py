@@ -22,7 +22,7 @@ from .terms import CallbackReceived, CallReceived
 from .wire import Code
 
 
-class StockLink(UmqServerLink):
+class DefaultLink(UmqServerLink):
     """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
 
     factory: DefaultServerFactory
@@ -35,7 +35,7 @@ class StockLink(UmqServerLink):
                 raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
 
 
-class DefaultServer(UmqServer, link=StockLink):
+class DefaultServer(UmqServer, link=DefaultLink):
     """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
     factory: DefaultServerFactory

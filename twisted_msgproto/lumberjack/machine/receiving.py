@@ -167,7 +167,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return self.decoder.held_bytes
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         return self.decoder.clean
 
     def snapshot(self) -> dict[str, object]:

@@ -36,7 +36,7 @@ from ...core.message import Fields, MessageBatch
 from ...net.authentication import certificate_name
 from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
-from ...net.counters import Places
+from ...net.counters import CounterPaths
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
 from ...net.lifetimes import (
     ClientEndpoint,
@@ -97,7 +97,7 @@ class ReaderLink(SessionLink):
     machine: Reader
     readBytes = READ_BYTES
     faultEnds = "closed without ack"
-    counted = Places(  # the factory counts its events already
+    counted = CounterPaths(  # the factory counts its events already
         {
             "windows": "machine.counters.windows",
             "acks": "machine.counters.acks",

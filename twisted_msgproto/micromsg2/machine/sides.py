@@ -171,7 +171,7 @@ class Session(Sending):
         return self.decoder.buffered + self._inbox.held_bytes + self._unread_bytes
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         """Whether nothing is held, and the machine is not ``unfinished``."""
         return not self._partial and self._inbox.inspected is None
 

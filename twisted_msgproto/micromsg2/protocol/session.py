@@ -20,7 +20,7 @@ from ...core.errors import ConnectionClosed, Fault, Refused, shown
 from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
-from ...net.counters import Places
+from ...net.counters import CounterPaths
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, awaited, fail_all
@@ -153,7 +153,7 @@ class MicroMsg2Link(SessionLink):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
     machine: MachineSession
-    counted = Places.of(Counters, replaced_texts="machine.decoder.replaced")
+    counted = CounterPaths.of(Counters, replaced_texts="machine.decoder.replaced")
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 

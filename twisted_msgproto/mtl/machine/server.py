@@ -54,7 +54,7 @@ class Server(Sessions):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         """ZeroMQ's messages come whole."""
         return True
 

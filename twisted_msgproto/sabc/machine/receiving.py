@@ -604,7 +604,7 @@ class Listener(Speaker[S]):
         events.append(ErrorReceived(code, body, headers))
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         return not (self._receiving or self._unfinished or self._decoder.weight)
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────

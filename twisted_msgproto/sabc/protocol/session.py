@@ -31,7 +31,7 @@ from ...core.memory import (
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
-from ...net.counters import Places
+from ...net.counters import CounterPaths
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, awaited, fail_all, promised
 from ...net.session import Session, SessionLink, hook
@@ -209,7 +209,7 @@ class SabcLink(SessionLink):
 
     log: ClassVar[Logger] = log
     readsWhileDraining = True
-    counted = Places.of(Counters)
+    counted = CounterPaths.of(Counters)
     answerEvents = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
     factory: Any
@@ -219,7 +219,7 @@ class SabcLink(SessionLink):
     outputPaused = False
     _leaves = False  # in order, because we want to
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
-    _keeping: MemoryShare | None = None
+    _memory: MemoryShare | None = None
     # Answers that have to wait until others are sent: their parts, headers and numbers.
     _inParts: tuple[tuple[Iterator[bytes], Mapping[str, str] | None, str], ...] = ()
 
@@ -250,10 +250,10 @@ class SabcLink(SessionLink):
         return None
 
     @property
-    def keeping(self) -> MemoryShare:
-        if self._keeping is None:
-            self._keeping = MemoryShare(self.sessionMemory)
-        return self._keeping
+    def memory(self) -> MemoryShare:
+        if self._memory is None:
+            self._memory = MemoryShare(self.sessionMemory)
+        return self._memory
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         self._unanswered = [waiter for _, waiter in work]
@@ -263,8 +263,8 @@ class SabcLink(SessionLink):
         super().endInOrder()
 
     def sessionEnding(self, reason: Failure) -> None:
-        if self._keeping is not None:
-            self._keeping.clear()
+        if self._memory is not None:
+            self._memory.clear()
         error = self.ending or ConnectionClosed("the session has ended")
         streams, self.streams = self.streams, {}
         for stream in streams.values():
@@ -455,7 +455,7 @@ class SabcLink(SessionLink):
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.protocol.requestReceived
-        fits = (self._keeping or self.keeping).fits
+        fits = (self._memory or self.memory).fits
         crowded = not fits(batch.nbytes + batch.weight + SESSION_WEIGHT_BYTES * batch.count)
         for message in batch:
             number: Any = message.message_id
@@ -485,7 +485,7 @@ class SabcLink(SessionLink):
             self._answer(result, number)
         elif not later.called:
             nbytes = _owed(message)
-            self.keeping.add(nbytes)
+            self.memory.add(nbytes)
             later.addBoth(self._later, number, nbytes)
         else:
             later.addCallbacks(
@@ -493,7 +493,7 @@ class SabcLink(SessionLink):
             )
 
     def _later(self, result: object, number: str, nbytes: int) -> None:
-        self.keeping.remove(nbytes)
+        self.memory.remove(nbytes)
         if isinstance(result, Failure):
             self._failed(result, number)
         else:

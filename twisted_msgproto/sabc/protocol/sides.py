@@ -97,9 +97,9 @@ class SabcServerLink(SabcLink):
 
     def _keeps(self, headers: Mapping[str, str]) -> bool:
         """Keep these for the session; False if all sessions together keep too much."""
-        keeping = self.keeping
-        keeping.remove(keeping.nbytes)  # those of an attempt that was refused
-        return keeping.take(table_bytes(headers))
+        memory = self.memory
+        memory.remove(memory.nbytes)  # those of an attempt that was refused
+        return memory.take(table_bytes(headers))
 
     @property
     def sessionMemory(self) -> SessionMemory:

@@ -144,7 +144,7 @@ class Peer(Speaker):
         return self._incoming.objects
 
     @property
-    def whole(self) -> bool:
+    def no_partial_input(self) -> bool:
         return not (self._incoming.waiting or self._incoming.announcements)
 
     def snapshot(self) -> dict[str, object]:
@@ -387,7 +387,7 @@ class Peer(Speaker):
             return False
         payload = frame.payload
         nbytes = len(payload) if payload.isascii() else text_bytes(payload)
-        if not self.kept.take(nbytes + SESSION_WEIGHT_BYTES):
+        if not self.memory.take(nbytes + SESSION_WEIGHT_BYTES):
             self._refuse_kept(id, events)
             self._discard(frame, events)
             return False
@@ -408,7 +408,7 @@ class Peer(Speaker):
         if served is None:  # it was answered when it was announced
             return False
         id, before = served
-        if not self.kept.take(nbytes):
+        if not self.memory.take(nbytes):
             self._forget_call(number)
             self._refuse_kept(id, events)
             return False
@@ -513,7 +513,7 @@ class Peer(Speaker):
         if self._published.pop(topic, None) is None:
             self.counters.unknown_topics += 1
             return
-        self.kept.remove(TOPIC_WEIGHT_BYTES)
+        self.memory.remove(TOPIC_WEIGHT_BYTES)
         self._out.append(encode(TopicClose(frame.id)))
         self._give(TopicUnsubscribed(topic), events)
 
@@ -548,7 +548,7 @@ class Peer(Speaker):
             return False
         weight = text_bytes(message.name) + text_bytes(message.value) + attachments
         weight += SESSION_WEIGHT_BYTES + ATTACHMENT_BYTES * len(message.attachments)
-        if not self.kept.take(weight):
+        if not self.memory.take(weight):
             events.append(MemoryLimitExceeded("new attribute"))
             text = f"too many attributes: {SESSION_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
@@ -561,7 +561,7 @@ class Peer(Speaker):
         before = self.attributes.pop(name, None)
         if before is not None:
             self._attributes_bytes -= before.nbytes
-            self.kept.remove(before.weight)
+            self.memory.remove(before.weight)
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 

@@ -78,7 +78,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     Attributes:
         clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
-        kept: what this side keeps for the peer: calls, topics, attributes.  Clear it
+        memory: what this side keeps for the peer: calls, topics, attributes.  Clear it
             when the machine is dropped: until then even a closed one keeps them.
     """
 
@@ -87,7 +87,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     closed_state: State
     counters: Counters
     deadlines: Deadlines
-    kept: MemoryShare
+    memory: MemoryShare
 
     # What most connections never change stands here: an idle one weighs less.
     _draining = False
@@ -100,7 +100,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
-        self.kept = MemoryShare(every)
+        self.memory = MemoryShare(every)
         self.clock = now
         self._machine: Machine[Any] = Machine(self.table, initial)
         self._out: list[Wire] = []
@@ -314,7 +314,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._send(kind, served[0], payload, attachments)
         nbytes = self._serving.pop(number)[1]
         self._serving_bytes -= nbytes
-        self.kept.remove(nbytes + SESSION_WEIGHT_BYTES)
+        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
 
     def later(self, id: str) -> None:
         """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
@@ -325,12 +325,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if served is not None:
             self._serving[number] = served[0], served[1] + LATE_BYTES
             self._serving_bytes += LATE_BYTES
-            self.kept.add(LATE_BYTES)
+            self.memory.add(LATE_BYTES)
 
     def _forget_call(self, number: int) -> None:
         nbytes = self._serving.pop(number)[1]
         self._serving_bytes -= nbytes
-        self.kept.remove(nbytes + SESSION_WEIGHT_BYTES)
+        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
 
     def register_callback(self, callback: int | None = None) -> int:
         """A new callback that the peer may call until it is unregistered (``UM-11``).
@@ -381,7 +381,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise ValueError(f"the topic id {id} is in use")
         if len(self._published) >= self._limits["topics"]:
             raise LimitExceeded(f"{len(self._published)} topics are open already")
-        if not self.kept.take(TOPIC_WEIGHT_BYTES):
+        if not self.memory.take(TOPIC_WEIGHT_BYTES):
             raise LimitExceeded(f"too many topics are open already: {SESSION_LIMIT}")
         self._published[topic] = id
         return topic
@@ -399,7 +399,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._sending()
         id = self._published.pop(topic, None)
         if id is not None:
-            self.kept.remove(TOPIC_WEIGHT_BYTES)
+            self.memory.remove(TOPIC_WEIGHT_BYTES)
             self._out.append(encode(TopicClose(id)))
 
     def set_attribute(

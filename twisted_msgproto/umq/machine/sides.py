@@ -147,7 +147,7 @@ class Server(Peer):
             # From H to W is our own time: it is limited, and H with its attachments is kept.
             nbytes = text_bytes(message.payload) + attachments_bytes(message.attachments)
             nbytes += SESSION_WEIGHT_BYTES
-            if not self.kept.take(nbytes):
+            if not self.memory.take(nbytes):
                 events.append(MemoryLimitExceeded("log-in"))
                 text = f"too many log-ins wait: {SESSION_LIMIT}"
                 self._fail(UmqFault(SESSION_LIMIT, text, b"", Code.UNAVAILABLE), events)
@@ -171,7 +171,7 @@ class Server(Peer):
         self._send(Welcome, base36(self._version), payload, attachments)
         self._machine.step(WelcomeSent)
         self.deadlines.clear("hello")
-        self.kept.remove(self.kept.nbytes)  # of H: nothing else is kept before W
+        self.memory.remove(self.memory.nbytes)  # of H: nothing else is kept before W
 
 
 Server.actions = {**ACTIONS, Hello: Server._on_hello}

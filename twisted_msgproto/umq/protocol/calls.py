@@ -258,7 +258,7 @@ class Streams:
         and nobody waits for it.
         """
         link = self._link
-        if not stream.awaited and not link.machine.kept.fits(attachment_bytes(attachment)):
+        if not stream.awaited and not link.machine.memory.fits(attachment_bytes(attachment)):
             link.keptTooMuch("streamed attachment")
             attachment = AttachmentFailure(f"too much is kept: {SESSION_LIMIT}")
         stream.arrived(attachment)
@@ -288,8 +288,8 @@ class Streams:
         """Count bytes that came or were consumed; above a limit reading pauses."""
         link = self._link
         self.nbytes += nbytes
-        kept = link.machine.kept
-        kept.add(nbytes) if nbytes > 0 else kept.remove(-nbytes)
+        memory = link.machine.memory
+        memory.add(nbytes) if nbytes > 0 else memory.remove(-nbytes)
         if self.nbytes > link.factory.limits["attachments-bytes"] // 4:
             link.pauseReading("stream")
         elif self.nbytes == 0:

@@ -23,7 +23,7 @@ from ...core.memory import SESSION_LIMIT
 from ...core.message import Message
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
-from ...net.counters import Places
+from ...net.counters import CounterPaths
 from ...net.link import SteadyLogger
 from ...net.outbox import fail_all
 from ...net.session import Session, SessionLink, hook
@@ -90,7 +90,7 @@ class UmqLink(SessionLink):
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
-    counted = Places.of(terms.Counters)
+    counted = CounterPaths.of(terms.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})
@@ -108,7 +108,7 @@ class UmqLink(SessionLink):
     _serving: Any = None  # the call of the clock that goes on with them
     _holds: tuple[Deferred[Any], ...] = ()  # they have to fire before the next call is served
     _restBytes = 0  # what the reads take of which the rest is a part
-    _restKept = 0  # as much of it as ``machine.kept`` counts now
+    _restCounted = 0  # as much of it as ``machine.memory`` counts now
 
     def __init__(self, protocol: Any) -> None:
         super().__init__(protocol)
@@ -166,7 +166,7 @@ class UmqLink(SessionLink):
         try:
             self._failAll(reason)
         finally:  # whatever the application's producers raise
-            self.machine.kept.clear()
+            self.machine.memory.clear()
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:
@@ -292,11 +292,11 @@ class UmqLink(SessionLink):
         if self._rest is None:
             self._restBytes = 0
         nbytes = self._restBytes if self._holds else 0
-        if nbytes != self._restKept:
-            kept = self.machine.kept
-            kept.remove(self._restKept)
-            kept.add(nbytes)
-            self._restKept = nbytes
+        if nbytes != self._restCounted:
+            memory = self.machine.memory
+            memory.remove(self._restCounted)
+            memory.add(nbytes)
+            self._restCounted = nbytes
 
     def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:
         """Follow events while there is time, and the rest in the next turns; reading waits for it.

@@ -72,9 +72,9 @@ class Topic:
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
         nbytes = len(payload) + attached
         weight = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
-        kept = link.machine.kept
-        fits = kept.fits(weight)
-        kept.add(weight)
+        memory = link.machine.memory
+        fits = memory.fits(weight)
+        memory.add(weight)
         self._queue.append((payload, bodies, nbytes, weight))
         self._bytes += nbytes
         self._weight += weight
@@ -153,7 +153,7 @@ class Topic:
         payload, bodies, nbytes, weight = self._queue.popleft()
         self._bytes -= nbytes
         self._weight -= weight
-        self._link.machine.kept.remove(weight)
+        self._link.machine.memory.remove(weight)
         self._link.time()
         self._link.machine.publish(self._number, payload, bodies)
 
@@ -170,7 +170,7 @@ class Topic:
     def end(self, reason: str) -> None:
         """Nothing is published any more."""
         link, topics = self._link, self._topics
-        link.machine.kept.remove(self._weight)
+        link.machine.memory.remove(self._weight)
         self.closed = reason
         self._queue.clear()
         self._bytes = self._weight = 0
@@ -333,7 +333,7 @@ class Subscription(Ending):
         else:
             topics, limits, nbytes = self._topics, self._link.factory.limits, weigh(update)
             much = topics.waiting_bytes >= SLOW_TIMES * limits["backlog-bytes"]
-            much = much or not self._link.machine.kept.fits(nbytes)
+            much = much or not self._link.machine.memory.fits(nbytes)
             topics.waiting(1, nbytes)
             self._backlog.put((update,))
             waiting = len(self._backlog)
@@ -443,8 +443,8 @@ class Topics:
     def waiting(self, count: int, nbytes: int) -> None:
         self._count += count
         self.waiting_bytes += nbytes
-        kept = self.link.machine.kept
-        kept.add(nbytes) if nbytes > 0 else kept.remove(-nbytes)
+        memory = self.link.machine.memory
+        memory.add(nbytes) if nbytes > 0 else memory.remove(-nbytes)
         self._look()
 
     def called(self) -> None:
