@@ -367,7 +367,7 @@ class World:
             check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
             for connection in connections:
                 link = getattr(connection, "link", None)  # MTL's sessions share one
-                if link is not None and link._delivery.unsafe_bytes > link._delivery._limit:
+                if link is not None and link._unsafeBytes > link.factory.unsafe_bytes_max:
                     self._check_paused(link)
 
     def _wrong(self, text: str) -> None:
@@ -378,7 +378,7 @@ class World:
         end = link.transport
         paused = getattr(end, "paused", None)
         if "connection-bytes" not in link._control.reasons or paused is False:
-            raise Violation(f"{link._delivery.unsafe_bytes} bytes wait, and it is read")
+            raise Violation(f"{link._unsafeBytes} bytes wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
         with self.disk.seen_whole():
