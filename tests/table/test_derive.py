@@ -19,7 +19,7 @@ from tests.spark.conftest import damage_record
 from tests.table.conftest import table_in
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, finish, loop_over
-from tests.tools.tables import Gateway, opened_again
+from tests.tools.tables import Gateway, create_table, opened_again
 from twisted_msgproto.core.errors import Overtaken, QueueMismatch, TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
@@ -74,8 +74,9 @@ def land(table: Table, gateway: Gateway) -> None:
 
 
 def target_at(location: str | Path, raw: Table, shape: Shape) -> Target:
+    """Partitioned as the raw table is."""
     schema = shape.schema.append(DAY)
-    return Target(str(location), raw.storage.options, schema, ("day",), shape=shape)
+    return Target(str(location), raw.storage.options, schema, raw.partition_by, shape=shape)
 
 
 def beside(raw: Table, name: str = "typed") -> str:
@@ -311,6 +312,17 @@ def test_again_with_one_more_column_is_another_table(local: Table, a: Gateway) -
         {**row, "text": 0} for row in rows_of(typed_of(local))
     ]
     check_sum(typed_of(local, "wider"), a)
+
+
+def test_a_table_with_two_columns_of_partitions(a: Gateway, tmp_path: Path) -> None:
+    raw = create_table(tmp_path / "parted", partition_by=("protocol", "day"))
+    fill(a, raw)
+    make(raw, a)
+    assert len(typed_of(raw).files()) == 4
+    go_on(raw, a)
+    make(raw, a, shape=Shape(), name="copy")
+    assert rows_of(typed_of(raw, "copy")) == rows_of(raw)
+    check_sum(typed_of(raw), a)
 
 
 def test_a_table_of_all_rows_and_one_of_a_table_that_leaves_rows_out(

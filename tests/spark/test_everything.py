@@ -1,0 +1,209 @@
+"""A raw table and typed ones of one bridge, after everything at once: each row is accounted for."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.verify import GatewayReport, verify
+
+LONG_SECONDS = 600.0
+DAY = 86_400_000_000
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+GATEWAY = f"""
+[queue]
+directory = "spool"
+[lumberjack]
+endpoint = "{LOOPBACK}"
+[sabc]
+endpoint = "{LOOPBACK}"
+"""
+
+BRIDGE = 'queue = ["spool"]\nmaster = "local[2]"\ntrigger = "200ms"\n[[table]]\nlocation = "raw"\n'
+
+TYPED = """
+[[table]]
+location = "{name}"
+where = {{ protocol = "lumberjack" }}
+
+[table.columns]
+key = {{ type = "string" }}
+n = {{ type = "long", required = true }}
+"""
+
+MORE = 'half = { path = "deep.half", type = "double" }\n'
+
+TABLES = ("raw", "access", "later")
+
+
+def line(key: str, number: int) -> str:
+    """A body; every tenth has no number."""
+    wrong = number % 10 == 0
+    return json.dumps({"key": key, "n": "n/a" if wrong else number, "deep": {"half": number / 2}})
+
+
+class Senders:
+    """Both protocols, all the time, each message with a key of its own."""
+
+    def __init__(self, launch: Launcher, gateway: Launched) -> None:
+        self.acknowledged: dict[str, str] = {}
+        self._launch = launch
+        self._addresses = {name: gateway.address(name) for name in ("lumberjack", "sabc")}
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=[name]) for name in self._addresses
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self, protocol: str) -> None:
+        first = 0
+        while not self._stop.is_set():
+            keys = [f"{protocol}-{number}" for number in range(first, first + 200)]
+            lines = [line(key, int(key.rpartition("-")[2])) for key in keys]
+            words = ("send", protocol, self._addresses[protocol])
+            ended = self._launch.run(*words, stdin="\n".join(lines))
+            assert ended.returncode == 0, ended.stderr
+            self.acknowledged |= dict.fromkeys(keys, protocol)
+            first += 200
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def rows_of(table: Path, *columns: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=[*columns]).to_pylist()
+    )
+    return found
+
+
+def account(table: Path, queue: Path) -> GatewayReport:
+    """Position − begin = rows + expired + damaged + erased + left out, exactly."""
+    report = verify(Table.open(table), {identity(queue): QueueReader(queue)}, every_column=True)
+    assert report.whole, list(report.findings())
+    found = report.gateways[identity(queue)]
+    erased = sum(hi - lo for lo, hi in found.erased)
+    absent = found.expired_rows + found.damaged_rows + erased + found.left_out
+    assert found.landed is not None and not found.dropped
+    assert found.landed.offset - found.begin == found.rows + absent
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_every_row_is_accounted_for_after_everything_at_once(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """Two days of damaged and bad rows, then senders, two kills, growth, erasures, compaction,
+    expiry, and a table that comes later.
+    """
+    queue = tmp_path / "spool"
+    today = int(time.time() * 1e6)
+    for age in (3, 2):
+        first = 100 * (3 - age)
+        old = [line(f"old-{n}", n) for n in range(first, first + 100)]
+        bodies = ["no JSON" if n % 25 == 3 else body for n, body in enumerate(old)]
+        encoded = [body.encode() for body in bodies]
+        for at in range(0, 100, 20):  # groups of their own: one of them is damaged
+            part = encoded[at : at + 20]
+            write(queue, messages(first + at, 20, received_at=today - age * DAY, body=part))
+    damage_record(queue, line("old-145", 145).encode())
+    (tmp_path / "gateway.toml").write_text(GATEWAY)
+    gateway = launch("gateway", "--config", "gateway.toml")
+    with closing(Senders(launch, gateway)) as senders:
+        file = tmp_path / "bridge.toml"
+        file.write_text(BRIDGE + TYPED.format(name="access"))
+        bridge = launch("bridge", "--config", "bridge.toml")
+        for name in ("access", "raw"):
+            bridge.line(f"{name}: batch", nth=2, seconds=LONG_SECONDS)
+        bridge.kill()
+
+        file.write_text(BRIDGE + TYPED.format(name="access") + MORE)
+        bridge = launch("bridge", "--config", "bridge.toml")
+        bridge.line("access: batch", nth=2, seconds=LONG_SECONDS)
+        erased = {"lumberjack-11", "lumberjack-20", "sabc-7", "old-107", "old-170"}
+        wanted = [
+            f"{row['gateway']} {row['offset']}"
+            for row in rows_of(tmp_path / "raw", "gateway", "offset", "body")
+            if (row["body"] != b"no JSON" and json.loads(row["body"])["key"] in erased)
+        ]
+        assert len(wanted) == len(erased)
+        (tmp_path / "offsets").write_text("\n".join(wanted))
+        for name in ("raw", "access"):
+            run(launch, "erase", name, "--offsets", "offsets", "--purge")
+            run(launch, "compact", name)
+        bridge.line("access: batch", nth=6, seconds=LONG_SECONDS)
+        bridge.kill()
+
+        before = time.strftime("%Y-%m-%d", time.gmtime(today / 1e6 - 2 * 86_400))
+        run(launch, "expire", "raw", "--before", before)
+        file.write_text(file.read_text() + TYPED.format(name="later") + MORE)
+        derived = run(launch, "derive", "raw", "later", "--config", "bridge.toml")
+        assert "a bridge goes on with it" in derived
+        bridge = launch("bridge", "--config", "bridge.toml")
+        bridge.line("later: batch", nth=2, seconds=LONG_SECONDS)
+    gateway.end()
+    bridge.end(seconds=LONG_SECONDS)
+    drained = launch("bridge", "--config", "bridge.toml", "--once")
+    assert drained.wait(seconds=LONG_SECONDS) == 0, drained.output
+
+    found = {name: account(tmp_path / name, queue) for name in TABLES}
+    for name in TABLES:
+        run(launch, "verify", name, "--queue", "spool")
+    assert {each.landed for each in found.values()} == {
+        QueueReader(queue).place(QueueReader(queue).end())
+    }
+    assert found["raw"].expired_rows == found["later"].expired_rows == 100
+    assert [each.damaged_rows for each in found.values()] == [20, 20, 20]
+    sabc = Counter(senders.acknowledged.values())["sabc"]
+    assert found["access"].left_out == sabc and found["later"].left_out == sabc - 1
+
+    check_keys(tmp_path, senders.acknowledged, erased)
+
+
+def run(launch: Launcher, action: str, *words: str) -> str:
+    ended = launch.run("table", action, *words)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def check_keys(directory: Path, acknowledged: dict[str, str], erased: set[str]) -> None:
+    """Every key that was acknowledged is there once, with its values, unless it was erased."""
+    raw = Counter(
+        json.loads(row["body"])["key"]
+        for row in rows_of(directory / "raw", "body")
+        if row["body"] != b"no JSON"
+    )
+    kept = {f"old-{n}" for n in range(100, 200) if n % 25 != 3 and not 140 <= n < 160}
+    assert raw == dict.fromkeys((acknowledged.keys() | kept) - erased, 1)
+    sent = {key for key, protocol in acknowledged.items() if protocol == "lumberjack"}
+    older = {f"old-{n}" for n in range(100) if n % 25 != 3}
+    for name, keys in (("later", sent | kept), ("access", sent | kept | older)):
+        rows = rows_of(directory / name, "key", "n", "half", "_error", "_body")
+        assert Counter(row["key"] for row in rows if row["key"]) == dict.fromkeys(keys - erased, 1)
+        assert sum(row["key"] is None for row in rows) == (3 if name == "later" else 7)
+        for row in rows:
+            if row["key"] is None:
+                assert (row["_error"], row["_body"]) == ("the body is not JSON", b"no JSON")
+                continue
+            number = int(row["key"].rpartition("-")[2])
+            wrong = number % 10 == 0
+            assert row["n"] == (None if wrong else number)
+            assert row["_body"] == (line(row["key"], number).encode() if wrong else None)
+            assert row["half"] in ((number / 2,) if name == "later" else (number / 2, None))
