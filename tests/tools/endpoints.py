@@ -219,7 +219,7 @@ def reserved(count: int) -> Iterator[list[int]]:
         for _ in range(count):
             held = stack.enter_context(socket.socket())
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
+            held.bind(("0.0.0.0", 0))  # a server may listen on every address
             ports.append(held.getsockname()[1])
         yield ports
 
