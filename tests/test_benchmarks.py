@@ -19,8 +19,14 @@ def measured(*words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+WITH_SPARK = [name for name in ROWS if name.startswith(("bridge-", "json-"))]
+LONG = {*WITH_SPARK} - {"bridge-cpu", "json-typed-rate"}  # which measure with the same code
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in ROWS]
+)
 def test_a_row_gives_a_figure(name: str) -> None:
     lines = [line for line in measured(name) if line.split()[0] == name]
     assert len(lines) == 1
