@@ -18,6 +18,7 @@ from tests.tools.tables import land_gateways as land
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.preflight import consumer_name
 
 
 class Landed:
@@ -233,8 +234,8 @@ def test_rewind_sets_back_what_has_a_hole(
     assert landed.msgproto("verify") == 0
 
 
-def test_rewind_asks_a_queue_on_another_machine(
-    landed: Landed, capsys: pytest.CaptureFixture[str]
+def test_rewind_and_derive_ask_a_queue_on_another_machine(
+    landed: Landed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sorted(landed.table.files(), key=lambda file: file.modified)[2].path
     landed.table.storage.delete(path)
@@ -245,12 +246,18 @@ def test_rewind_asks_a_queue_on_another_machine(
         queue = ("--queue", f"grpc://127.0.0.1:{server.port}")
         assert landed.msgproto("verify", *queue) == 1
         assert landed.msgproto("rewind", *queue) == 0
+        config = tmp_path / "bridge.toml"
+        typed = "[[table]]\nlocation = 'typed'\ncolumns = { n = 'int' }"
+        config.write_text(f"queue = '{queue[1]}'\n{typed}")
+        assert landed.msgproto("derive", "typed", "--config", str(config)) == 0
     finally:
         server.shutdown()
         thread.join()
     told = capsys.readouterr().out.splitlines()
     assert f"missing: gateway {landed.id} its queue still has 5 of 5 rows" in told
     assert f"gateway {landed.id}: from 21 to 11, 5 rows taken out" in told
+    consumer = consumer_name(Table.open(tmp_path / "typed").table_id)
+    assert landed.gateway.reader.consumers()[consumer] == 11
     land(Table.open(landed.location), landed.gateway)
     assert landed.msgproto("verify") == 0
 
@@ -269,6 +276,19 @@ def test_every_action_on_an_object_store(
     assert capsys.readouterr().out.splitlines()[-1] == (
         f"table {landed.location} version 8: 10 rows in 1 files, all whole"
     )
+    options = ", ".join(f"{name} = {json.dumps(text)}" for name, text in store.options.items())
+    tables = [
+        f'[[table]]\nlocation = "{landed.location}{end}"\nstorage = {{ {options} }}\n{more}'
+        for end, more in (("", "name = 'raw'"), ("-typed", "columns = { n = 'int' }"))
+    ]
+    config = tmp_path / "bridge.toml"
+    config.write_text("\n".join([f'queue = "{landed.queue}"', *tables]))
+    assert (
+        main(["table", "derive", "raw", f"{landed.location}-typed", "--config", str(config)]) == 0
+    )
+    typed = [f"{landed.location}-typed", *landed.words]
+    assert main(["table", "verify", *typed, *queue]) == 0
+    assert "10 rows, 11 expired" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

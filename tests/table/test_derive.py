@@ -61,10 +61,14 @@ def body(number: int) -> bytes:
     return json.dumps({**wrong, "deep": {"half": number / 2}}).encode()
 
 
+def fields(number: int) -> dict[str, str] | None:
+    return {"client": f"c-{number}", "other": ""} if number % 3 else None
+
+
 def fill(gateway: Gateway, raw: Table | None = None) -> None:
     """Rows of three days and three protocols, landed in small files."""
     for number, protocol in enumerate(["lumberjack", "umq", "mtl"] * 2):
-        gateway.put(8, day=number // 2, protocol=protocol, body=body)
+        gateway.put(8, day=number // 2, protocol=protocol, body=body, fields=fields)
         if raw is not None:
             land(raw, gateway)
 
@@ -189,6 +193,7 @@ def test_a_derived_table_is_as_if_it_had_been_landed_from_the_beginning(
     ]
     assert rows_of(typed) == expected
     assert {row["_error"] for row in expected} >= {None, "the body is not JSON"}
+    assert {row["client"] for row in expected} >= {None, "c-28"}
 
 
 def drain_typed(location: Path, gateway: Gateway) -> None:

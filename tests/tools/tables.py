@@ -121,6 +121,7 @@ class Gateway:
         day: int = 0,
         protocol: str = "lumberjack",
         body: Callable[[int], bytes] = b"body %d".__mod__,
+        fields: Callable[[int], Mapping[str, str] | None] | None = None,
     ) -> None:
         """Store messages whose bodies are numbered, received on a day counted from FIRST_DAY."""
         writer = QueueWriter(self.directory, segment_bytes=1, group_messages=4)
@@ -133,6 +134,7 @@ class Gateway:
                     received_at=FIRST_DAY + day * DAY_MICROSECONDS + first,
                     protocol=protocol,
                     body=[body(number) for number in range(first, first + size)],
+                    fields=fields and [fields(n) for n in range(first, first + size)],
                 ),
             )
         writer.close()

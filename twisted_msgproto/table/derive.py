@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, Unpack
 
@@ -293,7 +294,7 @@ def derive(
     consumer = consumer or consumer_name(typed.table_id)
     known = typed.transactions
     if not known[note]:
-        return _result(typed, 0)
+        return Derived(typed.version, 0, _rows_in(typed))
     settled = _settled(raw, known[note] - 1) if known.get(gaps.DERIVED_PARTS) else None
     if settled is None:
         _hold(queues, raw.landed(), consumer)
@@ -315,19 +316,15 @@ def derive(
     raw, proof = settled
     _hold(queues, raw.landed(), consumer)
     done = Derived(0, raw.version)
+    commit = partial(typed.commit, before={}, run=run, operation=OPERATION)
     parts = _parts(raw)
     for number in range(typed.transactions[gaps.DERIVED_PARTS], len(parts)):
         part = _convert(raw, parts[number], target, typed.storage)
-        typed.commit(
+        counted = gaps.added(gaps.LEFT_OUT_PREFIX, part.left_out, typed.transactions)
+        commit(
             part.files,
             {},
-            before={},
-            run=run,
-            operation=OPERATION,
-            notes={
-                gaps.DERIVED_PARTS: number + 1,
-                **gaps.added(gaps.LEFT_OUT_PREFIX, part.left_out, typed.transactions),
-            },
+            notes={**counted, gaps.DERIVED_PARTS: number + 1},
             notes_before={note: raw.version + 1, gaps.DERIVED_PARTS: number},
         )
         left_out = sum(part.left_out.values())
@@ -338,19 +335,15 @@ def derive(
             f"{sum(part.rows.values())} rows, {left_out} left out, "
             f"{sum(part.errors.values())} errors"
         )
-    notes = _reasons(raw, proof, typed)
-    notes |= _erased(raw, typed, run)
-    typed.commit(
+    notes = _reasons(raw, proof, typed) | _erased(raw, typed, run)
+    commit(
         [],
         raw.landed(),
-        before={},
-        run=run,
-        operation=OPERATION,
         notes={**notes, note: 0, gaps.DERIVED_PARTS: 0},
         notes_before={note: raw.version + 1, gaps.DERIVED_PARTS: len(parts)},
     )
     done.version = typed.version
-    done.rows = sum(file.rows or 0 for file in typed.files())
+    done.rows = _rows_in(typed)
     return done
 
 
@@ -377,8 +370,8 @@ def _begun(raw: Table, target: Target, run: Run, machine: Machine) -> tuple[Tabl
     )
 
 
-def _result(typed: Table, of: int) -> Derived:
-    return Derived(typed.version, of, sum(file.rows or 0 for file in typed.files()))
+def _rows_in(table: Table) -> int:
+    return sum(file.rows or 0 for file in table.files())
 
 
 def _settled(raw: Table, version: int) -> tuple[Table, dict[str, GatewayReport]] | None:
