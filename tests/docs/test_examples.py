@@ -17,12 +17,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.tools.processes import Launcher, environment
+from twisted_msgproto.cli import demo
 from twisted_msgproto.registry import PROTOCOLS
 from twisted_msgproto.spark.java import find_java
 
@@ -77,6 +79,57 @@ def test_python_examples_run(launch: Launcher, page: Path) -> None:
         command = [sys.executable, "-W", "error::RuntimeWarning", "-c", program]
         ended = launch.command(command, env=env)
         assert ended.wait(seconds=600) == 0, ended.output
+
+
+BY_ARROW = {"to_pandas", "to_pyarrow_dataset", "to_pyarrow_table"}
+"""delta-rs's calls with which threads of Arrow read, that end after the interpreter's end."""
+
+
+def readings() -> Iterator[tuple[str, str]]:
+    """Yield each way to read a table without Spark that a page or the demo advises: its place, and
+    the program of who copies the page until there, and no further.
+    """
+    for page in with_blocks("python"):
+        program = ""
+        for block in blocks(page, "python"):
+            if re.search("spark|views", block):
+                continue
+            program += block
+            if "deltalake" in program and "assert" in block:
+                yield f"{name_of(page)}, {block.splitlines()[0]}", program
+    written = blocks(PROJECT / "docs" / "reading-the-table.md", "python")[0]
+    line = demo.reading(Path("LOCATION")).replace("'LOCATION'", "location")
+    yield "demo", f"{written}\n{line}\n"
+
+
+READINGS = dict(readings())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", READINGS)
+def test_what_is_advised_for_reading_a_table_ends_in_peace_20_times(
+    tmp_path: Path, place: str
+) -> None:
+    """RD-41: the right result, and then now and then SIGABRT as the interpreter ended."""
+
+    def read(_: int) -> tuple[int, str]:
+        command = [sys.executable, "-c", READINGS[place]]
+        env = environment(pandas=True, TMPDIR=str(tmp_path))
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert place != "demo" or re.search("lumberjack.*json.*4", ended.stdout, re.DOTALL)
+        return ended.returncode, ended.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(read, range(20))) == {(0, "")}
+
+
+@pytest.mark.parametrize("place", READINGS)
+def test_what_is_advised_gives_arrow_a_file_system_of_its_own(place: str) -> None:
+    """RD-41: in 20 runs it may not be seen."""
+    for node in ast.walk(ast.parse(READINGS[place])):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = {keyword.arg for keyword in node.keywords}
+            assert node.func.attr not in BY_ARROW or "filesystem" in given, ast.unparse(node)
 
 
 @pytest.mark.slow
