@@ -1,4 +1,5 @@
-"""The Containerfile is sound as far as that can be told without an image: words, paths, commands.
+"""What packaging/ has for containers is sound as far as can be told without an image: words, paths,
+commands, alerts.
 
 docs/how-it-is-tested.md says how the images themselves were tried.
 """
@@ -9,6 +10,7 @@ import fnmatch
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -185,6 +187,28 @@ def test_what_is_exposed_is_what_the_file_serves() -> None:
     assert status == "tcp:8480:interface=127.0.0.1"
     assert "http://127.0.0.1:8480/healthz" in health()[-1]
     assert queue in words_of(of("bridge", "CMD")[0])
+
+
+@pytest.mark.parametrize(
+    "words", ["check config packaging/prometheus.yaml", "test rules tests/alerts.yaml"]
+)
+def test_prometheus_takes_its_file_and_warns_of_each_trouble(words: str) -> None:
+    """RD-21: each alert comes, names what it is about and goes; none does while all is well."""
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool here (Debian: the package prometheus)")
+    ended = subprocess.run(
+        ["promtool", *words.split()], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_each_alert_is_tried() -> None:
+    rules = yaml.safe_load((PROJECT / "packaging" / "alerts.yaml").read_text())["groups"][0]
+    trials = yaml.safe_load((PROJECT / "tests" / "alerts.yaml").read_text())["tests"]
+    tried = [one for trial in trials for one in trial["alert_rule_test"]]
+    named = {one["alert"] for one in rules["rules"]}
+    assert {one["alertname"] for one in tried if "exp_alerts" in one} == named
+    assert {one["alertname"] for one in tried if "exp_alerts" not in one} == named
 
 
 @pytest.mark.slow
