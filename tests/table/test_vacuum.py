@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from tests.table.conftest import table_in
 from tests.tools.tables import RUN, Gateway
 from tests.tools.tables import counted_rows as rows
+from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
 from tests.tools.tables import land_gateways as land
 from tests.tools.tables import opened_again as again
@@ -93,6 +94,16 @@ def test_orphans_go_a_day_later_and_not_before(table: Table, a: Gateway) -> None
     assert vacuum(table, clock=tomorrow).paths == [orphan]
     assert not exists(table, orphan)
     assert rows(table) == expected(a, 0, 21)
+
+
+def test_files_of_another_table_below_this_one_are_its_own(table: Table, a: Gateway) -> None:
+    """They were orphans of the outer one: a day later all of its rows were gone."""
+    fill(table, a)
+    inner = create(f"{table.storage.location}/inner/most", storage=table.storage.options)
+    fill(inner, a)
+    put(table, "inner/part-orphan.parquet")
+    assert vacuum(table, clock=tomorrow).paths == ["inner/part-orphan.parquet"]
+    assert verify(again(inner)).whole and rows(inner) == expected(a, 0, 41)
 
 
 @pytest.mark.parametrize("wrong", [tomorrow, lambda: 1e9], ids=["ahead", "behind"])

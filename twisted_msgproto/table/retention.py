@@ -159,8 +159,13 @@ def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
 
 def _unlogged(storage: Storage) -> Iterator[Any]:
     filesystem = storage.filesystem()
-    for info in filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
-        if info.type == pafs.FileType.File and (_is_data(info.path) or _is_rest(info.path)):
+    found = filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+    logs = (info.path.partition(f"/{LOG}/") for info in found)
+    others = tuple({f"{folder}/" for folder, inside, _ in logs if inside})  # tables below this one
+    for info in found:
+        if info.type != pafs.FileType.File or info.path.startswith(others):
+            continue
+        if _is_data(info.path) or _is_rest(info.path):
             yield info
 
 
