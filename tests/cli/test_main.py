@@ -366,14 +366,14 @@ def options_of(command: click.Command) -> set[str]:
     return found
 
 
-def commands() -> dict[tuple[str, ...], set[str]]:
-    """The options of every sub-command and of every action of it."""
-    found: dict[tuple[str, ...], set[str]] = {}
+def commands() -> dict[tuple[str, ...], click.Command]:
+    """Every sub-command and every action of it."""
+    found: dict[tuple[str, ...], click.Command] = {}
     waiting: list[tuple[tuple[str, ...], click.Command]] = [((), cli.msgproto)]
     context = click.Context(cli.msgproto)
     while waiting:
         words, command = waiting.pop()
-        found[words] = options_of(command)
+        found[words] = command
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 below = command.get_command(context, name)
@@ -390,7 +390,7 @@ def options_of_servers() -> set[str]:
 
 def test_every_command_and_option_that_a_message_names_exists__RD_04() -> None:
     """RD-04: refusals of a stream advised options that the bridge never had."""
-    known = commands()
+    known = {words: options_of(command) for words, command in commands().items()}
     anywhere = set().union(*known.values(), options_of_servers(), FOREIGN)
     package = Path(cli.__file__).parents[1]
     wrong, looked_at = [], 0
@@ -411,6 +411,20 @@ def test_every_command_and_option_that_a_message_names_exists__RD_04() -> None:
                     wrong.append(f"{module.relative_to(package)}: {named[0]!r}: {text!r}")
     assert not wrong, "\n".join(wrong)
     assert looked_at > 100
+
+
+def test_an_empty_path_is_refused_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that a script or a unit lacks: it was the working directory."""
+    tried = 0
+    for words, one in commands().items():
+        for parameter in one.params:
+            if isinstance(parameter.type, click.Path):
+                option = parameter.opts[-1:] if isinstance(parameter, click.Option) else []
+                assert cli.main([*words, *option, ""]) == 2, (words, option)
+                said = capsys.readouterr().err
+                assert "it is empty" in said and said.count("\n") == 1, said
+                tried += 1
+    assert tried > 40
 
 
 # -- extras that are not installed -----------------------------------------------------------------
@@ -451,6 +465,13 @@ BRIDGE = "bridge --queue q --table t --once"
         ("pyarrow", "queue", COMMAND, "demo"),
         ("pyspark", "spark", COMMAND, "demo"),
         ("deltalake", "delta", COMMAND, "demo"),
+        ("scramp", "sasl", COMMAND, "check mtl.toml"),
+        ("autobahn", "", COMMAND, "send umq ws://127.0.0.1:1 --count 1"),
+        ("zmq", "", COMMAND, "check mtl.toml"),
+        ("txzmq", "", COMMAND, "send mtl tcp://127.0.0.1:1 --count 1"),
+        ("cryptography", "", COMMAND, "init here --tls gw.example"),
+        ("OpenSSL", "", COMMAND, "gateway --config gateway.toml"),
+        ("service_identity", "", COMMAND, "send lumberjack tcp:127.0.0.1:1 --count 1"),
     ],
     ids=lambda value: value if value.isidentifier() else value[-30:],
 )
@@ -459,6 +480,10 @@ def test_what_needs_an_extra_that_is_not_there_names_it__RD_17(
 ) -> None:
     """RD-17: the sink of a durable queue raised a bare ModuleNotFoundError."""
     (tmp_path / "gateway.toml").write_text("[queue]\ndirectory = 'q'\n[lumberjack]\n")
+    (tmp_path / "mtl.toml").write_text(
+        "[mtl]\nendpoint = 'tcp://127.0.0.1:0'\nauth = 'passwords:users'\n"
+    )
+    (tmp_path / "users").write_text("ada:secret\n")
     (tmp_path / "t" / "_delta_log").mkdir(parents=True)
     ended = subprocess.run(
         [sys.executable, "-c", HIDDEN + code, hidden, *words.split()],
@@ -470,7 +495,9 @@ def test_what_needs_an_extra_that_is_not_there_names_it__RD_17(
     )
     assert ended.returncode, ended.stdout
     lines = (ended.stderr + ended.stdout).splitlines()
-    assert [line for line in lines if f"pip install 'twisted-msgproto[{extra}]'" in line], lines
+    remedy = f"pip install 'twisted-msgproto[{extra}]'" if extra else "pip install twisted-msgproto"
+    assert [line for line in lines if remedy in line], lines
+    assert ended.returncode == 2 or words == "" or words.startswith("gateway"), lines
     assert not words or len(lines) == 1 or "check" in words
     assert hidden in lines[-1]
 

@@ -89,12 +89,15 @@ def test_every_command_says_in_one_line_what_it_may_not_use(
     assert "ermission denied" in said or "may not use" in said
 
 
-def test_a_user_who_is_not_there_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """RD-14"""
-    words = [sys.executable, "-m", "twisted_msgproto", "init", "here", "--user=nosuchuser"]
+@pytest.mark.parametrize("name", ["nosuchuser", "no user", "", "-D", "$(id)"])
+def test_a_user_who_is_not_there_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
+    """RD-14: useradd makes none of such a name as the last four."""
+    words = [sys.executable, "-m", "twisted_msgproto", "init", "here", f"--user={name}"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert done.returncode == 2
-    assert "useradd --system nosuchuser" in done.stderr
+    assert ("useradd" in done.stderr) == ("useradd --system nosuchuser" in done.stderr)
+    assert (name == "nosuchuser") == ("useradd" in done.stderr)
+    assert f"there is no user {name!r} here" in done.stderr
     assert not (tmp_path / "here").exists()
 
 

@@ -18,9 +18,11 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_bridge import START_SECONDS, java_machine
 from tests.tools.processes import Launched, Launcher, descendants
+from twisted_msgproto import cli
 from twisted_msgproto.net.site.store import shown_bridge
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
+from twisted_msgproto.spark.configuration import BRIDGE_KEYS, TABLE_KEYS
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
 
@@ -454,6 +456,17 @@ def test_a_table_that_does_not_fit_is_refused_in_a_line(
         ('queue = "q"\n' + RAW + "[table.columns]\na = { type = 'int8' }", "the column 'a' is of"),
         ('queue = "q"\n' + RAW + "partition_by = ['protocol', 'day']\ncolumns = { a = 'int' }",
          r'partitioned by protocol: keep = \["protocol"\]'),
+        ('queue = ["q", "./q"]\n' + RAW, "are the same queue"),
+        ('queue = "q"\nconf = { "spark.master" = "yarn" }\n' + RAW, "spark.master is no setting"),
+        ('queue = "q"\nflight_proxy = "proxy:3128"\n' + RAW, "the proxy of Flight is http://HOST"),
+        ('queue = "q"\ntoken_file = ""\n' + RAW, "token_file is empty"),
+        ('queue = "q"\n' + RAW + 'keep = ["body", "body"]\ncolumns = { a = { type = "int" } }',
+         "keep has 'body' twice"),
+        ('queue = "q"\n' + RAW + "where = { kind = ['x', 'y', 'x'] }", "where: kind has 'x' twice"),
+        ('queue = "q"\n' + RAW + 'storage = { "" = "x" }', "storage has a key without a name"),
+        ('queue = "q"\n[[table]]\nlocation = "file:///raw"\n'
+         '[[table]]\nlocation = "/raw"\nname = "b"', "is the table 'raw' already"),
+        ('queue = "q"\n' + RAW + '[[table]]\nlocation = "raw/er"', "the table 'raw' lie in one"),
         ("queue = [", "not TOML"),
     ],
 )  # fmt: skip
@@ -469,6 +482,58 @@ def test_a_wrong_file_is_one_line_which_names_it(
         assert refused.stderr.count("bridge.toml: ") == 1, refused.stderr
         if words[0] == "bridge":
             assert re.search(line, refused.stderr), refused.stderr
+
+
+VALUES = [
+    *("-1", "1.5", "true", '""', '"x"', "[]", '[""]', "[5]", '["x", "x"]', "{}", "{ a = 5 }"),
+    *('{ "" = "x" }', "1979-05-27", "[[1]]", "[{}]", '"\\n"', "nan", "99999999999999999999"),
+]
+OF_A_COLUMN = ("path", "type", "required", "from", "format")
+
+
+def test_whatever_a_file_says_is_one_line_or_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each key with a value of each kind, many of which it cannot have."""
+    file = tmp_path / "bridge.toml"
+    texts = [f'queue = "q"\n{key} = {value}\n' for key in BRIDGE_KEYS for value in VALUES]
+    texts = [text.removeprefix('queue = "q"\n') if "\nqueue" in text else text for text in texts]
+    texts = [text if "\ntable" in text else text + RAW for text in texts]
+    texts += [f"{RAW}{key} = {value}" for key in TABLE_KEYS for value in VALUES]
+    texts += [f"{RAW}where = {{ kind = {value} }}" for value in VALUES]
+    texts += [
+        f"{RAW}columns = {{ a = {{ {key} = {value} }} }}" for key in OF_A_COLUMN for value in VALUES
+    ]
+    refused = 0
+    for text in texts:
+        file.write_text(text if text.startswith("queue") else f'queue = "q"\n{text}')
+        status = cli.main(["check", "--file-only", str(file)])
+        said = capsys.readouterr().err
+        assert (status, said.count("\n")) in ((0, 0), (2, 1)), (text, said)
+        refused += status == 2
+    assert refused > len(texts) // 2
+
+
+def test_tables_that_all_wait_for_one_queue_end_as_one_does(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """It said of each that it is tried again in a second, and ended."""
+    configured(tmp_path, RAW, ACCESS)
+    refused = launch.run("bridge", "--config", "bridge.toml")
+    alone = launch.run("bridge", "--queue", "queue", "--table", "raw")
+    for one in (refused, alone):
+        assert (one.returncode, one.stdout) == (2, "")
+        why = f"msgproto bridge: no queue in {tmp_path / 'queue'}: there is no such directory\n"
+        assert one.stderr == why
+
+
+def test_a_table_does_not_lie_in_a_queue(launch: Launcher, tmp_path: Path) -> None:
+    """Nor the other way round: each would meet the other's files."""
+    fill(tmp_path / "here" / "queue", 0, 3)
+    for table in ("here/queue", "here/queue/table", "here"):
+        refused = launch.run("bridge", "--queue", "here", "--table", table, "--once")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "lie in one another: name another directory" in refused.stderr
 
 
 def test_check_reads_a_bridges_file_and_the_command_refuses_options_beside_it(

@@ -227,6 +227,10 @@ def run(arguments: SimpleNamespace) -> int:
     return 0
 
 
+LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
+"""What useradd takes for a name on every system."""
+
+
 def user_of_units(name: str | None) -> str:
     """Return the user ``name``, or whoever this is; ConfigurationError for one who is not here."""
     if name is None:
@@ -237,9 +241,9 @@ def user_of_units(name: str | None) -> str:
     try:
         pwd.getpwnam(name)
     except KeyError:
+        made = f"useradd --system {name} makes one, " if LOGIN.fullmatch(name) else ""
         raise ConfigurationError(
-            f"there is no user {name!r} here: useradd --system {name} makes one,"
-            " --user names another"
+            f"there is no user {name!r} here: {made}--user names another"
         ) from None
     return name
 

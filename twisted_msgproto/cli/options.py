@@ -23,11 +23,23 @@ if TYPE_CHECKING:
 
 Run = Callable[[SimpleNamespace], int]
 
-FILE: Final = click.Path(readable=False, path_type=Path)
+
+class Named(click.Path):
+    """A path, or an address.  An empty one, such as a variable that a script lacks, is refused: it
+    would be the working directory.
+    """
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE: Final = Named(readable=False, path_type=Path)
 SIZE_BYTES: Final = 300
 """Made-up messages have this size."""
 
-LOCATION: Final = click.Path(readable=False)
+LOCATION: Final = Named(readable=False)
 """A path, or an address; either is text."""
 
 

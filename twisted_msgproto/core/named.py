@@ -32,6 +32,11 @@ EXTRAS: Mapping[str, str] = {
 }
 """This maps an import's name to the extra of this package that installs it."""
 
+ALWAYS = frozenset(
+    ("OpenSSL", "autobahn", "cryptography", "service_identity", "twisted", "txzmq", "zmq", "zope")
+)
+"""The package itself installs these, unless pip was told not to."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a file's tables.
@@ -113,10 +118,12 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return the line that says what to install for this failed import; None if it is no
-    extra's.
+    """Return the line that says what to install for this failed import; None if it is nothing
+    that this package uses.
     """
     package = (error.name or "").partition(".")[0]
+    if package in ALWAYS:
+        return f"{package} is not installed: pip install twisted-msgproto"
     extra = EXTRAS.get(package)
     if extra is None:
         return None

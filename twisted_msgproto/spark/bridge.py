@@ -168,8 +168,12 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         for bridge in bridges:
             stack.callback(bridge.leave)
             bridge.look_first()
-        if all(bridge.error for bridge in bridges) and bridges[0].error:
-            raise bridges[0].error
+        aside = [bridge for bridge in bridges if bridge.error]
+        if len(aside) == len(bridges):  # nothing would land
+            told = {str(one.error): f"{one.options.name}: {one.error}" for one in aside}
+            raise ConfigurationError("; ".join(told if len(told) == 1 else told.values()))
+        for bridge in aside:
+            bridge.stand_aside()
         folders = [bridge.folder for bridge in bridges if bridge.folder]
         scratch = folders[0] if folders else stack.enter_context(temporary_folder())
         java = SCHEDULING_JAVA if schedules else ""
@@ -274,7 +278,7 @@ class Bridge:
         except (QueueError, TableError) as error:
             if self._alone:
                 raise
-            self._stand_aside(error)
+            self.error = error
 
     def _look(self) -> None:
         for place in self.options.locations:
@@ -331,7 +335,8 @@ class Bridge:
             except (QueueError, TableError) as error:
                 if self.loop is not None and self.loop.progress.batches:
                     self._pause = ASIDE_SECONDS_MIN
-                self._stand_aside(error)
+                self.error = error
+                self.stand_aside()
                 if self.options.once:
                     return
             except BaseException as error:
@@ -340,8 +345,9 @@ class Bridge:
                 self.ending.wishes += 1  # what it is, the others have too, or will
                 return
 
-    def _stand_aside(self, error: MsgprotoError) -> None:
-        self.error = error
+    def stand_aside(self) -> None:
+        error = self.error
+        assert error is not None
         if self.status is None:
             with contextlib.suppress(MsgprotoError, OSError):
                 self._prepare_status()

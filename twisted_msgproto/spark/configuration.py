@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.named import read_toml
-from ..queue.queue_directories import path_of, queues_at
+from ..queue.queue_directories import URL, is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
 from ..table.shape import Shape, shape_of
@@ -78,6 +78,14 @@ class BridgeOptions:
                 if any("\ud800" <= letter <= "\udfff" for letter in text):
                     raise ConfigurationError(f"{option} {text!r} is not UTF-8")
         check_master(self.master)
+        if "spark.master" in self.settings:
+            raise ConfigurationError(
+                "spark.master is no setting here: --master, or master in a bridge.toml, says it"
+            )
+        if self.proxy is not None:
+            from .flight import check_proxy
+
+            check_proxy(self.proxy)
 
         places: dict[str, str] = {}
         for location in self.locations:
@@ -85,6 +93,11 @@ class BridgeOptions:
             if place in places:
                 raise ConfigurationError(f"{places[place]} and {location} are the same queue")
             places[place] = location
+            if not is_remote(location) and is_queue(place) and _overlap(place, self.table):
+                raise ConfigurationError(
+                    f"the table {self.table} and the queue {location} lie in one another: name"
+                    " another directory for the table"
+                )
 
     @property
     def access(self) -> Access:
@@ -215,7 +228,7 @@ def _table(
     given: Mapping[str, Any], name: str, common: Mapping[str, Any], directory: Path
 ) -> BridgeOptions:
     _check(given, TABLE_KEYS)
-    if not given.get("location"):
+    if "location" not in given:
         raise ConfigurationError("location says where the table is")
     if given.get("start", "begin") != "begin":
         raise ConfigurationError(f'start is "begin", not {given["start"]!r}')
@@ -243,6 +256,10 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
             raise ConfigurationError("two tables have this name; give one a name of its own")
         if same_place(other.table, options.table):
             raise ConfigurationError(f"{options.table} is the table {other.name!r} already")
+        if _overlap(other.table, options.table):
+            raise ConfigurationError(
+                f"it and the table {other.name!r} lie in one another: give one another directory"
+            )
         if options.consumer is not None and other.consumer == options.consumer:
             raise ConfigurationError(
                 f"the table {other.name!r} has the consumer {options.consumer!r} already: they "
@@ -251,8 +268,20 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
 
 
 def same_place(one: str, other: str) -> bool:
-    here = [is_remote(place) for place in (one, other)]
-    return one == other or (not any(here) and os.path.realpath(one) == os.path.realpath(other))
+    return _real(one) == _real(other)
+
+
+def _real(place: str) -> str:
+    """Return where a table or a queue is, in one way to write it."""
+    if URL.match(path := path_of(place)):
+        return path.rstrip("/")
+    return os.path.realpath(path)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return whether two places are the same, or one is in the other."""
+    short, long = sorted((_real(one) + "/", _real(other) + "/"), key=len)
+    return long.startswith(short)
 
 
 def _check(given: Mapping[str, Any], known: Mapping[str, type]) -> None:
@@ -263,10 +292,14 @@ def _check(given: Mapping[str, Any], known: Mapping[str, type]) -> None:
             raise ConfigurationError(f"there is no {key!r}; {rest}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
             raise ConfigurationError(f"{key} is {KINDS[known[key]]}, not {value!r}")
+        if value == "":
+            raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
 
 
 def _texts(name: str, given: Mapping[str, Any]) -> dict[str, str]:
     for key, value in given.items():
+        if not key:
+            raise ConfigurationError(f"{name} has a key without a name")
         if not isinstance(value, str):
             raise ConfigurationError(f"{name}: {key} is a text, not {value!r}")
     return dict(given)

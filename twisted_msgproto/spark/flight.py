@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -60,6 +61,15 @@ CHANNEL_OPTIONS = [
 ]
 
 
+PROXY = re.compile(r"http://([^\s/@]+@)?([^\s:/@]+|\[[0-9a-fA-F:]+\]):\d{1,5}/?", re.ASCII)
+
+
+def check_proxy(proxy: str) -> None:
+    """Raise ConfigurationError, one line, for what is no proxy that Flight can pass."""
+    if not PROXY.fullmatch(proxy):
+        raise ConfigurationError(f"the proxy of Flight is http://HOST:PORT, not {proxy!r}")
+
+
 class FlightQueue:
     """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
 
@@ -93,6 +103,9 @@ class FlightQueue:
         self._use(_read(token_file, "token").strip() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
         # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
+        if proxy is not None:
+            check_proxy(proxy)
+        self._through = "" if proxy is None else f" through the proxy {proxy}"
         through = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
         try:
             self._client = flight.connect(
@@ -238,7 +251,7 @@ class FlightQueue:
 
     def _away(self, error: Exception) -> QueueAway:
         why = reason(ConnectionError(_line(error)), "its address")
-        return QueueAway(f"{self.location} is not to be reached: {why}")
+        return QueueAway(f"{self.location} is not to be reached{self._through}: {why}")
 
 
 def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def check_partitioning(partition_by: Sequence[str]) -> None:
     strange = [name for name in partition_by if name not in PARTITION_COLUMNS]
     if strange or len(set(partition_by)) != len(partition_by) or DAY.name not in partition_by:
         raise ConfigurationError(
-            f"--partition-by is day or protocol,day, not {','.join(partition_by)!r}"
+            f"--partition-by is day or protocol,day, not {','.join(map(str, partition_by))!r}"
         )
 
 

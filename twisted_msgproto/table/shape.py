@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,14 @@ def shape_of(given: Mapping[str, Any], partition_by: tuple[str, ...] = ()) -> Sh
 def _kept(given: object) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(name in KEEPABLE for name in given):
         raise ConfigurationError(f"keep is a list of {', '.join(KEEPABLE)}, not {given!r}")
+    _refuse_twice("keep", given)
     return tuple(name for name in KEEPABLE if name in given)
+
+
+def _refuse_twice(where: str, given: Sequence[object]) -> None:
+    for number, one in enumerate(given):
+        if one in given[:number]:
+            raise ConfigurationError(f"{where} has {one!r} twice")
 
 
 def _where(given: object) -> Where:
@@ -136,5 +143,6 @@ def _where(given: object) -> Where:
         if not values or not all(isinstance(one, kind) for one in values):
             what = "true or false" if kind is bool else "a text or a list of texts"
             raise ConfigurationError(f"where: {name} is {what}, not {value!r}")
+        _refuse_twice(f"where: {name}", values)
         found.append((name, tuple(values)))
     return tuple(found)
