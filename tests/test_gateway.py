@@ -353,6 +353,7 @@ OPEN = "is open to other machines without TLS"
 def test_check_warns_of_what_others_reach_without_tls__RD_27(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, endpoint: str, is_open: bool
 ) -> None:
+    """RD-27"""
     for key in ("endpoint", *(["websocket"] if name == "sabc" else [])):
         (tmp_path / "g.toml").write_text(f"[{name}]\n{key} = '{endpoint}'\n")
         assert main(["check", "--file-only", str(tmp_path / "g.toml")]) == 0

@@ -468,7 +468,6 @@ BRIDGE = "bridge --queue q --table t --once"
         ("scramp", "sasl", COMMAND, "check mtl.toml"),
         ("autobahn", "", COMMAND, "send umq ws://127.0.0.1:1 --count 1"),
         ("zmq", "", COMMAND, "check mtl.toml"),
-        ("txzmq", "", COMMAND, "send mtl tcp://127.0.0.1:1 --count 1"),
         ("cryptography", "", COMMAND, "init here --tls gw.example"),
         ("OpenSSL", "", COMMAND, "gateway --config gateway.toml"),
         ("service_identity", "", COMMAND, "send lumberjack tcp:127.0.0.1:1 --count 1"),

@@ -153,6 +153,7 @@ def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
 
 
 def test_a_log_that_is_there_keeps_its_mode__RD_45(launch: Launcher) -> None:
+    """RD-45"""
     log = launch.directory / "l"
     log.write_text("before\n")
     log.chmod(0o640)

@@ -145,6 +145,7 @@ class Bounds:
 
     @only(*CONNECTED)
     def test_a_small_message_waits_for_nobody_who_stands_still__RD_42(self: Any) -> None:
+        """RD-42"""
         world = self.world(SafeSink(), process_held_bytes=1_200_000)
         still = self.stand_still(world, 10)
         for nbytes in (60, 6_000, 25_000):

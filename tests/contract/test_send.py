@@ -174,6 +174,7 @@ class SendTo:
             self.assertIsNone(sent.settle().line)
 
     def test_giving_up_says_what_waits_longer__RD_43(self: Any) -> None:
+        """RD-43"""
         sent = Sent(self, self.world(HeldSink()))
         self.assertIn("--timeout", sent.missing(0))
 

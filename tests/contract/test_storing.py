@@ -321,6 +321,7 @@ def name_of_factory(value: Any) -> str:
 )
 @pytest.mark.parametrize("factory", STORE, ids=name_of_factory)
 def test_a_factory_takes_no_sink_but_one_that_stores__RD_05(factory: Any, sink: Any) -> None:
+    """RD-05"""
     with pytest.raises(TypeError, match=r"^sink: an object with a method put is expected, not "):
         factory(sink=sink, clock=Clock())
 

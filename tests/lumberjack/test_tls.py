@@ -289,6 +289,7 @@ class NamesInCertificates(Case):
             self.assertEqual(self.client_ids[-1], name, what)
 
     async def test_rules_are_over_these_names__RD_23(self):
+        """RD-23"""
         rules = Rules.of([{"allow": ["publish"], "user": ["URI:spiffe://example/*"]}])
         for also, allowed in (
             ([URI("spiffe://example/web-1")], True),

@@ -236,6 +236,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 def test_draining_lands_all_once_and_a_second_run_the_rest__RD_29(
     launch: Launcher, queue: Path, tmp_path: Path
 ) -> None:
+    """RD-29"""
     output = once(launch, queue, "--max-rows", "600", start=here)
     assert "bridge running from" in output
     assert all(re.match(rf"{TIME} (bridge|batch) ", line) for line in output.splitlines())

@@ -120,6 +120,7 @@ NASTY: list[bytes] = [
 def test_no_body_spoils_a_view_and_value_and_error_are_of_one_mind__RD_02(
     spark: Any, tmp_path: Path
 ) -> None:
+    """RD-02"""
     queue = tmp_path / "nasty"
     write(queue, messages(0, len(NASTY), body=NASTY))
     frame = spark.read.format("msgproto").option("queue", str(queue)).load().cache()

@@ -93,6 +93,7 @@ STRANGERS: dict[str, tuple[Callable[[Table], object], set[int]]] = {
 def test_what_other_programs_erase_does_not_stop_the_bridge_nor_land_again__RD_30(
     place: Table, a: Gateway, name: str
 ) -> None:
+    """RD-30"""
     act, erased = STRANGERS[name]
     for _ in range(2):
         a.put(10)

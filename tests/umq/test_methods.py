@@ -137,6 +137,7 @@ class Methods(TestCase):
         self.assertEqual(self.result(self.remote.coroutine("\U0001f389")), ["\U0001f389"])
 
     def test_a_result_that_no_peer_accepts_is_a_fault_of_the_method__RD_03(self):
+        """RD-03"""
         self.methods.register(lambda: CUT, name="cut")
         self.methods.register(lambda: {1: 2, "1": 2}, name="twice")
         for name in ("cut", "twice"):
