@@ -158,7 +158,7 @@ class Bounds:
     def test_a_large_message_waits_5_s_at_most_for_those_who_stand_still__RD_42(self: Any) -> None:
         """They have logged in, and so long ago that they are nobody's newcomers."""
         world = self.world(SafeSink(), process_held_bytes=1_200_000)
-        self.stand_still(world, 10)
+        self.stand_still(world, 40)
         moving = world.join()
         sent = moving.send(b"x" * (LARGE_BYTES // 3))
         world.wait(5, step=0.25)

@@ -39,7 +39,14 @@ SOFT_SHARE: Final = 0.75
 PAUSE_SECONDS: Final = 0.5
 """Who brings nothing for so long moves nevertheless, as far as others are compared with it."""
 
-LOOK_SECONDS: Final = 0.5
+SPARE_SHARE: Final = 1 / 16
+"""At the limit those who stand still make so much room: else each read would look for the latest.
+"""
+
+LOOK_SECONDS: Final = 0.25
+"""While memory is short peers are looked at so often, and the ledger's time goes no further in one
+turn of the reactor: what a busy process has not read yet makes no peer late.
+"""
 
 UNCOUNTED_BYTES: Final = 4 << 10
 """A connection may hold this many bytes of an unfinished frame without being counted."""
@@ -171,6 +178,9 @@ class Ledger:
         self._held_back: dict[Holder, _Account] = {}
         self._count = 0  # accounts so far
         self._look: Any = None
+        self._due = inf  # when that is to be, in the ledger's time
+        self._lag = 0.0  # what its time is behind the clock's
+        self._rounds = 0  # in which turns were given
         self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
@@ -188,6 +198,7 @@ class Ledger:
         that it reads, and only that is progress.  ``objects`` of the bytes did not come from the
         peer: they are what these are kept in, and no progress.
         """
+        now = self._time(now)
         account = self._accounts.get(holder)
         if account is None:
             if not nbytes:
@@ -202,6 +213,8 @@ class Ledger:
             if self._held_back.pop(holder, None) is not None:
                 holder.holdBack(False)
         elif grown < 0:
+            self._count += 1
+            account.number = self._count
             account.begin(now)
         elif not outward:
             account.move((grown - objects + account.objects) / self.min_rate, now)
@@ -213,7 +226,7 @@ class Ledger:
                     self._hold_back(holder, account, now)
         elif self._held_back:
             self._let_go_on(now, self.limit * SOFT_SHARE - self.held)
-        self._look_or_rest()
+        self._look_or_rest(now)
 
     def paused(self, holder: Holder, now: float) -> None:
         """Note that the connection is not read any more, for whatever reason: its peer cannot be
@@ -221,12 +234,15 @@ class Ledger:
         """
         account = self._accounts.get(holder)
         if account is not None:
-            account.stop(now)
+            account.stop(self._time(now))
 
     def resumed(self, holder: Holder, now: float) -> None:
         account = self._accounts.get(holder)
         if account is not None:
-            account.go_on(now)
+            account.go_on(self._time(now))
+
+    def _time(self, now: float) -> float:
+        return min(now - self._lag, self._due)
 
     # ── when there is too much ──────────────────────────────────────────────────────────────────
 
@@ -244,9 +260,10 @@ class Ledger:
             still, swollen, exactly = account.lateness(now)
             late.append((-still, not swollen, -exactly, account.number, holder))
         heapify(late)
+        room = self.limit * (1 - SPARE_SHARE if self.held > self.limit else 1)
         while late:
             still, _, _, number, latest = late[0]
-            if self.held <= self.limit and -still <= LATE_SECONDS:
+            if self.held <= (room if still else self.limit) and -still <= LATE_SECONDS:
                 self._late_at = now + LATE_SECONDS - max(-still, PAUSE_SECONDS)
                 return
             heappop(late)
@@ -270,17 +287,22 @@ class Ledger:
             self._held_back[grower] = account
             grower.holdBack(True)
 
-    def _look_or_rest(self) -> None:
-        if self._held_back and self._look is None and self.clock is not None:
+    def _look_or_rest(self, now: float) -> None:
+        short = self._held_back or self.held > self.limit * SOFT_SHARE
+        if short and self._look is None and self.clock is not None:
             self._look = self.clock.callLater(LOOK_SECONDS, self._look_now)
-        elif self._look is not None and not self._held_back:
+            self._due = now + LOOK_SECONDS
+        elif self._look is not None and not short:
+            assert self.clock is not None
             self._look.cancel()
-            self._look = None
+            self._look, self._due = None, inf
+            self._lag = self.clock.seconds() - now
 
     def _look_now(self) -> None:
-        self._look = None
         assert self.clock is not None
-        now = self.clock.seconds()
+        now = self._due
+        self._lag = self.clock.seconds() - now
+        self._look, self._due = None, inf
         self._cut_late(now)
         promised = sum(
             max(0, account.may - account.nbytes)
@@ -289,12 +311,14 @@ class Ledger:
         )
         half = (self.limit - self.held - promised) / 2
         self._let_go_on(now, max(half, self.limit * SOFT_SHARE - self.held))
-        self._look_or_rest()
+        self._look_or_rest(now)
 
     def _let_go_on(self, now: float, room: float) -> None:
-        """Resume reading those for which there is ``room``: the eldest, in turns between addresses.
+        """Resume reading those for which there is ``room``, in turns between addresses.
 
-        If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
+        Of an address the eldest and the newest have every other turn: who comes last waits for
+        none of the many that will show only when they are read that they stand still.  If nobody is
+        read at all, one is resumed in any case, since nothing would end otherwise.
         """
         running = Counter(
             holder.address for holder, account in self._accounts.items() if account.arrives
@@ -303,14 +327,18 @@ class Ledger:
         if not back or (room <= 0 and running):
             return
         rows: dict[str, deque[Holder]] = {}
-        for holder in sorted(back, key=lambda one: back[one].age):
+        for holder in sorted(back, key=lambda one: back[one].number):
             rows.setdefault(holder.address, deque()).append(holder)
         turns = [(running[address], back[row[0]].age, address) for address, row in rows.items()]
         heapify(turns)
+        self._rounds += 1
+        given: Counter[str] = Counter()
         while turns and (room > 0 or not running):
             address = turns[0][2]
             row = rows[address]
-            following = row.popleft()
+            eldest = (self._rounds + given[address]) % 2
+            following = row.popleft() if eldest else row.pop()
+            given[address] += 1
             account = back.pop(following, None)
             if account is not None:  # else what was done for the others has ended it
                 account.go_on(now)
@@ -322,6 +350,8 @@ class Ledger:
                     account.stop(now)
             while row and row[0] not in back:
                 row.popleft()
+            while row and row[-1] not in back:
+                row.pop()
             if row:
                 heapreplace(turns, (running[address], back[row[0]].age, address))
             else:
