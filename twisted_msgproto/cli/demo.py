@@ -122,17 +122,21 @@ def run(arguments: SimpleNamespace) -> int:
 @contextlib.contextmanager
 def working_directory(keep: Path | None) -> Iterator[Path]:
     """Make a directory of this demo alone; raise ConfigurationError if that is not possible."""
-    if keep is None:
-        keep = temporary_directory()
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-        lock = lock_directory(keep)
-    except OSError as error:
-        raise ConfigurationError(f"cannot use {keep}: {error.strerror}") from None
-    if lock is None:
-        raise ConfigurationError(f"another demo runs in {keep}")
+    lock = None
+    while lock is None:
+        folder = keep or temporary_directory()
+        try:
+            if keep is not None:
+                keep.mkdir(parents=True, exist_ok=True)
+            lock = lock_directory(folder)
+        except OSError as error:
+            if keep is None and isinstance(error, FileNotFoundError):
+                continue  # another demo, which begins as well, took it for one that has ended
+            raise ConfigurationError(f"cannot use {folder}: {error.strerror}") from None
+        if lock is None and keep is not None:
+            raise ConfigurationError(f"another demo runs in {keep}")
     with lock:
-        yield keep.resolve()
+        yield folder.resolve()
 
 
 def lock_directory(directory: Path) -> IO[bytes] | None:
@@ -141,6 +145,9 @@ def lock_directory(directory: Path) -> IO[bytes] | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        lock.close()
+        return None
+    if not os.fstat(lock.fileno()).st_nlink:  # removed, since it was opened
         lock.close()
         return None
     return lock
