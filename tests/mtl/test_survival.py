@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ import zmq
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
+from tests.contract.sending import Bodies
 from tests.mtl.cases import (
     IMPATIENT,
     LOOPBACK,
@@ -19,16 +25,104 @@ from tests.mtl.cases import (
     MtlCase,
     Recorded,
     later,
+    needs_linux,
     reactor,
     run,
     taking,
     until,
 )
 from tests.tools.processes import launching
+from twisted_msgproto.cli.progress import Counted
+from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, TimedOut
 from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, zeromq
+from twisted_msgproto.mtl import command as mtl_command
 from twisted_msgproto.mtl.zeromq import sockets
+from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
+
+LARGE = b"x" * 1_600_000
+
+
+@contextlib.contextmanager
+def slow_road(*ports: int) -> Iterator[str]:
+    """Carry what comes to these ports of 127.0.0.2 to those of 127.0.0.1, 8 KiB in 10 ms."""
+    ends: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def start(work: Any, *arguments: Any) -> None:
+        threads.append(threading.Thread(target=work, args=arguments))
+        threads[-1].start()
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while some := source.recv(8 << 10):
+                target.sendall(some)
+                time.sleep(0.01)
+            target.shutdown(socket.SHUT_WR)
+
+    def accept(door: socket.socket, port: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = door.accept()
+                ends.append(near)
+                far = socket.socket()
+                ends.append(far)
+                far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+                far.connect(("127.0.0.1", port))
+                start(carry, near, far)
+                start(carry, far, near)
+
+    try:
+        for port in ports:
+            door = socket.socket()
+            ends.append(door)
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)  # of all it accepts
+            door.bind(("127.0.0.2", port))
+            door.listen()
+            start(accept, door, port)
+        yield f"tcp://127.0.0.2:{ports[0]}"
+    finally:
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        for thread in threads:
+            thread.join()
+
+
+@needs_linux
+class SlowRoads(MtlCase):
+    """A large content on a slow line is no silence of either side: RD-43, HO-04."""
+
+    @run
+    async def test_a_large_content_has_its_time_both_ways__RD_43(self) -> None:
+        factory = self.server(HeldSink())
+        ports = [int(address.rpartition(":")[2]) for address in factory.addresses]
+        with slow_road(*ports) as address:
+            client = self.client(address, limits=IMPATIENT)
+            await client.open("host")
+            await client.profile("queue")
+            got: list[bytes] = []
+            reader = await client.reader(["a"], "full", taking(got, lambda: reader))
+            writer = await client.writer(["a"])
+            await writer.send("a", LARGE)
+            await reader.summon("a")
+            await until(lambda: got)
+            self.assertEqual(got, [LARGE])
+            self.assertEqual(factory.counters["flows_silent"], 0)
+            await client.close()
+
+    @run
+    async def test_send_waits_for_a_server_that_takes_it_steadily__RD_43(self) -> None:
+        sink = HeldSink()
+        factory = self.server(sink)
+        ports = [int(address.rpartition(":")[2]) for address in factory.addresses]
+        with slow_road(*ports) as address:
+            progress = Counted()
+            options = SendOptions(endpoint=address, window=2)
+            await deliver(reactor, mtl_command, options, Bodies([LARGE], 1), progress, 1.0)
+        self.assertEqual((sink.bodies, progress.messages_acknowledged), ([LARGE], 1))
 
 
 class Survival(MtlCase):

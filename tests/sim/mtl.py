@@ -118,6 +118,9 @@ class Reading:
             inbox, self._inbox = self._inbox, []
             self._deliver(inbox)
 
+    def peerMovedAt(self, peer: bytes, now: float) -> float:
+        return 0.0
+
     def _deliver(self, inbox: list[list[bytes]]) -> None:
         self._received(inbox)
 
@@ -178,6 +181,9 @@ class SimulatedDealer(Reading):
         self._link: Link | None = None
         self._waiting: deque[list[bytes]] = deque()
         self._attempt: Any = None
+
+    def movedAt(self, now: float) -> float:
+        return 0.0
 
     def connect(self, address: str) -> None:
         self._address = address

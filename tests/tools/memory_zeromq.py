@@ -85,6 +85,9 @@ class Router(Socket):
             self.ended.append(name)
             self.wake()
 
+    def peerMovedAt(self, peer: bytes, now: float) -> float:
+        return 0.0
+
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for name, *frames in messages:
             dealer = self.dealers.get(name)
@@ -106,6 +109,9 @@ class Dealer(Socket):
     def connect(self, address: str) -> None:
         self.router = self.network.routers[address]
         self.router.dealers[self.name] = self
+
+    def movedAt(self, now: float) -> float:
+        return 0.0
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for frames in messages:

@@ -128,6 +128,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
                 f"no queue got them: {target.resource} is a resource of the profile"
                 f" {target.profile}; --destination queue/{target.resource} is a queue"
             )
+        progress.follow(writer.link.takenAt)
         in_flight = InFlight(reactor, messages, progress, window)
         while bodies := await in_flight.some(SLICE):
             in_flight.add(writer.sendMany(target.resource, bodies, properties), len(bodies))

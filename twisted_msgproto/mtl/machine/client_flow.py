@@ -9,7 +9,7 @@ from one counter, so that a Response never has two meanings (``MT-18``).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -139,11 +139,14 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     Attributes:
         counters: plain integers by name.
         unconfirmed: sequences of contents received and not confirmed or rejected yet.
+        moved_at: when a part of a message went through last; the caller may say so, as a function
+            of the time.  While one does, the server's silence means nothing.
         doubted: the server has rejected content and has not said since that the flow stands still.
     """
 
     counters: Counter[str]
     deadlines: Deadlines
+    moved_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
 
     def __init__(self, *, reads: bool, confirm: bool, limits: Limits | None = None) -> None:
         """``confirm`` is True for ``full``; ``limits`` has at least :data:`.CLIENT_LIMITS`."""
@@ -627,7 +630,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lose(LEASE_UNANSWERED, events)
 
     def _silence_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        deadline = (now if self._paused else self._heard_at) + self._liveness
+        heard = now if self._paused else max(self._heard_at, self.moved_at(now))
+        deadline = heard + self._liveness
         if now < deadline:
             self.deadlines.set("silence", deadline)
         else:
@@ -635,8 +639,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
         """Every command is answered; a server that does not has lost the flow."""
-        if self._paused:
-            self.deadlines.set("response", now + self._timeout)
+        later = now if self._paused else self.moved_at(now)
+        if later + self._timeout > now:
+            self.deadlines.set("response", later + self._timeout)
             return
         expired = self._commands.expire(now)
         for _, (number, command) in expired:

@@ -13,6 +13,7 @@ later.  ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from ...core.connection import WorkLost
@@ -48,8 +49,12 @@ class Server(Sessions):
     Attributes:
         counters: plain integers by name, for metrics.
         data_port: what a 202 reply says.
+        moved_at: when a part of a message went through last, to or from a peer; the caller may say
+            so, as a function of the peer and the time.  While one does, its silence means nothing.
         profiles: by name.
     """
+
+    moved_at: Callable[[bytes, float], float] = staticmethod(lambda peer, now: 0.0)
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -643,6 +648,8 @@ class Server(Sessions):
 
     def _look_after_flow(self, flow: Flow, now: float) -> None:
         """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
+        if not self._paused and self._heard(flow) + self._liveness <= now:
+            flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer, now))
         if not self._paused and self._heard(flow) + self._liveness <= now:
             self.counters["flows_silent"] += 1
             self._end_flow(flow)

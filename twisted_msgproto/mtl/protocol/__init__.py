@@ -99,6 +99,9 @@ class DealerWire(Wire):
     def unread(self) -> int:
         return 0 if self.socket is None else self.socket.unread
 
+    def takenAt(self, now: float) -> float:
+        return 0.0 if self.socket is None else float(self.socket.movedAt(now))
+
     # ── as every wire ───────────────────────────────────────────────────────────────────────────
 
     def write(self, outputs: list[list[bytes]]) -> None:

@@ -189,9 +189,11 @@ class FlowLink(Link):
         """No hook of the application's hears of a flow before it has a lease."""
 
     def makeMachine(self) -> ClientFlow:
-        return ClientFlow(
+        machine = ClientFlow(
             reads=self.protocol.reads, confirm=self._confirm, limits=self.factory.limits
         )
+        machine.moved_at = self.takenAt
+        return machine
 
     def connectionCounters(self) -> Mapping[str, int]:
         return self.machine.counters

@@ -391,6 +391,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
+        self.machine.moved_at = self._data.peerMovedAt
         if self.turnWatch is not None:
             for socket in {self._control, self._data}:
                 self.turnWatch.measure(socket, "doRead", peer="all clients")

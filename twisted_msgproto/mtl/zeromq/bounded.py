@@ -521,6 +521,11 @@ class Routing:
                 self._peers.pop(name, None)
             guarded(self._left, left)
 
+    def peerMovedAt(self, peer: bytes, now: float) -> float:
+        """Return when a part of a message went through last, as :class:`.Movement` knows."""
+        unread = self._unread.get(peer)
+        return 0.0 if unread is None else unread.movement.seen_at(now)
+
     def _unreachable(self, peer: bytes) -> None:
         if peer.endswith(NO_SERIAL):
             self._lost(peer)

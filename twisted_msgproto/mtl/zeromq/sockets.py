@@ -36,7 +36,7 @@ from . import (
     zap_reply,
 )
 from .bounded import Bounded, Routed, Routing
-from .unfinished import EveryUnfinished, Unfinished
+from .unfinished import EveryUnfinished, Movement, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -105,6 +105,7 @@ class Watched:
     _failed = False  # the last hand-shake has
     _shaken = False
     _trouble = ""
+    _movement: Movement | None = None
     _endless = False  # the server has sent a message that did not end
 
     @property
@@ -112,6 +113,10 @@ class Watched:
         if self.monitor is not None:
             self.monitor.readAll()
         return ENDLESS if self._endless else self._trouble
+
+    def movedAt(self, now: float) -> float:
+        """Return when a part of a message went through last, as :class:`.Movement` knows."""
+        return 0.0 if self._movement is None else self._movement.seen_at(now)
 
     def __init__(
         self,
@@ -151,6 +156,7 @@ class Watched:
             if kind in CONNECTIONS:
                 self.unfinished.happened([[event, where]])
                 self.unfinished.named(SERVER, value)
+                self._movement = Movement(value) if kind == zmq.EVENT_CONNECTED else None
             text = refusal(kind, value, self.curved)
             if text:
                 self._trouble = text

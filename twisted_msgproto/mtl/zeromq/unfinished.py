@@ -70,6 +70,9 @@ ACTIVATION_READS: Final = 1000
 """Messages that a ROUTER may read before it knows that a further connection has some: libzmq looks
 at least after every 100."""
 
+MOVEMENT_BYTES: Final = 8 << 10
+"""Heartbeats between two looks are fewer bytes than these, in both directions together."""
+
 TCP_INFO: Final = struct.Struct("=120xQQ16xII")
 """From Linux's ``tcp_info``: bytes that the other end has acknowledged, bytes that came, and
 segments with data that came and that were sent."""
@@ -99,6 +102,28 @@ def bytes_of(descriptor: int) -> Bytes | None:
         acknowledged, received, pieces, segments = TCP_INFO.unpack(told)
         return Bytes(received, acknowledged, segments, pieces)
     return None
+
+
+class Movement:
+    """When more than heartbeats went through a TCP connection last, in either direction.
+
+    libzmq says nothing of a message before it is whole: who sends or takes a large one is silent
+    for as long as that needs.
+    """
+
+    __slots__ = ("_at", "_descriptor", "_seen")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._seen = 0
+        self._at = 0.0
+
+    def seen_at(self, now: float) -> float:
+        """Return when that was, as far as looks like this one can tell; 0.0: never."""
+        told = bytes_of(self._descriptor)
+        if told is not None and told.received + told.acknowledged >= self._seen + MOVEMENT_BYTES:
+            self._seen, self._at = told.received + told.acknowledged, now
+        return self._at
 
 
 NOTHING: Final = Bytes(0, 0, 0)
@@ -459,6 +484,7 @@ class SendBacklog:
         "check_at",
         "descriptor",
         "entered",
+        "movement",
         "name",
         "passed",
         "read",
@@ -469,6 +495,7 @@ class SendBacklog:
         self._every = every
         self.name = name
         self.descriptor = descriptor
+        self.movement = Movement(descriptor)
         self.passed = self.waiting = self.entered = self.read = 0
         self.check_at = STEP_BYTES
         self._acknowledged = 0
