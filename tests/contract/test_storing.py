@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
+import re
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -11,9 +15,10 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
 from tests.contract.cases import CONNECTED
+from tests.contract.sending import ENDPOINTS
 from tests.contract.world import World, only, over_all
 from tests.doubles import HeldSink
-from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.lumberjack import LumberjackClientFactory, LumberjackServerFactory
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.mtl import MtlClientFactory, MtlServerFactory
@@ -345,3 +350,35 @@ def test_an_argument_of_a_wrong_type_is_told_at_once__RD_05(
     for factory in factories:
         with pytest.raises(TypeError, match=f"^{name}: .* is expected, not {type(value).__name__}"):
             factory(**{"clock": Clock(), name: value})
+
+
+def numbers() -> list[Any]:
+    """Every numeric argument of what connects and serves, and of all factories, by signature."""
+    found = []
+    for name in ("lumberjack", "micromsg2", "sabc", "umq", "mtl"):
+        module = importlib.import_module(f"twisted_msgproto.{name}")
+        for word, maker in sorted(vars(module).items()):
+            if word in ("connect", "serve") or word.endswith(("Factory", "Service", "Shipper")):
+                for argument, parameter in inspect.signature(maker).parameters.items():
+                    if parameter.annotation in ("int", "float"):
+                        wrong = [nan, -inf, -1, True, False, "3", b"3", None]
+                        wrong += [inf, 3.7] * (parameter.annotation == "int")
+                        label = f"{name}-{word}-{argument}"
+                        found.append(pytest.param(name, maker, argument, wrong, id=label))
+    return found
+
+
+@pytest.mark.parametrize(("protocol", "maker", "name", "wrong"), numbers())
+def test_a_number_that_cannot_be_is_told_at_once__RD_05(
+    protocol: str, maker: Any, name: str, wrong: list[Any]
+) -> None:
+    first = {"connect": (ENDPOINTS[protocol],), "LumberjackShipper": (Clock(), ENDPOINTS[protocol])}
+    for value in wrong:
+        with pytest.raises((TypeError, ConfigurationError, ValueError)) as told:
+            maker(*first.get(maker.__name__, ()), **{name: value})
+        assert re.match(rf"{name}: a .*number.* is expected, not|.* not ", str(told.value))
+        assert "supported" not in str(told.value)
+
+
+def test_each_protocol_has_such_numbers__RD_05() -> None:
+    assert {param.values[0] for param in numbers()} == set(ENDPOINTS) - {"sabc-ws"}

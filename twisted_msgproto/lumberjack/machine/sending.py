@@ -193,14 +193,20 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         ``limits`` holds at least :data:`WRITER_LIMITS` (their defaults where it is None).
         ``version`` 2 writes ``J`` frames only, 1 ``D`` frames only (``LJ-21``).  ``window`` is in
         events, ``compress`` is zlib's level (0 = off), ``pipelining`` is in windows.  ValueError
-        for what cannot be.
+        for what cannot be, TypeError for what is no whole number.
         """
+        numbers = {"window": window, "compress": compress, "pipelining": pipelining}
+        for name, value in {"version": version, **numbers}.items():
+            if type(value) is not int:
+                raise TypeError(f"{name}: a whole number is expected, not {type(value).__name__}")
         limits = Limits.of(WRITER_LIMITS) if limits is None else limits
         window_max = limits.integer("window")
         if not 1 <= window <= window_max:
             raise ValueError(f"a window of 1 to {window_max} events, not {window}")
         if not 0 <= compress <= 9:
             raise ValueError(f"a compression level of 0 to 9, not {compress}")
+        if pipelining < 1:
+            raise ValueError(f"pipelining of at least 1 window, not {pipelining}")
         self._packer = Packer(limits, version)
         self._version = VERSION_2 if version == 2 else VERSION_1
         self._window = window
