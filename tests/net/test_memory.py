@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from twisted_msgproto.core.memory import MemoryShare, SessionMemory, table_bytes
 from twisted_msgproto.net import gateway
@@ -714,6 +714,54 @@ def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(
     service.startService()
     assert kept == [True]
     service.stopService()
+
+
+SCATTERED = """
+import re
+from twisted_msgproto.net.process import give_back_memory, keep_freed_memory
+
+def resident():
+    with open("/proc/self/status") as status:
+        return int(re.search(r"VmRSS:\\s+(\\d+)", status.read())[1]) >> 10
+
+keep_freed_memory()
+pieces = [b"x" * 100_000 for _ in range(3000)]
+kept = pieces[::10]
+del pieces
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_what_a_flood_has_left_behind_is_given_back__RD_58() -> None:
+    """300 MB came, and a tenth of it stays here and there: that kept all of it."""
+    given = subprocess.check_output([sys.executable, "-c", SCATTERED], text=True)
+    assert int(given) > 150
+
+
+@pytest.mark.parametrize(("flood", "given"), [(100 << 20, 1), (10 << 20, 0)])
+def test_a_gateway_gives_memory_back_once_a_flood_has_passed__RD_58(
+    monkeypatch: pytest.MonkeyPatch, flood: int, given: int
+) -> None:
+    calls: list[Any] = []
+    clock: Any = MemoryReactorClock()
+    clock.callInThread = calls.append
+    service = gateway.Gateway(clock)
+    monkeypatch.setattr(gateway, "keep_freed_memory", lambda: None)
+    service.startService()
+    world = World()
+    world.ledger = service.budget.held
+    peer = world.peer()
+    peer.hold(flood)
+    clock.advance(100)
+    assert not calls
+    peer.hold(0)
+    clock.pump([10.0] * 20)
+    assert len(calls) == given
+    service.stopService()
+    assert not clock.getDelayedCalls()
 
 
 LASTING = """

@@ -35,7 +35,9 @@ from .logs import JsonLog, twistd_observer
 from .memory import ByteBudget
 from .options import ServerOptions
 from .process import (
+    KEPT_BYTES,
     count_monotonically,
+    give_back_memory,
     keep_freed_memory,
     share_processor,
     spare_lasting_objects,
@@ -53,6 +55,9 @@ from .sink import DurableSink, MessageSink
 from .site.shapes import BrokerView
 
 log = Logger(namespace="twisted_msgproto.gateway")
+
+FLOOD_LOOK_SECONDS: Final = 30.0
+"""So often a gateway looks whether a flood of unfinished messages has passed."""
 
 STOP_SECONDS: Final = 4.0
 """The end of a whole process, connections and queue together, may last this long: supervisors
@@ -103,6 +108,7 @@ class Gateway(MultiService):
         self._unopened: tuple[str, DurableSink] | None = None
         self.sink: MessageSink | None = None
         self.budget: ByteBudget = ByteBudget()
+        self._floods = LoopingCall(self._lookForFlood)
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
         self._pidfile: str | None = None
@@ -276,9 +282,17 @@ class Gateway(MultiService):
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         self._open_queues()
         keep_freed_memory()
+        self._floods.clock = self.reactor
+        self._floods.start(FLOOD_LOOK_SECONDS, now=False)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:
             self.flow.start()
+
+    def _lookForFlood(self) -> None:
+        held = self.budget.held
+        if held.most > KEPT_BYTES and held.held < held.most / 2:
+            held.most = held.held
+            self.reactor.callInThread(give_back_memory)
 
     def _open_queues(self) -> None:
         for factory in self.factories:
@@ -296,6 +310,8 @@ class Gateway(MultiService):
         :data:`STOP_SECONDS`, unless an operator has set a longer ``drain`` for the connections.
         """
         until = self.reactor.seconds() + STOP_SECONDS
+        if self._floods.running:
+            self._floods.stop()
         if self.flow is not None:
             self.flow.stop()
         stopped: Deferred[Any] = maybeDeferred(super().stopService)

@@ -163,6 +163,7 @@ class Ledger:
         limit: bytes; at most this many are held.
         min_rate: bytes a second; a peer with less is late.
         held: bytes held now.
+        most: the most that were held since somebody set it anew.
         clock: times the checks of those that are held back; set before the limit is.
         uncounted: a connection with no more bytes than this need not enter them: nearly every read
             ends within a frame, and 10,000 connections with so little are no matter.
@@ -171,7 +172,7 @@ class Ledger:
     def __init__(self) -> None:
         self.limit = inf
         self.min_rate: float = MIN_RATE
-        self.held = 0
+        self.held = self.most = 0
         self.clock: Clock | None = None
         self.uncounted = UNCOUNTED_BYTES
         self._accounts: dict[Holder, _Account] = {}
@@ -208,6 +209,8 @@ class Ledger:
         grown = nbytes - account.nbytes
         account.nbytes = nbytes
         self.held += grown
+        if self.held > self.most:
+            self.most = self.held
         if not nbytes:
             del self._accounts[holder]
             if self._held_back.pop(holder, None) is not None:
