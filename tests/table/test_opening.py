@@ -33,6 +33,7 @@ from twisted_msgproto.core.errors import (
     TableError,
 )
 from twisted_msgproto.queue import Landed
+from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
@@ -532,3 +533,27 @@ def test_a_version_which_tears_while_it_is_looked_at_is_one_line(landed: Table) 
     newest.write_bytes(newest.read_bytes()[:-20])
     with pytest.raises(TableError, match=f"version {landed.version} of .* cannot be read"):
         loop_over(landed, [])
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+def test_a_table_gets_its_properties_at_a_start_once(tmp_path: Path) -> None:
+    def opened(**properties: str) -> Table:
+        place = str(tmp_path / "table")
+        return preflight.open_table(place, None, None, {}, RUN, properties=properties)
+
+    days = {"delta.logRetentionDuration": "interval 2 days", "owner": "us"}
+    new = opened(**days)
+    assert new.version == 0 and days.items() <= new.properties.items()
+    assert opened(**days).version == 0
+    land(new, "a", 5)
+    changed = opened(owner="them")
+    assert changed.version == 2
+    assert DeltaTable(tmp_path / "table").metadata().configuration == {
+        **new.properties,
+        "owner": "them",
+    }
+    assert [commit.operation for commit in new.refresh()] == ["SET TBLPROPERTIES"]
+    land(new, "a", 9)  # a bridge that runs meanwhile goes on
+    assert opened().properties == changed.properties

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .actions import Torn, action_lines, version_name
-from .properties import CHECKPOINT_EVERY, LOG_RETENTION_HOURS
+from .properties import CHECKPOINT_EVERY, INTERVAL, LOG_RETENTION_HOURS
 from .snapshot import CHECKPOINT, READ_ERRORS, VERSION, Base, list_log, refused
 from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
 
@@ -36,7 +35,6 @@ TOMBSTONE_SECONDS = 7 * 86_400.0
 vacuums of other programs keep it for readers of older versions by that.
 """
 
-_INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -211,7 +209,7 @@ def retention_seconds(properties: Mapping[str, str]) -> float:
 
 
 def _seconds(properties: Mapping[str, str], name: str, otherwise: float) -> float:
-    found = _INTERVAL.fullmatch(properties.get(name, ""))
+    found = INTERVAL.fullmatch(properties.get(name, ""))
     return otherwise if found is None else float(int(found[1]) * _SECONDS[found[2].lower()])
 
 

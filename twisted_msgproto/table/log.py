@@ -382,28 +382,55 @@ class Table:
             ConfigurationError: Delta has no such type.
             TableChanged, TableError: as for :meth:`commit`.
         """
-        for _ in range(ATTEMPTS_MAX):
-            has = set(self.schema.names)
+        names: list[str] = []
+
+        def grown(before: Metadata) -> Metadata:
+            has = set(arrow_schema(before).names)
             new = [column for column in columns if column.name not in has]
-            if not new:
-                return []
+            names[:] = [column.name for column in new]
+            return with_columns(before, new) if new else before
+
+        self._alter("ADD COLUMNS", grown, lambda: {"columns": json.dumps(names)}, run)
+        return names
+
+    def set_properties(self, properties: Mapping[str, str], *, run: Run) -> None:
+        """Give the table these properties, in a version of its own if it does not have them.
+
+        Raises TableChanged and TableError as :meth:`commit` does.
+        """
+
+        def changed(before: Metadata) -> Metadata:
+            return replace(before, properties={**before.properties, **properties})
+
+        said = {"properties": json.dumps(dict(properties))}
+        self._alter("SET TBLPROPERTIES", changed, lambda: said, run)
+
+    def _alter(
+        self,
+        operation: str,
+        change: Callable[[Metadata], Metadata],
+        parameters: Callable[[], Mapping[str, str]],
+        run: Run,
+    ) -> None:
+        for _ in range(ATTEMPTS_MAX):
             before = self._metadata
-            after = with_columns(before, new)
-            names = [column.name for column in new]
+            after = change(before)
+            if after == before:
+                return
             proposal = Proposal(
                 run=run,
-                operation="ADD COLUMNS",
-                parameters={"columns": json.dumps(names)},
+                operation=operation,
+                parameters=parameters(),
                 metadata=after,
                 metadata_before=before,
             )
             try:
                 self._land(proposal)
             except Overtaken:
-                continue  # another bridge has added columns: these, or others
+                continue  # another bridge has changed the same, or something else
             self._accepted = self._metadata
-            return names
-        raise TableError(f"{ATTEMPTS_MAX} others changed the columns of {self.location} first")
+            return
+        raise TableError(f"{ATTEMPTS_MAX} others changed {self.location} first")
 
     @property
     def durable(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -51,12 +52,14 @@ def open_table(
     run: Run,
     *,
     grows: bool = False,
+    properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
     """The table at ``location``, made if there is none, fit to be landed in.
 
     ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
     ``partition_by`` is what the operator asked for, None for what the table has (a new one:
-    ``day``).  With ``grows`` columns of ``schema`` that the table does not have are added to it.
+    ``day``).  With ``grows`` columns of ``schema`` that the table does not have are added to it; it
+    gets ``properties``, too.
     Raises ConfigurationError or TableError with one line.
     """
     place = storage_at(location, storage)
@@ -64,7 +67,9 @@ def open_table(
     wanted = tuple(partition_by) if partition_by is not None else None
     check_partitioning(wanted or (DAY.name,))
     schema = TABLE_SCHEMA if schema is None else schema
-    table = Table.open_or_create(location, schema, wanted or (DAY.name,), storage, run=run)
+    table = Table.open_or_create(
+        location, schema, wanted or (DAY.name,), storage, properties, run=run
+    )
     if wanted is not None and table.partition_by != wanted:
         raise ConfigurationError(
             f"the table {table.location} is partitioned by {','.join(table.partition_by)}, not by "
@@ -78,6 +83,7 @@ def open_table(
     check_schema(table, schema, grows=grows)
     if grows:
         table.grow(list(schema), run=run)
+    table.set_properties(properties, run=run)
     return table
 
 

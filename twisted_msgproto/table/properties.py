@@ -30,6 +30,8 @@ PROPERTIES: Mapping[str, str] = {
 }
 
 
+INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
+
 FORGETTING = "delta.setTransactionRetentionDuration"
 """With this property a checkpoint leaves out application transactions that did not change for a
 while: how far a quiet gateway has landed.
@@ -225,6 +227,27 @@ def _term(found: re.Match[str], schema: pa.Schema) -> tuple[str, str, Any]:
     if found.start("value") < found.start("how"):
         how = _SWAPPED.get(how, how)
     return column, how, pa.scalar(text).cast(kind)
+
+
+KEPT_TO = frozenset(
+    {"delta.appendOnly", "delta.checkpointInterval", "delta.deletedFileRetentionDuration"}
+    | {"delta.enableExpiredLogCleanup", "delta.logRetentionDuration"}
+)
+"""A table of the plainest protocol may have these properties, and any that are not Delta's."""
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a property that a table of this package cannot be given."""
+    for name, value in properties.items():
+        if name.lower().startswith("delta.") and name not in KEPT_TO:
+            raise ConfigurationError(
+                f"properties: {name} is none of {', '.join(sorted(KEPT_TO))}, nor a name of yours "
+                "(without delta.)"
+            )
+        if name.endswith("Duration") and name in KEPT_TO and not INTERVAL.fullmatch(value):
+            raise ConfigurationError(
+                f'properties: {name} is an interval as "interval 30 days", not {value!r}'
+            )
 
 
 def forgetting(properties: Mapping[str, str]) -> str:
