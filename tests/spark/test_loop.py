@@ -31,9 +31,8 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.spark import loop as loops
-from twisted_msgproto.spark.bridge import Maintenance
 from twisted_msgproto.spark.jobs import open_range
-from twisted_msgproto.spark.loop import Loop, Pace
+from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (

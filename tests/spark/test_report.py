@@ -85,6 +85,7 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
         "skipped_rows": 10,
         "dropped_rows": 0,
         "left_out_rows": 0,
+        "rejected_rows": 0,
         "errors": {},
         "batches": 1,
         "failed_batches": 0,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, data_source, identity, messages, write
+from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
@@ -23,6 +24,7 @@ from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import LandedRanges, Target
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.verify import verify
 
 pytest.importorskip("pyspark")
 
@@ -36,6 +38,9 @@ START_SECONDS = 400.0
 """How long Spark may take to start on a machine with much else to do."""
 
 MODULE = """
+import os
+
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType
 
@@ -69,6 +74,92 @@ def raises(messages):
 def raises_in_a_task(messages):
     broken = sf.udf(lambda offset: 1 // (offset - 700), "long")
     return messages.select("gateway", "offset", "received_at", broken("offset").alias("b"))
+
+def of_sql(messages):
+    number = sf.expr("cast(if(offset = 700, 'x', '1') as int)")
+    return messages.select("gateway", "offset", "received_at", number.alias("n"))
+
+def of_arrow(messages):
+    def each(batches):
+        for batch in batches:
+            assert 700 not in batch.column(1).to_pylist()
+            yield batch
+    return messages.mapInArrow(each, messages.schema)
+
+def too_late(messages):
+    day = sf.when(sf.col("offset") != 700, sf.lit("2026-01-01").cast("date"))
+    return messages.select("gateway", "offset", day.alias("day"))
+
+def on_the_driver(messages):
+    if messages.where("offset = 700").count():
+        raise KeyError("700")
+    return messages
+
+def across(messages):
+    best = sf.max("offset").over(Window.partitionBy("gateway"))
+    number = 1 / (sf.col("offset") - 700)
+    return messages.select("gateway", "offset", "received_at", number.alias("n"), best.alias("m"))
+
+def fails_with(error):
+    def each(offset):
+        if offset == 700:
+            raise error
+        return offset
+    return sf.udf(each, "long")("offset").alias("n")
+
+def memory(messages):
+    return messages.select("gateway", "offset", "received_at", fails_with(MemoryError("no more")))
+
+def disk(messages):
+    error = OSError(28, "No space left on device")
+    return messages.select("gateway", "offset", "received_at", fails_with(error))
+
+def crash(messages):
+    def each(offset):
+        return os._exit(3) if offset == 700 else offset
+    return messages.select("gateway", "offset", "received_at", sf.udf(each, "long")("offset"))
+
+calls = []
+
+def other_columns(messages):
+    calls.append(1)
+    number = sf.lit(1) if len(calls) == 1 else sf.lit("one")
+    return messages.select("gateway", "offset", "received_at", number.alias("n"))
+
+def fewer_columns(messages):
+    calls.append(1)
+    names = ["gateway", "offset", "received_at", "body"]
+    return messages.select(names if len(calls) == 1 else names[:3])
+
+def twice(messages):
+    both = sf.explode(sf.array(sf.lit(1), sf.lit(2))).alias("n")
+    return messages.select("gateway", "offset", "received_at", both)
+
+def joined(messages):
+    names = messages.sparkSession.createDataFrame([("json", 1)], "kind string, n int")
+    return messages.join(sf.broadcast(names.distinct()), "kind", "left")
+
+def joined_right(messages):
+    names = messages.sparkSession.createDataFrame([("json", 1)], "kind string, n int")
+    return messages.join(names, "kind", "right")
+
+def with_itself(messages):
+    return messages.join(messages.select("offset"), "offset")
+
+def counted(messages):
+    return messages.groupBy("gateway", "received_at").count()
+
+def once(messages):
+    return messages.dropDuplicates(["message_id"])
+
+def of_view(messages):
+    messages.createOrReplaceTempView("messages")
+    return messages.sparkSession.sql("SELECT *, 1 AS n FROM messages WHERE protocol != 'umq'")
+
+def of_most(messages):
+    messages.createOrReplaceTempView("messages")
+    query = "SELECT *, (SELECT max(offset) FROM messages) AS most FROM messages"
+    return messages.sparkSession.sql(query)
 
 def limited(messages):
     return messages.orderBy("offset").limit(10)
@@ -311,6 +402,56 @@ class TestWithSpark:
         assert landing.nothing_landed()
         assert Table.open(landing.location).landed() == {}
 
+    @pytest.mark.parametrize(
+        ("name", "by_row", "text"),
+        [
+            ("raises_in_a_task", True, "ZeroDivisionError: integer division or modulo by zero"),
+            ("of_sql", True, "[CAST_INVALID_INPUT] The value 'x' of the type"),
+            ("of_arrow", True, "AssertionError"),
+            ("too_late", True, "a row of the result has no day, which the table needs"),
+            ("on_the_driver", True, "KeyError: '700'"),
+            ("across", False, "[DIVIDE_BY_ZERO] Division by zero"),
+            ("memory", None, "MemoryError: no more"),
+            ("disk", None, "OSError: [Errno 28] No space left on device"),
+            ("crash", None, "m:crash: the batch failed: "),
+            ("other_columns", None, "'n' was int32 and is string"),
+            ("fewer_columns", None, "'body' was binary and is not there"),
+        ],
+    )
+    def test_what_a_function_raises_is_told_from_what_is_not_its_fault(
+        self, landing: Landing, module: str, name: str, by_row: bool | None, text: str
+    ) -> None:
+        with pytest.raises(TableError) as caught:
+            landing(f"{module}:{name}", [0, 1500])
+        told = str(caught.value).replace(module, "m")
+        assert text in told and "\n" not in told and f"m:{name}" in told
+        assert getattr(caught.value, "by_row", None) is by_row
+        assert landing.nothing_landed()
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            *((name, True) for name in ("same", "even", "with_python", "of_view", "joined")),
+            *((name, True) for name in ("shuffled", "twice", "of_arrow")),
+            *((name, False) for name in ("limited", "counted", "once", "of_most", "across")),
+            *((name, False) for name in ("joined_right", "with_itself")),
+        ],
+    )
+    def test_whether_a_function_looks_across_rows(
+        self, landing: Landing, module: str, spark: Any, name: str, expected: bool
+    ) -> None:
+        from twisted_msgproto.spark.source import spark_schema
+        from twisted_msgproto.spark.transform import by_row, load_function
+
+        result = load_function(f"{module}:{name}")(spark.createDataFrame([], spark_schema()))
+        assert by_row(result._jdf.queryExecution().analyzed()) is expected
+
+    def test_a_function_that_returns_more_rows_lands_them(
+        self, landing: Landing, module: str
+    ) -> None:
+        landed, _ = landing(f"{module}:twice", [0, 700, 1500])
+        assert landed.dropped == 0 and len(landing.rows()) == 3000
+
     def test_a_gateway_which_cannot_be_read_is_named_and_nothing_lands(
         self, landing: Landing, module: str, queue: Path
     ) -> None:
@@ -366,6 +507,34 @@ class TestWithSpark:
 @pytest.mark.xdist_group("spark")
 class TestBridge:
     """The whole command, as an operator runs it."""
+
+    def test_killed_between_its_commit_and_the_dead_letters_each_row_is_in_one_of_both(
+        self, launch: Launcher, queue: Path, module: str, tmp_path: Path
+    ) -> None:
+        table, dead = tmp_path / "table", tmp_path / "dead"
+        words = ["bridge", "--queue", str(queue), "--table", str(table), "--master", "local[1]"]
+        words += ["--transform", f"{module}:of_sql", "--dead-letters", str(dead)]
+        day = dt.datetime.fromtimestamp(messages(0, 1).received_at / 1e6, dt.UTC).date()
+        for one in (day, day + dt.timedelta(1)):  # dead letters cannot be written
+            dead.mkdir(exist_ok=True)
+            (dead / f"day={one}").write_text("")
+        running = launch(*words, "--max-rows", "800", env=environment(pandas=True))
+        running.line(r"bridge: the table .*dead cannot be written", seconds=START_SECONDS)
+        running.signal(signal.SIGKILL)
+        running.wait()
+        place = Table.open(table).landed()[identity(queue)].offset
+        assert place == 800 and set(QueueReader(queue).consumers().values()) == {0}
+        assert Table.open(dead).landed() == {}
+        for path in dead.glob("day=*"):
+            path.unlink()
+        ended = launch(*words, "--once", env=environment(pandas=True))
+        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
+        report = verify(Table.open(table), {identity(queue): QueueReader(queue)})
+        found = report.gateways[identity(queue)]
+        assert report.whole and (found.rows, found.rejected) == (1499, 1)
+        assert set(QueueReader(queue).consumers().values()) == {1500}
+        assert landed_offsets(dead) == {identity(queue): [700]}
+        assert landed_offsets(table) == {identity(queue): [n for n in range(1500) if n != 700]}
 
     def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
         self, launch: Launcher, queue: Path, module: str, s3: Store

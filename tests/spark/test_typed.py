@@ -467,6 +467,17 @@ def test_a_table_that_does_not_fit_is_refused_in_a_line(
         ('queue = "q"\n[[table]]\nlocation = "file:///raw"\n'
          '[[table]]\nlocation = "/raw"\nname = "b"', "is the table 'raw' already"),
         ('queue = "q"\n' + RAW + '[[table]]\nlocation = "raw/er"', "the table 'raw' lie in one"),
+        ('queue = "q"\n' + RAW + 'dead_letters = "d"', "dead letters are of a transform"),
+        ('queue = "q"\n' + RAW + "transform = 'a:b'\ndead_letters = './raw'",
+         "the dead letters need a table of their own"),
+        ('queue = "q"\n' + RAW + "transform = 'a:b'\ndead_letters = 'd'\n[[table]]\nlocation = 'd'",
+         "is the table 'raw' already"),
+        ('queue = "q"\n' + RAW + "dead_letters = 5", "dead_letters is a text"),
+        ('queue = "q"\n' + RAW + "properties = { a = 5 }", "properties: a is a text"),
+        ('queue = "q"\n' + RAW + "properties = { 'delta.enableChangeDataFeed' = 'true' }",
+         "properties: delta.enableChangeDataFeed is none of delta.appendOnly, "),
+        ('queue = "q"\n' + RAW + "properties = { 'delta.logRetentionDuration' = 'long' }",
+         'is an interval as "interval 30 days"'),
         ("queue = [", "not TOML"),
     ],
 )  # fmt: skip

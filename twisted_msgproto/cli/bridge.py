@@ -17,8 +17,9 @@ from .options import FILE, LOCATION, command, flag, flight_proxy, option, tls_ca
 
 DEFAULTS = {
     **{"queue": (), "table": None, "storage": (), "partition_by": None, "trigger": "1s"},
-    **{"consumer": None, "start": None, "transform": None, "master": "local[*]"},
-    **{"max_rows": None, "token_file": None, "tls_ca": None, "flight_proxy": None, "conf": ()},
+    **{"consumer": None, "start": None, "transform": None, "dead_letters": None},
+    **{"master": "local[*]", "max_rows": None, "token_file": None, "tls_ca": None},
+    **{"flight_proxy": None, "conf": ()},
 }
 
 
@@ -81,6 +82,12 @@ DEFAULTS = {
     metavar="MODULE:FUNCTION",
     help="a PySpark function DataFrame → DataFrame for every batch",
 )
+@option(
+    "--dead-letters",
+    metavar="LOCATION",
+    type=LOCATION,
+    help="a table of the rows for which the transform raises; default: they end the bridge",
+)
 @option("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
 @option("--max-rows", metavar="N", type=int, help="rows of one batch at most")
 @token_file("queues at grpc://HOST:PORT")
@@ -123,6 +130,7 @@ def run(arguments: SimpleNamespace) -> int:
             consumer=arguments.consumer,
             start_begin=arguments.start == "begin",
             transform=arguments.transform,
+            dead_letters=arguments.dead_letters,
             master=arguments.master,
             rows_max=arguments.max_rows or ROWS_MAX,
             storage=read_pairs("--storage", arguments.storage),

@@ -71,6 +71,8 @@ def check_bridge(file: Path, *, file_only: bool) -> int:
             open_queue(place)
     for bridge in bridges:
         print(f"{bridge.name}: {bridge.table}")
+        if bridge.dead_letters is not None:
+            print(f"{bridge.name}: dead letters: {bridge.dead_letters}")
         shape = bridge.shape
         for column in () if shape is None or shape.columns is None else shape.columns.columns:
             source = "fields" if column.in_fields else "the body"

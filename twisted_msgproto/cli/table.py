@@ -211,6 +211,7 @@ def _print_report(report: Report) -> None:
                 ("erased", sum(hi - lo for lo, hi in found.erased)),
                 ("dropped by a transform or missing", sum(hi - lo for lo, hi in found.dropped)),
                 ("left out", found.left_out),
+                ("rejected", found.rejected),
             )
             if rows
         )

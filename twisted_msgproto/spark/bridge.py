@@ -34,7 +34,7 @@ from ..core.logs import LogOutput, json_line, missing_line, timed_line
 from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Run
-from ..table.compact import Compactions
+from ..table.dead_letters import DEAD_SCHEMA, DeadLetters
 from ..table.disk import stands
 from ..table.landing import DAY, TABLE_SCHEMA, Target
 from ..table.log import Table
@@ -44,9 +44,9 @@ from ..table.storage import LocalStorage
 from . import need_spark
 from .configuration import BridgeOptions
 from .gateways import AWAY, REFUSED, Gateways, Marks
-from .jobs import Runner, SparkRunner
+from .jobs import Runner, SparkRunner, open_range
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
-from .loop import AWAY_SECONDS, Loop, Pace
+from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
 from .options import is_remote, open_queue
 from .report import (
     Batch,
@@ -468,6 +468,7 @@ class Bridge:
                 options.storage,
                 self.own_run,
                 grows=typed or options.transform is not None,
+                properties=options.properties,
             )
             preflight.check_operations(table)
             return table
@@ -542,6 +543,7 @@ class Bridge:
             say=self.say,
             maintenance=Maintenance(self.own_run, self.say),
             check=spark.check,
+            letters=self._answered(partial(self._dead_letters, table)),
         )
         self.say(self._running_line(table))
         marks.start()
@@ -555,6 +557,15 @@ class Bridge:
         report = replace(loop.report("ended"), drained=drained)
         self._write(report)
         self.say(f"bridge ended: {progress_line(report, time.time())}")
+
+    def _dead_letters(self, table: Table) -> DeadLetters | None:
+        options, own = self.options, self.own_run
+        if options.dead_letters is None:
+            return None
+        letters = preflight.open_table(
+            options.dead_letters, DEAD_SCHEMA, None, options.storage, own
+        )
+        return DeadLetters(table, letters, own, open_range, Maintenance(own, self.say))
 
     def _caught(self, work: Callable[[], None]) -> None:
         try:
@@ -673,28 +684,3 @@ class OpenedMarks:
                 return None
             self._opened[name] = queue
         return queue
-
-
-class Maintenance:
-    """Work between two batches: checkpoints, the log's cleanup and compaction.
-
-    Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
-    does not end the bridge, because the bridge's own batches do not depend on it.
-    """
-
-    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
-
-    def __call__(self, table: Table) -> None:
-        """Do what is due; the loop calls this after every commit.
-
-        Raises TableError only when nothing may land any more: the table was changed behind us.
-        """
-        try:
-            table.maintain()
-        except TableError as error:
-            if type(error) is not TableError:
-                raise
-            self._say(f"bridge: {error}; it is tried again later")
-        self._compactions.begin(table)

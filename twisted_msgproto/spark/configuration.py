@@ -15,6 +15,7 @@ from ..core.named import read_toml
 from ..queue.queue_directories import URL, is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
+from ..table.properties import check_properties
 from ..table.shape import Shape, shape_of
 from .options import Access, is_remote
 from .session import check_master
@@ -34,10 +35,11 @@ class BridgeOptions:
     and ends, and its next run begins within ``every`` seconds (None: nobody says); ``consumer`` is
     None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
-    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    the object store's; ``token_file`` and ``authority`` are files for queues on other machines, and
-    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
-    JSON object.
+    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``, ``dead_letters`` the table of the rows
+    for which it raises (None: they end the bridge); ``settings`` are Spark's, ``storage`` the
+    object store's, ``properties`` the table's; ``token_file`` and ``authority`` are files for
+    queues on other machines, and ``proxy`` is the URL of one in front of them; with ``json_log``
+    each line that it prints is a JSON object.
     """
 
     queues: Sequence[str]
@@ -49,6 +51,8 @@ class BridgeOptions:
     consumer: str | None = None
     start_begin: bool = False
     transform: str | None = None
+    dead_letters: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
     master: str = "local[*]"
     rows_max: int = ROWS_MAX
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +77,20 @@ class BridgeOptions:
             )
         if self.partition_by is not None:
             preflight.check_partitioning(self.partition_by)
-        for option, texts in (("--table", [self.table]), ("--queue", self.queues)):
+        if self.dead_letters is not None:
+            if self.transform is None:
+                raise ConfigurationError("dead letters are of a transform: it has none")
+            if _overlap(self.table, self.dead_letters):
+                raise ConfigurationError(
+                    "the dead letters need a table of their own, and neither stands in the other"
+                )
+        check_properties(self.properties)
+        letters = [self.dead_letters or ""]
+        for option, texts in (
+            ("--table", [self.table]),
+            ("--dead-letters", letters),
+            ("--queue", self.queues),
+        ):
             for text in texts:
                 if any("\ud800" <= letter <= "\udfff" for letter in text):
                     raise ConfigurationError(f"{option} {text!r} is not UTF-8")
@@ -160,6 +177,8 @@ TABLE_KEYS = {
     "consumer": str,
     "start": str,
     "transform": str,
+    "dead_letters": str,
+    "properties": dict,
     "where": dict,
     "keep": list,
     "columns": dict,
@@ -243,6 +262,8 @@ def _table(
         consumer=given.get("consumer"),
         start_begin="start" in given,
         transform=transform,
+        dead_letters=_location(given.get("dead_letters"), directory),
+        properties=_texts("properties", given.get("properties", {})),
         storage=_texts("storage", given.get("storage", {})),
         name=name,
         shape=shape,
@@ -254,12 +275,15 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
     for other in others:
         if other.name == options.name:
             raise ConfigurationError("two tables have this name; give one a name of its own")
-        if same_place(other.table, options.table):
-            raise ConfigurationError(f"{options.table} is the table {other.name!r} already")
-        if _overlap(other.table, options.table):
-            raise ConfigurationError(
-                f"it and the table {other.name!r} lie in one another: give one another directory"
-            )
+        used = [place for place in (other.table, other.dead_letters) if place]
+        for place in filter(None, (options.table, options.dead_letters)):
+            if any(same_place(one, place) for one in used):
+                raise ConfigurationError(f"{place} is the table {other.name!r} already")
+            if any(_overlap(one, place) for one in used):
+                raise ConfigurationError(
+                    f"it and the table {other.name!r} lie in one another: give one another "
+                    "directory"
+                )
         if options.consumer is not None and other.consumer == options.consumer:
             raise ConfigurationError(
                 f"the table {other.name!r} has the consumer {options.consumer!r} already: they "
@@ -308,6 +332,10 @@ def _texts(name: str, given: Mapping[str, Any]) -> dict[str, str]:
 def _placed(location: str, directory: Path) -> str:
     """Return a location as it stands, or a relative path below ``directory``."""
     return location if "://" in location else os.path.join(directory, location)
+
+
+def _location(location: str | None, directory: Path) -> str | None:
+    return None if location is None else _placed(location, directory)
 
 
 def _file(path: str | None, directory: Path) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,19 @@ from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged
 from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Commit, Run
-from ..table.erased import Notes, hidden
+from ..table.compact import Compactions
+from ..table.dead_letters import (
+    DeadLetters,
+    FunctionFailed,
+    land_without,
+    refuse_waiting,
+    rejected_max,
+)
+from ..table.erased import Notes, hidden, united
 from ..table.gaps import batch_notes
-from ..table.landing import LandedRanges, Target, merged
+from ..table.landing import Failure, LandedRanges, Target, merged
 from ..table.log import Table
-from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Waiting, joined, plan_batch
+from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Range, Waiting, joined, plan_batch
 from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
 from .report import Aside, Batch, Lag, Progress, Report, lag
@@ -56,6 +64,8 @@ FILE_SECONDS_MAX = 3600.0
 AWAY_SECONDS = 10.0
 """A start waits this long for any gateway to answer, and ``--once`` for each that is away."""
 
+OFFSETS_SHOWN_MAX = 20
+
 IDLE_SECONDS = 60.0
 """A bridge that has nothing to land reads the table this often: commits of others must be read
 before they clean the log behind them, and a bridge that is one too many should not wait for
@@ -83,7 +93,7 @@ class Loop:
 
     ``stop`` ends it after the running batch.  ``maintenance`` is called between batches with the
     table: checkpoints, log cleanup, compaction.  ``check`` is called once a round and raises when
-    there is no point in going on.
+    there is no point in going on.  Without ``letters``, rows for which a transform raises end it.
     """
 
     def __init__(
@@ -101,6 +111,7 @@ class Loop:
         say: Callable[[str], None] = lambda line: None,
         maintenance: Callable[[Table], None] = Table.maintain,
         check: Callable[[], None] = lambda: None,
+        letters: DeadLetters | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -116,6 +127,7 @@ class Loop:
         self.say = say
         self.maintenance = maintenance
         self.check = check
+        self.letters = letters
         self.clock = clock
         self.wall = wall
         table.seen = self._seen
@@ -127,6 +139,7 @@ class Loop:
         self._until: dict[str, int] = {}
         self._began = clock()
         self._attempts = 0
+        self._rejected = 0  # so many in a row, with no other between them
         self._pending: tuple[Plan, LandedRanges] | None = None
         self._committed = clock()
 
@@ -136,11 +149,14 @@ class Loop:
         Raises MsgprotoError, one line, when the bridge cannot go on.
         """
         self.table.sync()
+        if self.letters is None:
+            refuse_waiting(self.table)
         while not self.stop.is_set():
             self.check()
             asked = self.clock()
             answered = self.gateways.ask(self.table.landed())
             self._note(answered)
+            answered = self._followed(answered)
             if self._is_due(answered):
                 self.batch(answered)
                 continue
@@ -173,7 +189,7 @@ class Loop:
             known = landed.get(one.gateway)
             self.lags[one.gateway] = lag(places.get(one.gateway), one.description, now)
             self._until.setdefault(one.gateway, one.description.end)
-            if known is not None:
+            if known is not None and one.gateway not in self._waiting:
                 proven[one.gateway] = known
         self.progress.landed = {
             name: place for name, place in landed.items() if name in self.gateways.by_id
@@ -236,6 +252,7 @@ class Loop:
         return all(
             one.state == ANSWERS
             and one.gateway in self._until
+            and one.gateway not in self._waiting
             and self._begin(one, landed) >= self._until[one.gateway]
             for one in self.gateways.all
         )
@@ -263,7 +280,7 @@ class Loop:
         if plan is None:
             return
         try:
-            landed = self.runner(self.target, plan.tasks)
+            landed = self._run(plan)
         except TableError as error:
             self._failed(error)
             return
@@ -276,6 +293,27 @@ class Loop:
             self._failed(TableError(f"a batch took more than {FILE_SECONDS_MAX:.0f} s"))
             return
         self._land(plan, landed, self.clock() - began)
+
+    def _run(self, plan: Plan) -> LandedRanges:
+        try:
+            landed = self.runner(self.target, plan.tasks)
+            self._rejected = 0
+            return landed
+        except FunctionFailed as error:
+            if self._attempts < ATTEMPTS_MAX - 1 or self.stop.is_set():
+                raise
+            limit = rejected_max(plan.rows, self._rejected) if self.letters else None
+            landed = land_without(
+                self._run_part, self.table.storage, plan.tasks, error, limit, self.pace.cores
+            )
+            rejected = sum(map(len, landed.rejected.values()))
+            self._rejected = 0 if sum(landed.rows.values()) else self._rejected + rejected
+            return landed
+
+    def _run_part(self, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+        if self.stop.is_set():
+            raise TableError("the bridge ends")
+        return self.runner(self.target, tasks)
 
     def _land(self, plan: Plan | None, landed: LandedRanges, seconds: float) -> None:
         """Commit a batch; one without a row waits for the next that has some, or a while."""
@@ -305,7 +343,10 @@ class Loop:
             bytes_max=self.pace.bytes_max,
         )
         transactions = {**self.table.transactions, **self.table.due}
-        return None if batch is None else hidden(batch, self._erased.of(transactions))
+        known = self._erased.of(transactions)
+        if self.letters is not None and self.letters.kept:
+            known = united([known, self.letters.kept])
+        return None if batch is None else hidden(batch, known)
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
         """Return the version that holds the batch; None when the batch has to be run again."""
@@ -315,6 +356,12 @@ class Loop:
         notes = batch_notes(
             begins, landed.damaged, self.table.transactions, dropped_from, landed.left_out
         )
+        if self.letters is not None:
+            bounds = {name: (each["lo"], each["hi"]) for name, each in entries.items()}
+            counts, more = self.letters.notes(bounds, landed.rejected)
+            notes |= more
+            for name in filter(counts.get, counts):
+                entries[name]["rejected"] = counts[name]
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return self.table.commit(
@@ -350,7 +397,12 @@ class Loop:
 
     def _after(self, version: int, plan: Plan, landed: LandedRanges, seconds: float) -> None:
         self.table.sync()
-        self.marks.want(plan.landed)
+        if self.letters is not None:
+            self.letters.decided()
+        for gateway, offsets in landed.rejected.items():
+            self.say(rejected_line(gateway, offsets, version))
+        self._followed([self.gateways.by_id[gateway] for gateway in plan.landed])
+        self.marks.want(self._settled(plan.landed))
         self.gateways.settle(plan.landed)
         skipped = sum(hi - lo for parts in landed.damaged.values() for lo, hi in parts)
         rows = sum(landed.rows.values())
@@ -361,6 +413,7 @@ class Loop:
             skipped=skipped,
             dropped=landed.dropped,
             left_out=sum(landed.left_out.values()),
+            rejected=sum(map(len, landed.rejected.values())),
             errors=landed.errors,
         )
         for gateway, parts in landed.damaged.items():
@@ -372,6 +425,44 @@ class Loop:
                 left = max(0, one.description.end - place.offset)
                 self.lags[gateway] = Lag(left, self.lags[gateway].oldest_age if left else 0.0)
         self.maintenance(self.table)
+
+    # -- dead letters -----------------------------------------------------------------------------
+
+    @property
+    def _waiting(self) -> Collection[str]:
+        """Return the gateways whose rejected rows are not yet among the dead letters."""
+        return self.letters.waiting if self.letters else ()
+
+    def _settled(self, landed: Mapping[str, Landed]) -> dict[str, Landed]:
+        return {name: place for name, place in landed.items() if name not in self._waiting}
+
+    def _followed(self, answered: Iterable[Gateway]) -> list[Gateway]:
+        """Land dead letters, and return those gateways of which none wait any more."""
+        answered = list(answered)
+        if self.letters is None:
+            return answered
+        for one in answered:
+            try:
+                if one.queue is not None:
+                    self.letters.check(one.gateway, one.queue)
+                if one.gateway not in self._waiting or self.stop.is_set():
+                    continue
+                failure = self.letters.follow(one.gateway, one.location, self.access)
+            except QueueError as error:
+                failure = Failure(isinstance(error, QueueMismatch), str(error))
+            except TableError as error:
+                if type(error) is not TableError:
+                    raise
+                self._failed(error)
+                return []
+            if failure is not None:
+                self.gateways.fail(one.gateway, failure)
+            else:
+                self._attempts = 0
+                self.marks.want({one.gateway: self.table.landed()[one.gateway]})
+        return [
+            one for one in answered if one.state == ANSWERS and one.gateway not in self._waiting
+        ]
 
     # -- telling ----------------------------------------------------------------------------------
 
@@ -392,6 +483,31 @@ class Loop:
         )
 
 
+class Maintenance:
+    """Work between two batches: checkpoints, the log's cleanup and compaction.
+
+    Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
+    does not end the bridge, because the bridge's own batches do not depend on it.
+    """
+
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
+
+    def __call__(self, table: Table) -> None:
+        """Do what is due; the loop calls this after every commit.
+
+        Raises TableError only when nothing may land any more: the table was changed behind us.
+        """
+        try:
+            table.maintain()
+        except TableError as error:
+            if type(error) is not TableError:
+                raise
+            self._say(f"bridge: {error}; it is tried again later")
+        self._compactions.begin(table)
+
+
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
     """Return what a commit says of one gateway: the offsets that its files hold, and the missing
     ones.
@@ -405,6 +521,16 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
     }
     left_out = landed.left_out.get(gateway, 0)
     return found | ({"left_out": left_out} if left_out else {})
+
+
+def rejected_line(gateway: str, offsets: Mapping[int, str], version: int) -> str:
+    """Return one line for rows that are dead letters now."""
+    shown = ", ".join(map(str, sorted(offsets)[:OFFSETS_SHOWN_MAX]))
+    more = len(offsets) - OFFSETS_SHOWN_MAX
+    return (
+        f"bridge rejected {len(offsets)} rows of queue {gateway} in batch {version} (offsets "
+        f"{shown}{f' and {more} more' if more > 0 else ''}): {offsets[min(offsets)]}"
+    )
 
 
 def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:

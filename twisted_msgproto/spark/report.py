@@ -90,8 +90,9 @@ class Progress:
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
     the queue and so will never land; ``dropped`` those that a transform did not return;
-    ``left_out`` those that the table's ``where`` leaves out; ``errors`` those in which a column
-    could not be made, by its name ("" is the body).
+    ``left_out`` those that the table's ``where`` leaves out; ``rejected`` those for which a
+    transform raised; ``errors`` those in which a column could not be made, by its name ("" is the
+    body).
     """
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
@@ -99,6 +100,7 @@ class Progress:
     skipped: int = 0
     dropped: int = 0
     left_out: int = 0
+    rejected: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     batches: int = 0
     failures: int = 0
@@ -112,12 +114,14 @@ class Progress:
         skipped: int = 0,
         dropped: int = 0,
         left_out: int = 0,
+        rejected: int = 0,
         errors: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.rows += batch.rows
         self.skipped += skipped
         self.dropped += dropped
         self.left_out += left_out
+        self.rejected += rejected
         self.errors.update(errors)
         self.batches += 1
         self.last = batch
@@ -234,6 +238,7 @@ class StatusFiles:
             "skipped_rows": progress.skipped,
             "dropped_rows": progress.dropped,
             "left_out_rows": progress.left_out,
+            "rejected_rows": progress.rejected,
             "errors": {name or "body": rows for name, rows in sorted(progress.errors.items())},
             "batches": progress.batches,
             "failed_batches": progress.failures,
@@ -366,13 +371,15 @@ def progress_line(report: Report, now: float) -> str:
         taken = f" in {last.seconds:.2f} s ({last.rows / max(last.seconds, 1e-3):.0f} rows/s)"
     skipped = f", {progress.skipped} damaged rows skipped" if progress.skipped else ""
     dropped = f", {progress.dropped} rows dropped" if progress.dropped else ""
+    rejected = f", {progress.rejected} rows rejected" if progress.rejected else ""
     wrong = ", ".join(
         f"{name or 'body'} {rows}" for name, rows in progress.errors.most_common(ERRORS_SHOWN_MAX)
     )
     errors = f", rows in error: {wrong}" if wrong else ""
     return (
         f"{batch}{taken}, {progress.rows} rows in all, {progress.rate(now):.0f} rows/s, "
-        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{errors}{_away(report.aside)}"
+        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{rejected}{errors}"
+        f"{_away(report.aside)}"
     )
 
 

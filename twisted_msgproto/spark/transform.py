@@ -2,7 +2,7 @@
 
 A batch is still exactly its ranges, its files are made durable by the workers that wrote them, and
 one commit says both that files there are and how far every gateway has landed.  When the function
-raises, the bridge ends with one line, and no mark moves.
+raises, :class:`FunctionFailed` says so, and no mark moves.
 
 The function must not keep anything from one batch to the next.  It is called once at the start with
 no rows at all; the columns that it returns then are the table's.
@@ -10,16 +10,19 @@ no rows at all; the columns that it returns then are the table's.
 
 from __future__ import annotations
 
+import builtins
 import json
+import logging
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
@@ -27,6 +30,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..core.named import import_object
 from ..queue import SCHEMA
+from ..table.dead_letters import FunctionFailed
 from ..table.landing import (
     DAY,
     Failure,
@@ -37,7 +41,7 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
-from .jobs import JOB_GROUP, SparkRunner, open_range
+from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, open_range
 from .session import first_line
 from .source import arrow_schema, spark_schema
 
@@ -60,6 +64,24 @@ LANDABLE: tuple[type[st.DataType], ...] = (
 )
 """A table can hold these simple types, and every reader of Delta tables understands them."""
 
+BY_ROW = frozenset(
+    {"Project", "Filter", "Generate", "MapInArrow", "MapInPandas", "SubqueryAlias", "View"}
+    | {"Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint"}
+)
+"""With these steps of a query, what becomes of a row does not depend on other rows."""
+
+JOINS_BY_ROW = {"Inner": (0, 1), "Cross": (0, 1)} | dict.fromkeys(
+    ("LeftOuter", "LeftSemi", "LeftAnti"), (0,)
+)
+"""Joins are such steps, if the messages are on one of these sides."""
+
+OF_DATA = ("21", "22", "23", "39", "P0")
+"""Classes of SQLSTATE: a row, or a function on it, is at fault."""
+
+
+class RowRefused(ValueError):
+    """A row that the function has returned cannot stand in the table."""
+
 
 class Transform:
     """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop.
@@ -81,16 +103,24 @@ class Transform:
                 f"a transform needs pandas ({first_line(error)}): "
                 "pip install 'twisted-msgproto[spark]'"
             ) from None
+        # It prints a page for each row that SQL refuses.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         try:
             empty = self._apply(self._spark.createDataFrame([], spark_schema()))
         except MsgprotoError as error:
             raise ConfigurationError(str(error)) from error
+        except Exception as error:
+            raise ConfigurationError(
+                f"the transform {name} failed: {type(error).__name__}: {first_line(error)}"
+            ) from error
         self.schema: pa.Schema = landed_schema(name, empty.schema)
+        self._by_row = by_row(empty._jdf.queryExecution().analyzed())
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
         """Lands the ranges of ``tasks`` through the function, durably; commits nothing.
 
-        Raises TableError, one line, when the function or the job fails.
+        Raises FunctionFailed when the function raises, TableError when something else does; one
+        line.
         """
         spark, context = self._spark, self._runner.context
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
@@ -99,9 +129,10 @@ class Transform:
         # One row a task, made by Java: the function's DataFrame has exactly these partitions.
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         given = numbers.mapInArrow(reading([list(ranges) for ranges in tasks], met), spark_schema())
-        result = self._apply(given)
-        names = [name for name in target.schema.names if name in result.columns]
         try:
+            result = self._apply(given)
+            self._check_columns(result)
+            names = [name for name in target.schema.names if name in result.columns]
             written = result.select(names).mapInArrow(writing(target), "landed binary").collect()
         except Exception as error:
             failed = failures(str(error))
@@ -111,16 +142,10 @@ class Transform:
         return collected([pickle.loads(row[0]) for row in written], tasks, met.value)
 
     def _apply(self, given: DataFrame) -> DataFrame:
-        """Return the function's result.  Raises TableError with one line."""
-        try:
-            result = self._function(given)
-        except MsgprotoError:
-            raise
-        except Exception as error:
-            line = first_line(error)
-            raise TableError(
-                f"the transform {self._name} failed: {type(error).__name__}: {line}"
-            ) from error
+        """Return the function's result, or raise what it raises; TableError, one line, for a result
+        that is none.
+        """
+        result = self._function(given)
         if not isinstance(result, DataFrame):
             raise TableError(
                 f"the transform {self._name} returned {type(result).__name__}, not a DataFrame"
@@ -129,11 +154,71 @@ class Transform:
             raise TableError(f"the transform {self._name} returned a stream")
         return result
 
+    def _check_columns(self, result: DataFrame) -> None:
+        try:
+            schema = landed_schema(self._name, result.schema)
+        except ConfigurationError as error:
+            raise TableError(str(error)) from error
+        now, before = ({one.name: one.type for one in each} for each in (schema, self.schema))
+        strange = [name for name in {**before, **now} if now.get(name) != before.get(name)]
+        if strange:
+            was, is_now = (each.get(strange[0], "not there") for each in (before, now))
+            raise TableError(
+                f"the transform {self._name} returns other columns than at the start: "
+                f"{strange[0]!r} was {was} and is {is_now}"
+            )
+
     def _explained(self, error: Exception) -> MsgprotoError:
+        reason = raised(error)
+        if reason:
+            return FunctionFailed(self._name, reason, by_row=self._by_row)
         told = self._runner.explained(error)
         if type(told) is not TableError:
             return told
         return TableError(f"the transform {self._name}: {told}")
+
+
+def raised(error: Exception) -> str:
+    """Return what the function raised, on one line; empty if something else was at fault (storage,
+    a queue, Java or memory).
+    """
+    text = str(error)
+    if isinstance(error, MsgprotoError) or OWN_ERROR.search(text):
+        return ""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    if isinstance(error, PythonException):
+        found = PYTHON_ERROR.search(text)
+        line = found[1] if found else first_line(error)
+    elif isinstance(error, PySparkException):
+        state = error.getSqlState() or ""
+        return first_line(error) if state[:2] in OF_DATA else ""
+    elif type(error).__module__.startswith("py4j"):
+        return ""
+    line = line.removeprefix(f"{__name__}.{RowRefused.__name__}: ")
+    kind = getattr(builtins, line.partition(":")[0], None)
+    elsewhere = isinstance(kind, type) and issubclass(kind, (OSError, MemoryError))
+    return "" if elsewhere else first_line(Exception(line))
+
+
+def by_row(query: Any) -> bool:
+    """Return whether what a query (Java's plan of it) makes of a message depends on it alone."""
+    return _by_row(query) == (1, True)
+
+
+def _by_row(query: Any) -> tuple[int, bool]:
+    """Return how often a query reads the messages, and whether each step on their way is by row."""
+    children = query.children()
+    below = [_by_row(children.apply(number)) for number in range(children.size())]
+    if not below:
+        return int(list(query.schema().fieldNames()) == SCHEMA.names), True
+    good = all(fine for reads, fine in below if reads)
+    reads = sum(reads for reads, _ in below)
+    if reads:
+        sides: tuple[int, ...] = (0,) if query.nodeName() in BY_ROW else ()
+        if query.nodeName() == "Join":
+            sides = JOINS_BY_ROW.get(query.joinType().toString(), ())
+        good &= query.subqueries().isEmpty() and any(below[side][0] for side in sides)
+    return reads, good
 
 
 def load_function(name: str) -> Function:
@@ -282,17 +367,21 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """Return ``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null
-    there.
+    """Return ``batch`` in the table's columns, ``day`` among them.  Raises RowRefused for a null
+    there, and for what does not fit its type.
     """
     columns = []
     for field in target.schema:
         if field.name in batch.schema.names:
-            column = batch.column(field.name).cast(field.type)
+            try:
+                column = batch.column(field.name).cast(field.type)
+            except pa.ArrowException as error:
+                line = first_line(error)
+                raise RowRefused(f"{field.name} of the result cannot be stored: {line}") from error
         else:  # day alone: landed_schema saw to it
             column = batch.column("received_at").cast(pa.timestamp("us", "UTC")).cast(pa.date32())
         if column.null_count and (field.name in target.partition_by or not field.nullable):
-            raise TableError(f"a row of the result has no {field.name}, which the table needs")
+            raise RowRefused(f"a row of the result has no {field.name}, which the table needs")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=target.schema)
 

@@ -150,7 +150,7 @@ class Proposal:
         if self.metadata is not None:
             return commit.metadata == self.metadata
         if self.landed:
-            return commit.landed == self.landed
+            return self.transactions.items() <= commit.transactions.items()
         ours = ([file.path for file in self.added], [file.path for file in self.removed])
         if ours != ([file.path for file in commit.added], list(commit.removed)):
             return False

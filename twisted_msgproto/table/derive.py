@@ -464,6 +464,7 @@ def _reasons(raw: Table, proof: Mapping[str, GatewayReport], typed: Table) -> di
             (gaps.EXPIRED_ROWS_PREFIX, found.expired_rows),
             (gaps.DAMAGED_ROWS_PREFIX, found.damaged_rows),
             (gaps.LEFT_OUT_PREFIX, found.left_out),
+            (gaps.REJECTED_PREFIX, found.rejected),
         ):
             notes |= gaps.added(prefix, {gateway: rows}, typed.transactions)
     return notes

@@ -58,14 +58,18 @@ def write(storage: Storage, name: str, erased: Erased) -> dict[str, int]:
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(arrays, ["gateway", "lo", "hi"]), sink, compression="zstd")
-    path = path_of(name)
+    put(storage, path_of(name), sink.getvalue().to_pybytes())
+    return {PREFIX + name: sum(hi - lo for _, lo, hi in rows)}
+
+
+def put(storage: Storage, path: str, data: bytes) -> None:
+    """Make a durable file of notes, before the version that names it.  Raises TableError."""
     try:
         if isinstance(storage, LocalStorage):
             storage.disk.make_directory(os.path.dirname(storage.path(path)))
-        storage.put(path, sink.getvalue().to_pybytes())
+        storage.put(path, data)
     except OSError as error:
         raise TableError(f"cannot write {path} of {storage.location}: {one_line(error)}") from error
-    return {PREFIX + name: sum(hi - lo for _, lo, hi in rows)}
 
 
 class Notes:

@@ -9,9 +9,11 @@ checkpoints, log cleanup, vacuum, compaction and a copy of the table:
   offset LO on; rows that expire next to them move it up, so a table that expires a day every day
   keeps one note a gateway;
 * ``msgproto-damaged:GATEWAY:LO`` is the same for rows that were damaged in the queue;
-* ``msgproto-left-out:GATEWAY`` counts the rows that the table's shape leaves out, and
+* ``msgproto-left-out:GATEWAY`` counts the rows that the table's shape leaves out,
+  ``msgproto-rejected:GATEWAY`` those that its transform could not land (``dead_letters.py``), and
   ``msgproto-expired-rows:GATEWAY``, ``msgproto-damaged-rows:GATEWAY`` those of the ranges above,
-  which are noted coarsely: where rows are left out, only these counts say what has to be there;
+  which are noted coarsely: where rows are left out or rejected, only these counts say what has to
+  be there;
 * ``msgproto-deriving:TABLE:DEFINITION`` is one more than the version of another table that this one
   is being made of, and 0 once it is made; ``msgproto-derived-parts`` counts what it has of it;
 * ``msgproto-dropping:GATEWAY`` is the first offset of the first batch from which a transform
@@ -31,10 +33,13 @@ EXPIRED_PREFIX = "msgproto-expired:"
 DAMAGED_PREFIX = "msgproto-damaged:"
 DROPPING_PREFIX = "msgproto-dropping:"
 LEFT_OUT_PREFIX = "msgproto-left-out:"
+REJECTED_PREFIX = "msgproto-rejected:"
 EXPIRED_ROWS_PREFIX = "msgproto-expired-rows:"
 DAMAGED_ROWS_PREFIX = "msgproto-damaged-rows:"
 DERIVING_PREFIX = "msgproto-deriving:"
 DERIVED_PARTS = "msgproto-derived-parts"
+
+COUNTS = (LEFT_OUT_PREFIX, REJECTED_PREFIX, EXPIRED_ROWS_PREFIX, DAMAGED_ROWS_PREFIX)
 
 NOTES_MAX = 16
 """One commit has at most this many new notes of one kind for one gateway.
@@ -66,32 +71,26 @@ def half_derived(transactions: Mapping[str, int]) -> bool:
     return any(_offsets(transactions, DERIVING_PREFIX).values())
 
 
-def left_out(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return how many rows were left out, for each gateway of which some were."""
-    return {
-        gateway: rows for gateway, rows in _offsets(transactions, LEFT_OUT_PREFIX).items() if rows
-    }
+def counted(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return how many rows a count with this prefix says, for each gateway of which it says any."""
+    return {gateway: rows for gateway, rows in _offsets(transactions, prefix).items() if rows}
 
 
 def absent(transactions: Mapping[str, int], gateway: str) -> int:
     """Return how many rows below a gateway's place are not in the table, for reasons that are
     counted.
     """
-    prefixes = (LEFT_OUT_PREFIX, EXPIRED_ROWS_PREFIX, DAMAGED_ROWS_PREFIX)
-    return sum(transactions.get(prefix + gateway, 0) for prefix in prefixes)
+    return sum(transactions.get(prefix + gateway, 0) for prefix in COUNTS)
 
 
 def absent_notes(transactions: Mapping[str, int], gateway: str, rows: int) -> dict[str, int]:
     """Return the notes with which ``rows`` are absent below a gateway's place, which was set back;
-    empty where none were left out.
+    empty where none were left out or rejected.
     """
-    if gateway not in left_out(transactions):
-        return {}
-    return {
-        LEFT_OUT_PREFIX + gateway: rows,
-        EXPIRED_ROWS_PREFIX + gateway: 0,
-        DAMAGED_ROWS_PREFIX + gateway: 0,
-    }
+    for prefix in (LEFT_OUT_PREFIX, REJECTED_PREFIX):
+        if gateway in counted(transactions, prefix):
+            return dict.fromkeys((one + gateway for one in COUNTS), 0) | {prefix + gateway: rows}
+    return {}
 
 
 def added(prefix: str, rows: Mapping[str, int], transactions: Mapping[str, int]) -> dict[str, int]:

@@ -128,6 +128,8 @@ class LandedRanges:
     left_out: dict[str, int] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     """In how many rows a column could not be made; "" is the body."""
+    rejected: dict[str, dict[int, str]] = field(default_factory=dict)
+    """A transform raised for these offsets, and what; they are in no file."""
 
 
 OpenQueue = Callable[[Range], Queue]
@@ -143,31 +145,38 @@ def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
         for mine, theirs in ((whole.rows, part.rows), (whole.left_out, part.left_out)):
             for gateway, rows in theirs.items():
                 mine[gateway] = mine.get(gateway, 0) + rows
+        for gateway, offsets in part.rejected.items():
+            whole.rejected.setdefault(gateway, {}).update(offsets)
         for gateway, damaged in part.damaged.items():
             whole.damaged[gateway] = sorted({*whole.damaged.get(gateway, []), *damaged})
     return whole
 
 
 def land_ranges(
-    target: Target, ranges: Sequence[Range], open_queue: OpenQueue, storage: Storage | None = None
+    target: Target,
+    ranges: Sequence[Range],
+    open_queue: OpenQueue,
+    storage: Storage | None = None,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> LandedRanges:
     """Reads ``ranges`` and writes them below the table, durably; names nothing in its log.
 
     A gateway that cannot be read is named in ``failed`` and ends the task.  Raises TableError, one
     line, when the table's storage refuses the files; ``storage`` is opened from ``target`` by
-    default.
+    default, and ``change`` makes the table's columns of the queue's by default as its shape says.
     """
     storage = storage_at(target.location, target.storage) if storage is None else storage
     landed = LandedRanges()
     files = Files(target, storage)
     shaper = None if target.shape is None else Shaper(target.shape)
+    change = change or shaper
     try:
         for part, item in read_all(ranges, open_queue):
             if isinstance(item, Failure):
                 landed.failed[part.gateway] = item
                 break
             if isinstance(item, pa.RecordBatch):
-                rows = item if shaper is None else shaper(item)
+                rows = item if change is None else change(item)
                 landed.rows[part.gateway] = landed.rows.get(part.gateway, 0) + rows.num_rows
                 if rows.num_rows < item.num_rows:
                     left_out = landed.left_out.get(part.gateway, 0)

@@ -65,6 +65,8 @@ CLEAN_SECONDS = 600.0
 hours of versions.
 """
 
+Change = Callable[[Metadata], tuple[Metadata, dict[str, str]]]
+
 
 class Machine(TypedDict, total=False):
     """Replacements of what a table uses of the operating system; for tests."""
@@ -384,13 +386,14 @@ class Table:
         """
         names: list[str] = []
 
-        def grown(before: Metadata) -> Metadata:
+        def grown(before: Metadata) -> tuple[Metadata, dict[str, str]]:
             has = set(arrow_schema(before).names)
             new = [column for column in columns if column.name not in has]
             names[:] = [column.name for column in new]
-            return with_columns(before, new) if new else before
+            after = with_columns(before, new) if new else before
+            return after, {"columns": json.dumps(names)}
 
-        self._alter("ADD COLUMNS", grown, lambda: {"columns": json.dumps(names)}, run)
+        self._alter("ADD COLUMNS", grown, run)
         return names
 
     def set_properties(self, properties: Mapping[str, str], *, run: Run) -> None:
@@ -399,28 +402,22 @@ class Table:
         Raises TableChanged and TableError as :meth:`commit` does.
         """
 
-        def changed(before: Metadata) -> Metadata:
-            return replace(before, properties={**before.properties, **properties})
+        def changed(before: Metadata) -> tuple[Metadata, dict[str, str]]:
+            after = replace(before, properties={**before.properties, **properties})
+            return after, {"properties": json.dumps(dict(properties))}
 
-        said = {"properties": json.dumps(dict(properties))}
-        self._alter("SET TBLPROPERTIES", changed, lambda: said, run)
+        self._alter("SET TBLPROPERTIES", changed, run)
 
-    def _alter(
-        self,
-        operation: str,
-        change: Callable[[Metadata], Metadata],
-        parameters: Callable[[], Mapping[str, str]],
-        run: Run,
-    ) -> None:
+    def _alter(self, operation: str, change: Change, run: Run) -> None:
         for _ in range(ATTEMPTS_MAX):
             before = self._metadata
-            after = change(before)
+            after, parameters = change(before)
             if after == before:
                 return
             proposal = Proposal(
                 run=run,
                 operation=operation,
-                parameters=parameters(),
+                parameters=parameters,
                 metadata=after,
                 metadata_before=before,
             )

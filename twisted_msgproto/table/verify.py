@@ -70,8 +70,12 @@ class GatewayReport:
     """
     left_out: int = 0
     """The table's shape left out so many rows."""
+    rejected: int = 0
+    """The transform raised for so many rows, which are dead letters."""
     uncounted: int = 0
-    """Where rows were left out: so many more offsets are absent than are known to be, or fewer."""
+    """Where rows were left out or rejected: so many more offsets are absent than are known, or
+    fewer.
+    """
     mismatch: str = ""
     """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
@@ -82,7 +86,7 @@ class GatewayReport:
         """Return the offset up to which the table is proven to hold every row once.
 
         Where a transform drops rows, nothing behind the last row that is there is proven.  Where
-        rows are left out, only their number is known: it proves all or nothing.
+        rows are left out or rejected, only their number is known: it proves all or nothing.
         """
         if self.uncounted:
             return self.begin
@@ -148,7 +152,7 @@ def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
     if found.uncounted > 0:
         yield (
             f"missing: gateway {gateway} {found.uncounted} rows, among the offsets that are absent "
-            f"because the table leaves rows out"
+            f"because the table leaves rows out or rejects them"
         )
     if found.uncounted < 0:
         yield (
@@ -198,22 +202,28 @@ def _judged(
     known = [lo for ranges in (seen, expired, damaged, noted) for lo, _ in ranges[:1]]
     begin = reasons.begins.get(gateway, min(known, default=0))
     absent = without([(begin, end)], seen)
-    left_out = reasons.left_out.get(gateway, 0)
+    left_out, rejected = (counts.get(gateway, 0) for counts in (reasons.left_out, reasons.rejected))
+    by_count = left_out or rejected
     rest = without(absent, noted)
     erased = without(absent, rest)
-    uncounted = size(rest) - gaps.absent(reasons.transactions, gateway) if left_out else 0
-    missing = [] if left_out else without(rest, [*expired, *damaged])
     dropped_from = reasons.dropping.get(gateway, end)
+    missing = rest if by_count else without(rest, [*expired, *damaged])
     missing, dropped = (
         without(missing, [(dropped_from, end)]),
         without(missing, [(0, dropped_from)]),
     )
+    uncounted = 0
+    if by_count:
+        # The counts do not say how many of theirs are where a transform drops rows.
+        uncounted = size(missing) - gaps.absent(reasons.transactions, gateway)
+        uncounted = max(0, uncounted) if gateway in reasons.dropping else uncounted
+        missing = []
     if missing:
         # Commits tell of damage that is noted nowhere else, as long as the log has them.
         damaged = merged([*damaged, *reasons.told(gateway)])
         missing = without(missing, damaged)
-    # Where rows are left out, ranges are too coarse: they are counted.
-    counted = (reasons.counted(gateway) if left_out else None) or (
+    # Where rows are left out or rejected, ranges are too coarse: they are counted.
+    counted = (reasons.counted(gateway) if by_count else None) or (
         size(rest) - size(without(rest, expired)),
         size(without(rest, expired)) - size(without(rest, [*expired, *damaged])),
     )
@@ -235,6 +245,7 @@ def _judged(
         damaged_rows=counted[1],
         dropped=dropped,
         left_out=left_out,
+        rejected=rejected,
         uncounted=uncounted,
     )
 
@@ -254,7 +265,8 @@ class _Reasons:
     def __init__(self, table: Table, queues: Mapping[str, Queue]) -> None:
         self.queues = queues
         self.transactions = table.transactions
-        self.left_out = gaps.left_out(table.transactions)
+        self.left_out = gaps.counted(table.transactions, gaps.LEFT_OUT_PREFIX)
+        self.rejected = gaps.counted(table.transactions, gaps.REJECTED_PREFIX)
         self.begins = gaps.begins(table.transactions)
         self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
         self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)

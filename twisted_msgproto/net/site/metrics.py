@@ -140,6 +140,7 @@ BRIDGE: Final = (
     Shown("heard_seconds", "bridge_heard_seconds", "How long ago the bridge told its status"),
     Shown("late_seconds", "bridge_late_seconds", "How long it is missed: silent or not run again"),
     Shown("rows", "bridge_rows", "Rows landed since the bridge started", True),
+    Shown("rejected_rows", "bridge_rejected_rows", "Dead letters since it started", True),
     Shown("batches", "bridge_batches", "Batches committed since it started", True),
     Shown("failed_batches", "bridge_failed_batches", "Batches that failed", True),
 )

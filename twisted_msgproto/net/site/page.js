@@ -246,6 +246,7 @@ function showBridges(bridges) {
       ["landing", `${rateText(one.rows_per_second ?? 0)} rows/s`],
       ["behind", one.lag_rows === null ? "–" : `${number(one.lag_rows)} rows, oldest ${duration(one.oldest_age_seconds ?? 0)}`],
       ["landed since its start", `${number(one.rows)} rows in ${number(one.batches)} batches`],
+      ...(one.rejected_rows ? [["dead letters", `${number(one.rejected_rows)} rows`]] : []),
       ...errorsOf(one),
       ["gateways", number(one.gateways)],
       ["heard", one.heard_seconds === null ? "never" : `${duration(one.heard_seconds)} ago`],

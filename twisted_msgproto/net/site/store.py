@@ -155,6 +155,7 @@ NUMBERS: Final = (
     "skipped_rows",
     "dropped_rows",
     "left_out_rows",
+    "rejected_rows",
     "batches",
     "failed_batches",
     "gateways",
