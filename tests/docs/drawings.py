@@ -339,7 +339,7 @@ def queue_format(
     y += 26
     drawing.text(left, y, "A frame: what was encoded together", bold=True, size=14)
     y = octets(drawing, y + 8, frame, "#e3f3e6")
-    shares = [("runs: what messages share", 0.4), ("Arrow IPC record batch: what differs", 0.6)]
+    shares = [("runs: what messages share", 0.4), ("columns: what differs", 0.6)]
     x = left
     for name, share in shares:
         drawing.box(x, y + 2, share * wide, 40)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,15 +18,16 @@ from twisted_msgproto.queue import QueueReader, QueueWriter
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "queue-format.md"
 STORED = [
-    ("message_id", pa.string()),
-    ("message_id", pa.int64()),
-    ("destination", pa.string()),
-    ("fields", pa.map_(pa.string(), pa.string())),
-    ("body", pa.binary()),
-    ("attachments", pa.list_(pa.binary())),
-    ("truncated", pa.bool_()),
-    ("envelope", pa.binary()),
+    ("message_id", "text"),
+    ("message_id", "numbers"),
+    ("destination", "text"),
+    ("fields", "pairs"),
+    ("body", "bytes"),
+    ("attachments", "lists"),
+    ("truncated", "truths"),
+    ("envelope", "bytes"),
 ]
+BUFFERS = {"text": 2, "bytes": 2, "numbers": 1, "truths": 1, "pairs": 5, "lists": 3}
 
 
 def number(nbytes: bytes, at: int, length: int = 4, *, signed: bool = False) -> int:
@@ -100,16 +103,46 @@ def messages(payload: bytes, runs_bytes: int, count: int) -> list[dict[str, Any]
         }
         found += [dict(row) for _ in range(number(payload, counts + 4 * run))]
     assert len(found) == count
-    stored: dict[str, list[Any]] = {}
-    if columns:
-        schema = pa.schema([one for bit, one in enumerate(STORED) if columns & 1 << bit])
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[runs_bytes:]), schema)
-        stored = {name: batch.column(name).to_pylist() for name in schema.names}
+    stored = block(payload[runs_bytes:], columns, number(payload, 12), count)
     for name in ("message_id", "destination", "fields", "body", "attachments", "truncated"):
         values = stored.get(name, [False if name == "truncated" else None] * count)
         for row, value in zip(found, values, strict=True):
             row[name] = str(value) if name == "message_id" and value is not None else value
     return found
+
+
+def block(nbytes: bytes, columns: int, partial: int, count: int) -> dict[str, list[Any]]:
+    """The columns of a block: each a list of values."""
+    chosen = [(1 << bit, *one) for bit, one in enumerate(STORED) if columns & 1 << bit]
+    sizes = [BUFFERS[kind] + bool(bit & partial) for bit, _, kind in chosen]
+    base = 4 * sum(sizes)
+    bounds = [0, *(number(nbytes, at) for at in range(0, base, 4))]
+    assert nbytes[base + bounds[-1] :] == bytes(-len(nbytes[: base + bounds[-1]]) % 8)
+    buffers = iter([nbytes[base + lo : base + hi] for lo, hi in pairwise(bounds)])
+    found = {}
+    for bit, name, kind in chosen:
+        there = next(buffers) if bit & partial else b"\1" * count
+        found[name] = [
+            value if one else None for one, value in zip(there, values(kind, buffers), strict=True)
+        ]
+    assert list(buffers) == []
+    return found
+
+
+def values(kind: str, buffers: Iterator[bytes]) -> list[Any]:
+    """The values of a column, taken from its buffers."""
+    first = next(buffers)
+    if kind == "truths":
+        return [bool(one) for one in first]
+    if kind == "numbers":
+        return [number(first, at, 8, signed=True) for at in range(0, len(first), 8)]
+    bounds = [0, *(number(first, at) for at in range(0, len(first), 4))]
+    if kind == "pairs":
+        below: Any = list(zip(values("text", buffers), values("text", buffers), strict=True))
+    else:
+        below = values("bytes", buffers) if kind == "lists" else next(buffers)
+    found = [below[lo:hi] for lo, hi in pairwise(bounds)]
+    return [one.decode() for one in found] if kind == "text" else found
 
 
 def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
@@ -123,7 +156,13 @@ def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
                 ),
                 MessageBatch("umq", "call", -n, None, None, None, 1, message_id=[n]),
                 MessageBatch(
-                    "mtl", "content", n, count=2, message_id=["a", "b"], fields=[{}, None]
+                    *("mtl", "content", n),
+                    count=2,
+                    message_id=["a", "b"],
+                    destination=["é", None],
+                    fields=[{"a": "b", "c": ""}, None],
+                    attachments=[[b"x", b""], []],
+                    truncated=[True, False],
                 ),
             )
             == [None] * 3

@@ -19,7 +19,7 @@ from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/gateway/queue"
-FRAME = 400
+FRAME = 200
 """Bytes of a frame with one small message, rounded up."""
 
 
@@ -140,7 +140,7 @@ def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
 # -- no room ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", range(0, 700, 49))
+@pytest.mark.parametrize("room", range(0, 648, 49))
 def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int) -> None:
     """Disk full, short writes included: nothing is published, it resumes when space is back."""
     disk = SimulatedDisk()

@@ -294,10 +294,10 @@ def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
         assert [type(error).__name__ for error in results.given.values()] == [
             "NoneType",
             "NoneType",
-            "ArrowTypeError",
+            "TypeError",
             "NoneType",
             "NoneType",
-            "ArrowTypeError",
+            "TypeError",
         ]
         assert put(writer, wrong)[0] is not None
         assert ids(rows(DIRECTORY, disk=disk)) == [0, 1, 2]

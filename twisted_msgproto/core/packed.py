@@ -57,12 +57,13 @@ def spans_compiled(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
 spans = spans_compiled if COMPILED else spans_python
 
 
-def shift_python(bounds: array[int], by: int) -> bytes:
-    """``bounds``, each moved by so much, as they stand in memory; OverflowError beyond 31 bits."""
-    return array("i", [bound + by for bound in bounds]).tobytes()
+def shift_python(bounds: Any, by: int) -> bytes:
+    """``bounds``, a buffer of them, each moved by so much; OverflowError beyond 31 bits."""
+    numbers = memoryview(bounds).cast("B").cast("i")
+    return array("i", [bound + by for bound in numbers]).tobytes()
 
 
-def shift_compiled(bounds: array[int], by: int) -> bytes:
+def shift_compiled(bounds: Any, by: int) -> bytes:
     shifted: bytes = _compiled.shift(bounds, by)
     return shifted
 

@@ -1,50 +1,68 @@
-"""Make Arrow's arrays and messages of lists, as Arrow makes them, without pandas.
+"""The columns of a frame: made of lists, as they stand in its block, and as Arrow has them.
 
-``pa.array`` and ``pa.scalar`` ask pandas whether the values are its own, and import it for that if
-it is installed: 0.4 s of the first group that a gateway writes, and 44 MB for as long as it runs.
-What this module does not know raises one of :data:`UNKNOWN`, and is left to Arrow.
+A block is a few buffers for each column, one behind the other, and in front of them where each of
+them ends (``docs/queue-format.md``, "Stored columns").  Each buffer has so many bytes for each
+value, or is the values themselves: so the columns of many frames are joined by joining their
+buffers, and a message in a frame of its own costs no call of Arrow.
 
-Arrow also takes longer to begin with a record batch than with a thousand values: five arrays, a
-batch and a message cost as much as the sync of a small group.  The message of given columns differs
-only in some numbers, so a :class:`Form` copies one that Arrow has made and writes these into it.
+Arrow's own ``pa.array`` and ``pa.scalar`` ask pandas whether the values are its own, and import it
+for that if it is installed: 0.4 s of the first group that a gateway writes, and 44 MB for as long
+as it runs.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from struct import error as StructError
 from struct import pack
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from twisted_msgproto.core.packed import spans
+from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers, shift, spans
 
-from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT, TYPES, stored_schema
+from .format import ALIGNMENT
+from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT
 
-UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, KeyError, StructError)
-"""What this module does not know raises one of these; UnicodeEncodeError is a ValueError."""
+Buffers = tuple[Any, ...]
+"""A column's buffers, ``bytes`` and views of bytes.  The first, its presence, has a byte for each
+value, 0 for None; it is empty where no value is None.
+"""
+
+END_BYTES: Final = 4
+ENDS, LISTS, DATA = -1, -2, -3
+"""What a buffer holds: for each value where it ends in the data that follow; or where it ends among
+the pieces or pairs that follow; or the data of all values.  Other buffers hold numbers of so many
+bytes.
+"""
+TRUTHS: Final = pa.bool_()
+_END: Final = struct.Struct("<i")
+
+_ROLES: Final[dict[pa.DataType, tuple[int, ...]]] = {
+    TEXT: (ENDS, DATA),
+    BYTES: (ENDS, DATA),
+    FIELDS: (LISTS, ENDS, DATA, ENDS, DATA),
+    ATTACHMENTS: (LISTS, ENDS, DATA),
+    pa.int64(): (8,),
+    TRUTHS: (1,),
+}
+"""The buffers of a column behind that of its presence."""
 
 
-class Column(NamedTuple):
-    nodes: tuple[int, ...]
-    """These are the length and the number of nulls of each node, one after the other."""
-    buffers: tuple[bytes, ...]
+# -- from values ----------------------------------------------------------------------------------
+
+# Nearly all columns are without None, and to search each for it takes as long as to write it.  So
+# the writing is tried first: it ends at the first None.
 
 
-def _validity(values: Sequence[Any]) -> tuple[int, bytes]:
-    nulls = values.count(None)
-    return (nulls, _bits([value is not None for value in values])) if nulls else (0, b"")
-
-
-def _bits(values: Sequence[bool | None]) -> bytes:
-    bits = "".join(["1" if value else "0" for value in reversed(values)])
-    return int(bits or "0", 2).to_bytes((len(values) + 7) // 8, "little")
+def _presence(values: Sequence[Any]) -> bytes:
+    """Return the buffer of presence; raise TypeError where all values are there."""
+    if None not in values:
+        raise TypeError("values of another type")
+    return bytes([value is not None for value in values])
 
 
 def _written(code: str, numbers: Sequence[Any]) -> bytes:
@@ -52,133 +70,293 @@ def _written(code: str, numbers: Sequence[Any]) -> bytes:
     return pack(f"{len(numbers)}{code}", *numbers)
 
 
-# Nearly all columns are without None, and to search each for it takes as long as to write it.  So
-# the writing is tried first: it ends at the first None.
-
-
-def _bytes(values: Sequence[Any]) -> Column:
+def _bytes(values: Sequence[Any]) -> Buffers:
     try:
-        return Column((len(values), 0), (b"", *spans(values)))
+        bounds, data = spans(values)
+        return b"", bounds[END_BYTES:], data
     except TypeError:
-        nulls, validity = _validity(values)
-        if not nulls:
-            raise
-        pieces = [b"" if value is None else value for value in values]
-        return Column((len(values), nulls), (validity, *spans(pieces)))
+        presence = _presence(values)
+        return presence, *_bytes([b"" if value is None else value for value in values])[1:]
 
 
-def _texts(values: Sequence[str | None]) -> Column:
+def _texts(values: Sequence[str | None]) -> Buffers:
     first, count = values[0] if values else None, len(values)
     if first is not None and values.count(first) == count:  # a destination, say
         piece = first.encode()
         size = len(piece)
-        bounds = range(0, size * count + 1, size) if size else bytes(count + 1)
-        return Column((count, 0), (b"", _written("i", bounds), piece * count))
+        ends = range(size, size * count + 1, size) if size else bytes(count)
+        return b"", _written("i", ends), piece * count
     try:
-        pieces = [value.encode() for value in values]  # type: ignore[union-attr]
-        return Column((count, 0), (b"", *spans(pieces)))
+        return _bytes([value.encode() for value in values])  # type: ignore[union-attr]
     except AttributeError:
-        nulls, validity = _validity(values)
-        if not nulls:
-            raise
-        pieces = [b"" if value is None else value.encode() for value in values]
-        return Column((count, nulls), (validity, *spans(pieces)))
+        presence = _presence(values)
+        return presence, *_bytes([b"" if value is None else value.encode() for value in values])[1:]
 
 
-def _numbers(values: Sequence[int | None], code: str = "q") -> Column:
+def _numbers(values: Sequence[int | None], code: str = "q") -> Buffers:
     try:
-        return Column((len(values), 0), (b"", _written(code, values)))
-    except StructError:
-        nulls, validity = _validity(values)
-        if not nulls:
+        return b"", _written(code, values)
+    except struct.error:
+        if None not in values:
             raise
-        numbers = [0 if value is None else value for value in values]
-        return Column((len(values), nulls), (validity, _written(code, numbers)))
+        there = [0 if value is None else value for value in values]
+        return _presence(values), _written(code, there)
 
 
-def _small_numbers(values: Sequence[int | None]) -> Column:
-    return _numbers(values, "i")
-
-
-def _maps(values: Sequence[Mapping[str, str] | None]) -> Column:
+def _maps(values: Sequence[Mapping[str, str] | None]) -> Buffers:
     count = len(values)
     if values.count({}) == count:  # as usual as pairs are
-        return Column((count, 0, *_NO_PAIRS.nodes), (b"", bytes(4 * count + 4), *_NO_PAIRS.buffers))
+        return b"", bytes(END_BYTES * count), b"", b"", b"", b""
     keys: list[str] = []
     items: list[str] = []
-    bounds = array("i", [0])
+    ends: list[int] = []
+    presence = b""
     for pairs in values:
-        if pairs is not None:
+        if pairs is None:
+            presence = presence or _presence(values)
+        else:
             keys.extend(pairs)
             items.extend(pairs.values())
-        bounds.append(len(keys))
-    nulls, validity = _validity(values)
-    pairs_of_all = _pairs(keys, items)
-    return Column(
-        (count, nulls, *pairs_of_all.nodes), (validity, bounds.tobytes(), *pairs_of_all.buffers)
-    )
+        ends.append(len(keys))
+    return presence, _written("i", ends), *_no_null(_texts(keys)), *_no_null(_texts(items))
 
 
-def _pairs(keys: Sequence[str], items: Sequence[str]) -> Column:
-    if len(keys) != len(items):
-        raise TypeError("not a mapping")
-    names, values = _texts(keys), _texts(items)
-    return Column(
-        (len(keys), 0, *names.nodes, *values.nodes), (b"", *names.buffers, *values.buffers)
-    )
-
-
-_NO_PAIRS: Final = _pairs([], [])
-
-
-def _truths(values: Sequence[bool | None]) -> Column:
-    if not {bool, NoneType}.issuperset(map(type, values)):
-        raise TypeError("something other than True and False")
-    nulls, validity = _validity(values)
-    return Column((len(values), nulls), (validity, _bits(values)))
-
-
-def _lists(values: Sequence[Sequence[bytes] | None]) -> Column:
+def _lists(values: Sequence[Sequence[bytes] | None]) -> Buffers:
     if not {list, tuple, NoneType}.issuperset(map(type, values)):
         raise TypeError("something other than lists")
-    nulls, validity = _validity(values)
-    whole = [() if pieces is None else pieces for pieces in values] if nulls else values
-    bounds = _written("i", [*accumulate(map(len, whole), initial=0)])  # type: ignore[arg-type]
-    pieces = _bytes([piece for pieces in whole for piece in pieces])  # type: ignore[union-attr]
-    return Column((len(values), nulls, *pieces.nodes), (validity, bounds, *pieces.buffers))
+    presence = _presence(values) if None in values else b""
+    there = [pieces or () for pieces in values]
+    ends = _written("i", [*accumulate(map(len, there))])
+    return presence, ends, *_no_null(_bytes([piece for pieces in there for piece in pieces]))
 
 
-_KNOWN: Final[dict[pa.DataType, Callable[[Any], Column]]] = {
+def _no_null(buffers: Buffers) -> Buffers:
+    if buffers[0]:
+        raise TypeError("None in a map or a list")
+    return buffers[1:]
+
+
+def _truths(values: Sequence[bool | None]) -> Buffers:
+    if not {bool, NoneType}.issuperset(map(type, values)):
+        raise TypeError("something other than True and False")
+    return _presence(values) if None in values else b"", bytes(map(bool, values))
+
+
+_KNOWN: Final[dict[pa.DataType, Callable[[Any], Buffers]]] = {
     TEXT: _texts,
-    pa.int64(): _numbers,
-    pa.int32(): _small_numbers,
-    FIELDS: _maps,
     BYTES: _bytes,
+    FIELDS: _maps,
     ATTACHMENTS: _lists,
-    pa.bool_(): _truths,
+    pa.int64(): _numbers,
+    pa.int32(): lambda values: _numbers(values, "i"),
+    TRUTHS: _truths,
 }
 
 
-def column_of(values: Sequence[Any], kind: pa.DataType) -> Column:
-    """Return a list as Arrow describes a column of this type.
+def _packed_bytes(values: PackedBytes) -> Buffers:
+    bounds, data = values.bounds, values.nbytes
+    first, last = bounds[0], bounds[-1]
+    ends = memoryview(bounds)[1:]
+    if first or last != len(data):
+        return b"", shift(ends, -first), memoryview(data)[first:last]
+    return b"", ends.cast("B"), data
 
-    Raises one of :data:`UNKNOWN` for another type, and for values that are not of this one.
+
+def _packed_maps(values: PackedMaps) -> Buffers:
+    ends = memoryview(values.bounds)[1:].cast("B")
+    return b"", ends, *_packed_bytes(values.keys)[1:], *_packed_bytes(values.items)[1:]
+
+
+_PACKED: Final[dict[type, Callable[[Any], Buffers]]] = {
+    PackedBytes: _packed_bytes,
+    PackedMaps: _packed_maps,
+    PackedNumbers: lambda values: (b"", memoryview(values).cast("B")),
+}
+
+
+def buffers_of(values: Sequence[Any], kind: pa.DataType) -> Buffers:
+    """Return the buffers of a column of this type; those of packed values are not copied.
+
+    Raises TypeError, AttributeError or struct.error for values that are not of this type,
+    UnicodeEncodeError, and OverflowError beyond 31 bits.
     """
-    return _KNOWN[kind](values)
+    return (_PACKED.get(type(values)) or _KNOWN[kind])(values)
+
+
+def joined(kind: pa.DataType, parts: Sequence[Buffers], counts: Sequence[int]) -> tuple[Any, ...]:
+    """Return the buffers of a column whose values stand in several parts, each with its count."""
+    if len(parts) == 1:
+        return parts[0]
+    there, *others = zip(*parts, strict=True)
+    presence = b""
+    if any(there):
+        filled = [part or b"\1" * count for part, count in zip(there, counts, strict=True)]
+        presence = b"".join(filled)
+    return presence, *map(_joined, _ROLES[kind], others)
+
+
+def _joined(role: int, parts: Sequence[Any]) -> Any:
+    if role == DATA and sum(map(len, parts)) > JOINED_BYTES * len(parts):
+        # Arrow uses its memory again, where Python's comes from the system each time.
+        arrays = [
+            pa.Array.from_buffers(pa.uint8(), len(part), [None, pa.py_buffer(part)])
+            for part in parts
+        ]
+        return pa.concat_arrays(arrays).buffers()[1]
+    together = b"".join(parts)
+    if role not in (ENDS, LISTS):
+        return together
+    numbers = len(together) // END_BYTES
+    if numbers == len(parts) and all(parts):  # one in each
+        return _written("i", [*accumulate(struct.unpack(f"{numbers}i", together))])
+    shifted, base = [], 0
+    for part in parts:
+        if part:
+            shifted.append(shift(part, base) if base else part)
+            base += _END.unpack_from(part, len(part) - END_BYTES)[0]
+    return b"".join(shifted)
+
+
+# -- blocks ---------------------------------------------------------------------------------------
+
+JOINED_BYTES: Final = 64 << 10
+"""A block up to this size is one piece; a larger one would cost another copy of its bytes."""
+
+
+class Form(NamedTuple):
+    """What blocks have in common that have the same columns, and None in the same ones."""
+
+    head: struct.Struct
+    """Where each buffer ends, counted from behind the head."""
+    roles: tuple[tuple[int, tuple[int, ...]], ...]
+    """Of each column, in order: 1 if it has a presence, else 0, and the roles of the others."""
+
+
+@cache
+def form_of(columns: int, partial: int) -> Form:
+    """Return the form of blocks with these columns, and None in those that are ``partial``."""
+    roles = [(int(bool(partial & bit)), _ROLES[kind]) for bit, _, kind in STORED if columns & bit]
+    return Form(struct.Struct(f"<{sum([there + len(own) for there, own in roles])}I"), (*roles,))
+
+
+def written(columns: int, made: Sequence[Buffers]) -> tuple[int, list[Any]]:
+    """Return which columns have None in them, and the block in pieces: what is large is not copied.
+
+    ``columns`` is the sum of their bits, and ``made`` are their buffers.
+    """
+    partial, buffers = 0, []
+    for bit, column in zip(bits_of(columns), made, strict=True):
+        if column[0]:
+            partial |= bit
+            buffers.append(column[0])
+        buffers += column[1:]
+    ends = [*accumulate(map(len, buffers))]
+    head = form_of(columns, partial).head.pack(*ends)
+    nbytes = len(head) + (ends[-1] if ends else 0)
+    pieces = [head, *filter(len, buffers), bytes(-nbytes % ALIGNMENT)]
+    return partial, pieces if nbytes > JOINED_BYTES else [b"".join(pieces)]
+
+
+def place_of(columns: int, partial: int, bit: int) -> int:
+    """Return which buffer of a block is the first of a column behind its presence; -1 for none."""
+    if not columns & bit:
+        return -1
+    before = form_of(columns & (bit - 1), partial).roles
+    return sum([there + len(own) for there, own in before]) + bool(partial & bit)
+
+
+@cache
+def bits_of(columns: int) -> tuple[int, ...]:
+    return tuple(bit for bit, _, _ in STORED if columns & bit)
+
+
+def read(columns: int, partial: int, block: Any, rows: int) -> list[Buffers]:
+    """Return the columns of a block (``bytes``, or a view of them).
+
+    Raises ValueError or struct.error for a block that makes no sense, or that has not ``rows``
+    values in each column.
+    """
+    head, roles = form_of(columns, partial)
+    base = at = head.size
+    ends = iter(head.unpack_from(block))
+    found = []
+    for there, own in roles:
+        column = [b""]
+        below = rows
+        if there:
+            last = base + next(ends)
+            column[0] = block[at:last]
+            at = last
+            right = len(column[0]) == rows
+        else:
+            right = True
+        end = 0
+        for role in own:
+            last = base + next(ends)
+            buffer = block[at:last]
+            at = last
+            column.append(buffer)
+            size = len(buffer)
+            if role == DATA:
+                right = right and size == end
+            elif role > 0:
+                right = right and size == role * rows
+            else:
+                right = right and size == END_BYTES * below
+                end = _END.unpack_from(buffer, size - END_BYTES)[0] if size else 0
+                if role == LISTS:
+                    below = end
+        if not right:
+            raise ValueError(f"a column does not hold {rows} values")
+        found.append(tuple(column))
+    return found
+
+
+# -- to Arrow -------------------------------------------------------------------------------------
+
+
+def array_from(kind: pa.DataType, rows: int, buffers: Buffers) -> pa.Array:
+    """Return a column as Arrow has it; the bytes of its values are not copied."""
+    presence, first, *below = buffers
+    there = None
+    if presence:
+        truths = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(presence)])
+        there = truths.cast(pa.bool_()).buffers()[1]
+    if kind in (TEXT, BYTES):
+        return _spans(kind, rows, there, first, below[0])
+    if kind is ATTACHMENTS:
+        pieces = _spans(BYTES, len(below[0]) // END_BYTES, None, *below)
+        return pa.Array.from_buffers(kind, rows, [there, _bounds(first)], children=[pieces])
+    if kind is FIELDS:
+        pairs = len(below[0]) // END_BYTES
+        texts = [_spans(TEXT, pairs, None, *below[at : at + 2]) for at in (0, 2)]
+        both = pa.Array.from_buffers(kind.field(0).type, pairs, [None], children=texts)
+        return pa.Array.from_buffers(kind, rows, [there, _bounds(first)], children=[both])
+    numbers = pa.py_buffer(bytes(first))  # a copy has the alignment that Arrow wants
+    if kind is TRUTHS:
+        bytewise = pa.Array.from_buffers(pa.uint8(), rows, [there, numbers])
+        return bytewise.cast(kind)
+    return pa.Array.from_buffers(kind, rows, [there, numbers])
+
+
+def _bounds(ends: Any) -> pa.Buffer:
+    return pa.py_buffer(b"".join([bytes(END_BYTES), ends]))
+
+
+def _spans(kind: pa.DataType, rows: int, there: Any, ends: Any, data: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [there, _bounds(ends), pa.py_buffer(data)])
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return the array that ``pa.array(values, kind)`` returns; see the module.
 
-    Raises one of :data:`UNKNOWN` for another type, and for values that are not of this one.
+    Raises as :func:`buffers_of`.
     """
-    column = column_of(values, kind)
-    numbers = iter(column.nodes)
-    return _built(kind, zip(numbers, numbers, strict=True), iter(column.buffers))
+    return array_from(kind, len(values), buffers_of(values, kind))
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return the scalar that ``pa.scalar(value, kind)`` returns; raises as :func:`array_of`."""
+    """Return the scalar that ``pa.scalar(value, kind)`` returns; raises as :func:`buffers_of`."""
     return array_of([value], kind)[0]
 
 
@@ -190,131 +368,3 @@ def compute() -> Any:
     import pyarrow.compute
 
     return pyarrow.compute
-
-
-def _built(
-    kind: pa.DataType, nodes: Iterator[tuple[int, int]], buffers: Iterator[bytes]
-) -> pa.Array:
-    length, nulls = next(nodes)
-    own = [next(buffers) for _ in range(_BUFFERS.get(kind.id, 2))]
-    whole = [pa.py_buffer(own[0]) if own[0] else None, *map(pa.py_buffer, own[1:])]
-    below = [_built(kind.field(at).type, nodes, buffers) for at in range(kind.num_fields)]
-    return pa.Array.from_buffers(kind, length, whole, nulls, children=below or None)
-
-
-_BUFFERS: Final = {pa.string().id: 3, pa.binary().id: 3, pa.struct([]).id: 1}
-"""Arrays of these types have this many buffers of their own, the others two."""
-
-
-ALIGNMENT: Final = 8
-
-JOINED_BYTES: Final = 64 << 10
-"""A message up to this size is one piece; a larger one would cost another copy of its bytes."""
-
-_PREFIX: Final = struct.Struct("<II")
-"""A message begins with a continuation marker and the number of bytes of its metadata."""
-
-_HEADER, _BODY_LENGTH = 2, 3
-"""Of the fields of Arrow's message, these are the record batch and the length of its columns."""
-
-_BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS = 0, 1, 2
-"""A record batch has these fields: its rows, its columns and their buffers."""
-
-_PROBES: Final[dict[pa.DataType, Any]] = {
-    TEXT: "x",
-    pa.int64(): 1,
-    FIELDS: {"x": "x"},
-    BYTES: b"x",
-    ATTACHMENTS: [b"x"],
-    pa.bool_(): True,
-}
-
-
-class Form(NamedTuple):
-    """Arrow's metadata of a record batch with given columns, and where its numbers stand."""
-
-    metadata: bytes
-    length_at: int
-    body_length_at: int
-    nodes_at: int
-    nodes: struct.Struct
-    buffers_at: int
-    buffers: struct.Struct
-
-    def filled(self, rows: int, columns: Sequence[Column]) -> list[bytes | bytearray]:
-        metadata = bytearray(self.metadata)
-        pieces: list[bytes | bytearray] = [metadata]
-        places: list[int] = []
-        at = 0
-        for column in columns:
-            for buffer in column.buffers:
-                nbytes = len(buffer)
-                places += (at, nbytes)
-                if nbytes:
-                    pieces.append(buffer)
-                    if rest := -nbytes % ALIGNMENT:
-                        pieces.append(bytes(rest))
-                        nbytes += rest
-                    at += nbytes
-        struct.pack_into("<q", metadata, self.length_at, rows)
-        struct.pack_into("<q", metadata, self.body_length_at, at)
-        nodes = [number for column in columns for number in column.nodes]
-        self.nodes.pack_into(metadata, self.nodes_at, *nodes)
-        self.buffers.pack_into(metadata, self.buffers_at, *places)
-        return pieces
-
-
-@cache
-def form_of(columns: int) -> Form:
-    """Return the form of a record batch with these columns (a sum of bits)."""
-    schema = stored_schema(columns)
-    probe = [array_of([_PROBES[kind]], kind) for bit, _, kind in STORED if columns & bit]
-    message = pa.RecordBatch.from_arrays(probe, schema=schema).serialize().to_pybytes()
-    metadata = message[: _PREFIX.size + _PREFIX.unpack_from(message)[1]]
-    places = _places_in(metadata)
-    (nodes,) = struct.unpack_from("<I", metadata, places[2] - 4)
-    (buffers,) = struct.unpack_from("<I", metadata, places[3] - 4)
-    return Form(
-        metadata,
-        places[0],
-        places[1],
-        places[2],
-        struct.Struct(f"<{2 * nodes}q"),
-        places[3],
-        struct.Struct(f"<{2 * buffers}q"),
-    )
-
-
-def _places_in(metadata: bytes) -> tuple[int, int, int, int]:
-    def number(form: str, at: int) -> int:
-        return int(struct.unpack_from(form, metadata, at)[0])
-
-    def field_at(table: int, field: int) -> int:
-        return table + number("<H", table - number("<i", table) + 4 + 2 * field)
-
-    def followed(at: int) -> int:
-        return at + number("<I", at)
-
-    whole = followed(_PREFIX.size)
-    batch = followed(field_at(whole, _HEADER))
-    return (
-        field_at(batch, _BATCH_LENGTH),
-        field_at(whole, _BODY_LENGTH),
-        followed(field_at(batch, _BATCH_NODES)) + 4,
-        followed(field_at(batch, _BATCH_BUFFERS)) + 4,
-    )
-
-
-def ipc_message(rows: int, columns: Mapping[int, Sequence[Any]]) -> list[Any] | None:
-    """Return Arrow's message of a record batch in pieces, or None if Arrow has to write it.
-
-    ``columns`` maps the bit of each column to its values, in the order of the bits; each has
-    ``rows`` values, and there is a column.
-    """
-    try:
-        made = [column_of(values, TYPES[bit]) for bit, values in columns.items()]
-    except UNKNOWN:
-        return None
-    pieces: list[Any] = form_of(sum(columns)).filled(rows, made)
-    nbytes = sum(map(len, pieces))
-    return pieces if nbytes > JOINED_BYTES else [b"".join(pieces)]

@@ -1,18 +1,16 @@
 """Turn message batches into the payload of a frame, and payloads into the table's columns.
 
-Writing gathers the lists of many batches and builds Arrow once for all of them; a packed column
-becomes Arrow as it stands in its buffer.  What a batch shares is written once per batch, as a run.
-Reading puts frames together until there are enough rows and
-expands the runs once, so that a queue of one-message groups reads nearly as fast as one of large
-groups.
+Writing gathers the lists of many batches; a packed column is written as it stands in its buffer.
+What a batch shares is written once per batch, as a run.  Reading puts frames together until there
+are enough rows, makes Arrow's arrays of them and expands the runs once, so that a queue of
+one-message groups reads nearly as fast as one of large groups.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -22,14 +20,24 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers, kept_packed
+from twisted_msgproto.core.packed import kept_packed
 
-from .arrays import UNKNOWN, array_of, compute, ipc_message, scalar_of
+from .arrays import (
+    Buffers,
+    array_from,
+    array_of,
+    bits_of,
+    buffers_of,
+    compute,
+    joined,
+    read,
+    scalar_of,
+    written,
+)
 from .format import ALIGNMENT, FRAME_BYTES_MAX, crc32
 from .schema import (
     ATTACHMENTS_GIVEN,
     BODY,
-    BYTES,
     DESTINATION,
     ENVELOPE,
     FIELDS,
@@ -43,9 +51,10 @@ from .schema import (
     TIME,
     TRUNCATED,
     TYPES,
-    empty,
-    stored_schema,
 )
+
+SMALL_MESSAGES = 32
+"""Frames of no more messages are put together before Arrow sees them, or without it."""
 
 RUNS_HEAD = "IIII"
 RUNS = struct.Struct(f"<{RUNS_HEAD}")
@@ -112,7 +121,7 @@ def _origin_text(origin: Origin) -> tuple[str, int]:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")), replaced
 
 
-def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
+def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> tuple[bytes, int]:
     origins: dict[Origin, int] = {}
     indices = []
     for batch in batches:
@@ -123,7 +132,7 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
     count = len(batches)
     head = struct.pack(
         f"<{RUNS_HEAD}{count}q{count}I{count}I",
-        *(columns, count, len(text), 0),
+        *(columns, count, len(text), partial),
         *[batch.received_at for batch in batches],
         *[batch.count for batch in batches],
         *indices,
@@ -135,6 +144,9 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
 _NAMES = tuple(dict.fromkeys(name for _, name, _ in STORED))
 _BITS = {name: bit for bit, name, _ in STORED}
 _columns_of = attrgetter(*_NAMES)
+
+CLEANED = DESTINATION | FIELDS_GIVEN
+"""These columns hold text that peers choose; bytes in it that are not UTF-8 become U+FFFD."""
 
 _MISSING = {"truncated": False}
 """A message without a value has None in its column; in these columns it has another value."""
@@ -192,214 +204,83 @@ def _stretches(
     return stretches
 
 
-def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
-    return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
+def _column(stretches: Stretches, kind: pa.DataType) -> Buffers:
+    return joined(kind, [buffers_of(some, kind) for some in stretches], [*map(len, stretches)])
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if isinstance(values, PackedBytes):
-        buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.nbytes)]
-        return pa.Array.from_buffers(BYTES, len(values), buffers)
-    if isinstance(values, PackedNumbers):
-        buffers = [None, pa.py_buffer(values)]
-        return pa.Array.from_buffers(pa.int64(), len(values), buffers)
+def _texts(stretches: Stretches, kind: pa.DataType) -> tuple[Buffers, int]:
+    """Return a column of texts or maps, and how many texts had to be cleaned."""
     try:
-        return array_of(values, kind)
+        return _column(stretches, kind), 0
     except UnicodeEncodeError:
-        raise  # Arrow would say the same
-    except UNKNOWN:
-        return _whole(pa.array(values, kind))  # which says what is wrong
+        tidy: Any = _clean_map if kind is FIELDS else clean
+        values = [one for some in stretches for one in some]
+        cleaned = [(None, 0) if one is None else tidy(one) for one in values]
+        return _column([[one for one, _ in cleaned]], kind), sum([number for _, number in cleaned])
 
 
-def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
+def _clean_map(pairs: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    row: dict[str, str] = {}
+    replaced = 0
+    for key, item in pairs.items():
+        # Cleaned keys may meet; a repeated key keeps its last value.
+        (key, changed), (item, also) = clean(key), clean(item)
+        row[key] = item
+        replaced += changed + also
+    return row, replaced
+
+
+def _message_ids(stretches: Stretches) -> tuple[int, Buffers, int]:
     try:
-        return _array(values, TEXT), 0
-    except UnicodeEncodeError:
-        cleaned = [(None, 0) if value is None else clean(value) for value in values]
-        return _array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
-
-
-def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
-    integer = pa.int64()
-    try:
-        if any(type(some) is list and str in map(type, some) for some in stretches):
-            raise TypeError("texts among the ids")
-        numbers = _joined([_array(some, integer) for some in stretches], integer)
-        return MESSAGE_ID_INTEGER, numbers, 0
-    except (pa.ArrowException, OverflowError, TypeError):
+        return MESSAGE_ID_INTEGER, _column(stretches, TYPES[MESSAGE_ID_INTEGER]), 0
+    except struct.error:
         # Text, or integers and text in one group, or integers of more than 63 bits.
-        texts = [str(value) if type(value) is int else value for value in _merged(stretches)]
-        column, replaced = _texts(texts)
-        return MESSAGE_ID_TEXT, column, replaced
-
-
-def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
-    parts = [_fields(some) for some in stretches]
-    return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
-
-
-def _packed_texts(rows: PackedBytes) -> pa.Array:
-    return pa.StringArray.from_buffers(
-        len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.nbytes)
-    )
-
-
-def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
-    if isinstance(values, PackedMaps):
-        texts = _packed_texts(values.keys), _packed_texts(values.items)
-        bounds = pa.Array.from_buffers(
-            pa.int32(), len(values) + 1, [None, pa.py_buffer(values.bounds)]
-        )
-        return pa.MapArray.from_arrays(bounds, *texts), 0
-    try:
-        return _array(values, FIELDS), 0
-    except UnicodeEncodeError:
-        replaced = 0
-        cleaned: list[dict[str, str] | None] = []
-        for pairs in values:
-            if pairs is None:
-                cleaned.append(None)
-                continue
-            row: dict[str, str] = {}
-            for key, item in pairs.items():
-                # Cleaned keys may meet; a repeated key keeps its last value.
-                (key, changed), (item, also) = clean(key), clean(item)
-                row[key] = item
-                replaced += changed + also
-            cleaned.append(row)
-        return _array(cleaned, FIELDS), replaced
+        values = [one for some in stretches for one in some]
+        texts = [str(value) if type(value) is int else value for value in values]
+        return MESSAGE_ID_TEXT, *_texts([texts], TEXT)
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
     """Return one frame's payload for all messages of ``batches``, in their order.
 
-    Every batch holds at least one message.  Raises TypeError, ValueError or pyarrow's errors
-    (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
-    LimitExceeded for more bytes than a frame can hold.
+    Every batch holds at least one message.  Raises TypeError or ValueError for a batch whose
+    columns are not what :class:`MessageBatch` says, and LimitExceeded for more bytes than a frame
+    can hold.
     """
-    gathered = _gathered(batches)
     count = sum([batch.count for batch in batches])
-    written = _listed(gathered, count)
-    columns, message, envelopes, replaced = _packed(gathered) if written is None else written
-    runs, changed = _runs(batches, columns)
-    pieces = [runs, *message]
-    nbytes = crc = 0
+    columns = replaced = envelopes = 0
+    made: list[Buffers] = []
+    for name, stretches in _gathered(batches).items():
+        bit, changed = _BITS[name], 0
+        try:
+            if name == "message_id":
+                bit, column, changed = _message_ids(stretches)
+            elif bit & CLEANED:
+                column, changed = _texts(stretches, TYPES[bit])
+            else:
+                column = _column(stretches, TYPES[bit])
+        except (TypeError, AttributeError, struct.error) as error:
+            raise TypeError(f"{name}: {error}") from error
+        except OverflowError as error:
+            raise LimitExceeded(f"{name}: more than {FRAME_BYTES_MAX} bytes in a group") from error
+        if name == "envelope":
+            envelopes = sum(column[0]) if column[0] else count
+        columns |= bit
+        made.append(column)
+        replaced += changed
+    partial, block = written(columns, made)
+    try:
+        runs, changed = _runs(batches, columns, partial)
+    except struct.error as error:
+        raise TypeError(f"received_at: {error}") from error
+    pieces = [runs, *block]
+    nbytes = sum(map(len, pieces))
+    crc = 0
     for piece in pieces:
-        nbytes += len(piece)
         crc = crc32(piece, crc)
-    padding = bytes(-nbytes % ALIGNMENT)
-    if padding:  # pragma: no cover - Arrow pads to 8 by itself; the format does not rely on it
-        pieces.append(padding)
-        nbytes += len(padding)
-        crc = crc32(padding, crc)
     if nbytes > FRAME_BYTES_MAX:
         raise LimitExceeded(f"{nbytes} bytes in one group; a frame holds {FRAME_BYTES_MAX}")
     return Encoded(count, pieces, nbytes, len(runs), crc, envelopes, replaced + changed)
-
-
-Written = tuple[int, list[Any], int, int]
-"""A record batch: its columns (a sum of bits), Arrow's message in pieces, how many envelopes it
-holds, and how many texts were cleaned.
-"""
-
-
-def _listed(gathered: dict[str, Stretches], count: int) -> Written | None:
-    """Return the columns as :func:`.ipc_message` writes them; None if Arrow has to.
-
-    The larger a column is, the less it matters who writes it, and packed ones are not copied by
-    Arrow.
-    """
-    columns: dict[int, Sequence[Any]] = {}
-    envelopes = 0
-    for name, stretches in gathered.items():
-        values = stretches[0]
-        if len(stretches) > 1 or type(values) is not list:
-            return None
-        bit = _BITS[name]
-        if name == "message_id":
-            some = next((value for value in values if value is not None), None)
-            bit = MESSAGE_ID_TEXT if isinstance(some, str) else MESSAGE_ID_INTEGER
-        elif name == "envelope":
-            envelopes = count - values.count(None)
-        columns[bit] = values
-    if not columns:
-        return 0, [], 0, 0
-    message = ipc_message(count, columns)
-    return None if message is None else (sum(columns), message, envelopes, 0)
-
-
-def _packed(gathered: dict[str, Stretches]) -> Written:
-    columns = replaced = envelopes = 0
-    arrays: list[pa.Array] = []
-    for name, stretches in gathered.items():
-        bit, changed = _BITS[name], 0
-        if name == "message_id":
-            bit, column, changed = _message_ids(stretches)
-        elif name == "destination":
-            column, changed = _texts(_merged(stretches))
-        elif name == "fields":
-            column, changed = _all_fields(stretches)
-        else:
-            kind = TYPES[bit]
-            column = _joined([_array(some, kind) for some in stretches], kind)
-        if name == "envelope":
-            envelopes = len(column) - column.null_count
-        columns |= bit
-        arrays.append(column)
-        replaced += changed
-    return columns, _message(columns, arrays), envelopes, replaced
-
-
-class _Pieces:
-    """A file to Arrow that keeps the buffers written to it, without a copy."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[Any] = []
-
-    def write(self, piece: Any) -> int:
-        self.pieces.append(piece)
-        return len(piece)
-
-    def flush(self) -> None:
-        """Arrow asks for it."""
-
-    def taken(self) -> list[Any]:
-        pieces, self.pieces = self.pieces, []
-        return pieces
-
-
-class _Writers(threading.local):
-    """Arrow's writers by columns, each thread's own: to make one costs as much as a small frame."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]] = {}
-
-    def of(self, columns: int) -> tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]:
-        if columns not in self._known:
-            schema, pieces = stored_schema(columns), _Pieces()
-            writer = pa.ipc.new_stream(pieces, schema)
-            # The schema comes out with the first batch, and is not wanted.
-            writer.write_batch(empty(schema))
-            self._known[columns] = writer, pieces
-        return self._known[columns]
-
-
-_writers = _Writers()
-
-
-def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
-    writer, pieces = _writers.of(columns)
-    pieces.taken()  # what the first use, or an error, left behind
-    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns)))
-    return pieces.taken()
-
-
-def _whole(array: Any) -> pa.Array:
-    if isinstance(array, pa.ChunkedArray):
-        raise LimitExceeded(f"{array.nbytes} bytes in one group; a frame holds {FRAME_BYTES_MAX}")
-    return array
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -434,16 +315,48 @@ def received_at(head: memoryview, place: int) -> int | None:
 
 @dataclass(slots=True)
 class _Part:
-    columns: int
-    rows: int = 0
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    """Neighbouring frames with the same columns; or one of which a part is wanted."""
 
-    def arrays(self) -> dict[int, pa.Array]:
-        if not self.columns:
-            return {}
-        whole = self.batches[0] if len(self.batches) == 1 else pa.concat_batches(self.batches)
-        bits = [bit for bit, _, _ in STORED if self.columns & bit]
-        return dict(zip(bits, whole.columns, strict=True))
+    columns: int
+    wanted: slice | None
+    counts: list[int] = field(default_factory=list)
+    frames: list[list[Buffers]] = field(default_factory=list)
+
+    def arrays(self) -> tuple[int, dict[int, pa.Array]]:
+        rows = sum(self.counts)
+        arrays = {}
+        for index, bit in enumerate(bits_of(self.columns)):
+            kind = TYPES[bit]
+            buffers = joined(kind, [frame[index] for frame in self.frames], self.counts)
+            array = array_from(kind, rows, buffers)
+            arrays[bit] = array[self.wanted] if self.wanted else array
+        return len(range(rows)[self.wanted]) if self.wanted else rows, arrays
+
+
+def read_head(
+    head: memoryview, count: int
+) -> tuple[int, int, Sequence[int], Sequence[int], Sequence[int], bytes]:
+    """Return a frame's columns, which of them have None, and its runs: times, counts, the indices
+    and the text of origins.
+
+    Raises ValueError or struct.error for what makes no sense, or has not ``count`` messages.
+    """
+    columns, runs, text, partial = RUNS.unpack_from(head)
+    if columns & ~KNOWN_COLUMNS:
+        raise ValueError(f"unknown columns {columns:#x}")
+    at = RUNS.size + 16 * runs
+    numbers = struct.unpack_from(f"<{runs}q{2 * runs}I", head, RUNS.size)
+    counts = numbers[runs : 2 * runs]
+    if sum(counts) != count:
+        raise ValueError(f"its runs do not hold {count} messages")
+    return (
+        columns,
+        partial,
+        numbers[:runs],
+        counts,
+        numbers[2 * runs :],
+        bytes(head[at : at + text]),
+    )
 
 
 @dataclass(slots=True)
@@ -460,7 +373,6 @@ class Assembly:
     _times: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
     _run_origins: list[list[str | None]] = field(default_factory=list)
-    # Neighbouring frames with the same columns: the columns, all rows, the record batches.
     _parts: list[_Part] = field(default_factory=list)
 
     def add(self, payload: memoryview, runs: int, first: int, count: int, lo: int, hi: int) -> None:
@@ -470,17 +382,15 @@ class Assembly:
         format version can mean all the same.
         """
         try:
-            columns, times, counts, origins = self._head(payload[:runs])
-            body = None
-            if columns:
-                schema = stored_schema(columns)
-                body = pa.ipc.read_record_batch(pa.py_buffer(payload[runs:]), schema)
-        except Exception as error:  # nonsense is met by struct, json and Arrow, each in its way
+            columns, partial, times, counts, indices, text = read_head(payload[:runs], count)
+            known = _origins(text)
+            origins = [known[index] for index in indices]
+            small = count <= SMALL_MESSAGES  # bytes are cut faster, and their copies cost more
+            block = bytes(payload[runs:]) if small else payload[runs:]
+            frame = read(columns, partial, block, count)
+        except Exception as error:  # nonsense is met by struct and json, each in its way
             raise QueueCorrupt(f"the record at offset {first} makes no sense: {error}") from error
-        if sum(counts) != count or (body is not None and body.num_rows != count):
-            raise QueueCorrupt(f"the record at offset {first} does not hold {count} messages")
-        if body is not None and columns & ENVELOPE:
-            columns, body = _without_envelopes(columns, body)
+        columns &= ~ENVELOPE
         row = first
         end = self.rows
         for time, messages, origin in zip(times, counts, origins, strict=True):
@@ -497,36 +407,22 @@ class Assembly:
             self._spans[-1] = self._spans[-1][0], hi
         else:
             self._spans.append((lo, hi))
-        if not self._parts or self._parts[-1].columns != columns:
-            self._parts.append(_Part(columns))
-        part = self._parts[-1]
-        part.rows += hi - lo
-        if body is not None:
-            part.batches.append(body if hi - lo == count else body.slice(lo - first, hi - lo))
-
-    @staticmethod
-    def _head(
-        head: memoryview,
-    ) -> tuple[int, Sequence[int], Sequence[int], Iterable[list[str | None]]]:
-        columns, runs, text, _ = RUNS.unpack_from(head)
-        if columns & ~KNOWN_COLUMNS:
-            raise ValueError(f"unknown columns {columns:#x}")
-        at = RUNS.size
-        times = struct.unpack_from(f"<{runs}q", head, at)
-        counts = struct.unpack_from(f"<{runs}I", head, at + 8 * runs)
-        indices = struct.unpack_from(f"<{runs}I", head, at + 12 * runs)
-        at += 16 * runs
-        origins = _origins(bytes(head[at : at + text]))
-        return columns, times, counts, [origins[index] for index in indices]
+        wanted = slice(lo - first, hi - first) if hi - lo < count else None
+        part = self._parts[-1] if self._parts else None
+        if part is None or part.columns != columns or wanted or part.wanted:
+            part = _Part(columns, wanted)
+            self._parts.append(part)
+        part.counts.append(count)
+        part.frames.append(frame)
 
     def finish(self) -> pa.RecordBatch:
-        parts = [(part.rows, part.arrays()) for part in self._parts]
+        parts = [part.arrays() for part in self._parts]
         protocol, kind, peer, session, client_id = (
             zip(*self._run_origins, strict=True) if self._run_origins else ((),) * ORIGIN_VALUES
         )
         columns = [
             pa.repeat(scalar_of(self.gateway, TEXT), self.rows),
-            _joined([pa.arange(lo, hi) for lo, hi in self._spans], pa.int64()),
+            _concatenated([pa.arange(lo, hi) for lo, hi in self._spans], pa.int64()),
             self._expanded(self._times, pa.int64()).cast(TIME),
             self._expanded(protocol, TEXT),
             self._expanded(peer, TEXT),
@@ -555,13 +451,6 @@ class Assembly:
         return compute().run_end_decode(runs)
 
 
-def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.RecordBatch | None]:
-    columns &= ~ENVELOPE
-    if not columns:
-        return columns, None
-    return columns, pa.RecordBatch.from_arrays(body.columns[:-1], schema=stored_schema(columns))
-
-
 _FALSE = scalar_of(False, pa.bool_())
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
@@ -570,7 +459,7 @@ _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
     kind = TYPES[bit]
-    return _joined(
+    return _concatenated(
         [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
     )
 
@@ -582,10 +471,10 @@ def _message_id_column(parts: _Arrays) -> pa.Array:
             ids.append(arrays[MESSAGE_ID_INTEGER].cast(TEXT))
         else:
             ids.append(_stored_column([(rows, arrays)], MESSAGE_ID_TEXT))
-    return _joined(ids, TEXT)
+    return _concatenated(ids, TEXT)
 
 
-def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
+def _concatenated(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)

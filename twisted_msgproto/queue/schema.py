@@ -7,8 +7,6 @@ are null throughout (see ``docs/queue-format.md``, "Stored columns").
 
 from __future__ import annotations
 
-from functools import cache
-
 import pyarrow as pa
 
 TEXT: pa.DataType = pa.string()
@@ -62,14 +60,6 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
 TYPES: dict[int, pa.DataType] = {bit: kind for bit, _, kind in STORED}
 
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
-
-
-@cache
-def stored_schema(columns: int) -> pa.Schema:
-    """Return the schema of a frame's record batch whose runs head names ``columns`` (a sum of
-    bits).
-    """
-    return pa.schema([(name, kind) for bit, name, kind in STORED if columns & bit])
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:

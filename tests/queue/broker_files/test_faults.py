@@ -285,7 +285,7 @@ def test_a_full_log_names_the_broker_and_goes_on_once_messages_were_copied() -> 
     world = World(random.Random(1), pin=1 << 30)
     world.log.close()
     world.state.close()
-    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500, max_bytes=6000)
+    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800, max_bytes=3200)
     world.state = type(world.state)(world.log, report=world.lines.append, **world.options)
     world.state.restored()
     full = None
@@ -326,7 +326,7 @@ def test_without_a_broker_its_messages_stay_in_the_log(monkeypatch: pytest.Monke
     world.consume()
     world.close()
     before = world.log.segments
-    log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500)
+    log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
     assert log.trim() == 0
     assert log.segments == before
     log.close()
@@ -339,7 +339,7 @@ def test_without_a_broker_its_messages_stay_in_the_log(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("twisted_msgproto.queue.writer.IDLE_S", 0.01)
     monkeypatch.setattr("twisted_msgproto.queue.writer.WATCH_S", 0.05)
-    writer = QueueWriter(DIRECTORY, disk=world.disk, segment_bytes=1500, report=report)
+    writer = QueueWriter(DIRECTORY, disk=world.disk, segment_bytes=800, report=report)
     assert told.wait(60)
     assert put(writer, batch(1), batch(2)) == [None] * 2
     writer.close()
@@ -365,7 +365,7 @@ def test_a_broker_has_a_minute_to_join_before_it_is_missed(
     monkeypatch.setattr("twisted_msgproto.queue.writer.IDLE_S", 0.005)
     monkeypatch.setattr("twisted_msgproto.queue.writer.WATCH_S", 3600.0)
     monkeypatch.setattr(SegmentLog, "trim", noted)
-    writer = QueueWriter(DIRECTORY, disk=world.disk, segment_bytes=1500, report=lines.append)
+    writer = QueueWriter(DIRECTORY, disk=world.disk, segment_bytes=800, report=lines.append)
     for _ in range(3):  # each look is followed by one at the broker, in the same thread
         assert looks.acquire(timeout=60)
     writer.close()
@@ -375,7 +375,7 @@ def test_a_broker_has_a_minute_to_join_before_it_is_missed(
 
 def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
     """One message that nobody takes does not keep all the others on the disk."""
-    world = World(random.Random(1), kept_segment_bytes=2000)
+    world = World(random.Random(1), kept_segment_bytes=1080)
     for number in range(40):
         world.publish(4)
         world.consume()
@@ -432,14 +432,14 @@ def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> N
 
 
 def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
-    world = World(random.Random(1), pin=4000)
+    world = World(random.Random(1), pin=2200)
     for _ in range(12):
         world.publish()
         world.consume()
         world.trim()
         world.tend()
         world.trim()
-        assert world.log.nbytes <= 4000 + 2 * 1500 + 700
-    assert world.log.nbytes > 3000
+        assert world.log.nbytes <= 2200 + 2 * 800 + 400
+    assert world.log.nbytes > 1600
     assert world.state.copied_messages
     world.crash(power=True)

@@ -177,7 +177,7 @@ def test_a_broker_that_ends_before_it_has_read_its_queues_settles_nothing() -> N
     """It does not know yet what waits: a segment of which it knows nothing is not done."""
     world = a_world()
     world.close()
-    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500)
+    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
     state = BrokerState(world.log, report=world.lines.append, **world.options)
     state.close()
     world.log.close()

@@ -102,7 +102,7 @@ def test_a_broker_that_has_not_read_its_queues_neither_settles_nor_releases(powe
     world = a_world()
     world.consume()
     world.close()
-    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500)
+    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
     assert world.log.segments > 1
     state = BrokerState(world.log, report=world.lines.append, **world.options)
     state.tend()

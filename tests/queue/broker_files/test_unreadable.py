@@ -27,7 +27,7 @@ def a_world() -> World:
     """Messages wait in segments and in copies, some of them moved, tried or settled; one place is
     known to be damaged, though nothing waits there.
     """
-    world = World(random.Random(3), kept_segment_bytes=600)
+    world = World(random.Random(3), kept_segment_bytes=330)
     for round in range(8):
         world.publish(7)
         world.settle_some(0.3)

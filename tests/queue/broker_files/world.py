@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, source: random.Random, **options: Any) -> None:
         self.source = source
-        self.options = {"pin": 0, "kept_segment_bytes": 2500} | options
+        self.options = {"pin": 0, "kept_segment_bytes": 1350} | options
         self.disk = CutDisk()
         self.lines: list[str] = []
         self.there: dict[int, tuple[QueueName, bytes, bytes]] = {}
@@ -43,7 +43,7 @@ class World:
 
     def open(self) -> None:
         """Start; the queues must be what the model says."""
-        self.log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=1500)
+        self.log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=800)
         self.state = BrokerState(self.log, report=self.lines.append, **self.options)
         self.check(self.state.restored())
 

@@ -19,13 +19,13 @@ from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import LETTER_BYTES, Letter, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
-from ..arrays import compute, scalar_of
-from ..columns import RUNS
+from ..arrays import array_from, bits_of, compute, read, scalar_of
+from ..columns import read_head
 from ..disk import Disk
 from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
 from ..log import SegmentLog
 from ..recovery import segment_offsets
-from ..schema import BODY, BYTES, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, stored_schema
+from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
@@ -205,29 +205,18 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
     if crc32(payload) != record.payload_crc:
         raise QueueCorrupt("checksum")
     try:
-        columns, runs, _, _ = RUNS.unpack_from(payload)
+        columns, partial, times, counts, _, _ = read_head(payload[: record.runs], record.count)
         if not columns & ENVELOPE:
             return None
-        if columns & ~KNOWN_COLUMNS:
-            raise ValueError(f"unknown columns {columns:#x}")
-        times = struct.unpack_from(f"<{runs}q", payload, RUNS.size)
-        counts = struct.unpack_from(f"<{runs}I", payload, RUNS.size + 8 * runs)
-        schema = stored_schema(columns)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[record.runs :]), schema)
-        if not sum(counts) == batch.num_rows == record.count:
-            raise ValueError(f"not {record.count} messages")
-        nothing = pa.nulls(record.count, BYTES)
-        bodies = batch.column("body") if columns & BODY else nothing
-        integers = columns & MESSAGE_ID_INTEGER
-        return Frame(
-            record.first,
-            record.count,
-            times,
-            counts,
-            batch.column("envelope"),
-            bodies,
-            batch.column("message_id") if integers else None,
-        )
+        found = read(columns, partial, payload[record.runs :], record.count)
+        arrays = {
+            bit: array_from(TYPES[bit], record.count, buffers)
+            for bit, buffers in zip(bits_of(columns), found, strict=True)
+            if bit & (BODY | ENVELOPE | MESSAGE_ID_INTEGER)
+        }
+        bodies = arrays[BODY] if BODY in arrays else pa.nulls(record.count, BYTES)
+        numbers = arrays.get(MESSAGE_ID_INTEGER)
+        return Frame(record.first, record.count, times, counts, arrays[ENVELOPE], bodies, numbers)
     except Exception as error:  # nonsense is met by struct and Arrow, each in its way
         raise QueueCorrupt(f"the record at offset {record.first} makes no sense: {error}") from None
 

@@ -4,10 +4,9 @@ Most frames are for one queue from their first message to their last, and nothin
 done: such a frame is added as a whole, and no message of it becomes a Python object.
 
 Messages that come slowly are synced one by one, so each has a frame of its own, and Arrow takes
-longer to begin with a frame than with a thousand messages.  Where the columns of a frame stand is
-written in Arrow's metadata.  Frames with the same columns and as many messages have the same
-metadata but for some numbers: a :class:`Layout` knows where these stand.  A frame that differs in
-anything else, or whose checksum is wrong, is left to Arrow.
+longer to begin with a frame than with a thousand messages.  Frames with the same columns and as
+many messages have their numbers in the same places: a :class:`Layout` knows these.  A frame that
+makes no sense, or whose checksum is wrong, is left to :func:`~.frames.read_frame`.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
 
-from ..columns import RUNS
+from ..arrays import form_of, place_of
+from ..columns import RUNS, SMALL_MESSAGES
 from ..format import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
@@ -37,7 +35,7 @@ from ..format import (
     Segment,
     crc32,
 )
-from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, TYPES
+from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS
 from .frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
 from .marks import Marks
 from .names import Names
@@ -227,31 +225,16 @@ def _may_wait(segment: Segment, record: Record, marks: Marks) -> bool:
     return bool(may_have_envelopes(segment, record) and marks.unsettled(record.first, record.end))
 
 
-SMALL_MESSAGES = 32
-"""A frame of more messages is read with Arrow, which is faster then."""
 SMALL_BYTES = 16 << 10
 """So much is read at once behind the beginning of a frame.  A larger one may be left to Arrow: most
 of the time goes to its checksum then.
 """
 LAYOUTS_MAX = 1024
 
-_SHAPE = slice(24, FRAME_HEADER_BYTES + 8)
+_SHAPE = slice(24, FRAME_HEADER_BYTES + RUNS.size)
 """Here a frame says how many messages, bytes of runs, columns and runs it has."""
-_PREFIX = struct.Struct("<II")
-"""Arrow's message begins with a continuation marker and the number of bytes of its metadata."""
-_HEADER, _BODY_LENGTH = 2, 3
-"""Of the fields of Arrow's message, these are the record batch and the length of its columns."""
-_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_FIELDS_BYTES = 0, 2, 10
-"""Of three fields of a record batch the first is the number of its rows, and the third lists the
-buffers of its columns.
-"""
-_LENGTH_BYTES = 8
-_BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, kind in TYPES.items()}
-"""A column of the record batch has this many buffers; of each stands its place and its length."""
-_BUFFER_BYTES = 16
 _COUNT = struct.Struct("<I")
 _ONE = _COUNT.pack(1)
-_NO_BODIES = (0,) * (SMALL_MESSAGES + 1)
 
 
 @dataclass(slots=True)
@@ -302,77 +285,71 @@ class Few:
 
 
 class Layout(NamedTuple):
-    """Where the numbers of a frame stand, and what has to stand around them.
+    """Where the numbers of a frame stand.
 
     ``frame`` reads a frame from its beginning: its header up to the first message's offset; its
-    ``shape``; the time of the first run, and the other times and all counts; what Arrow's message
-    has ``before`` the length of its columns, and ``after`` it, up to the list of their buffers; and
-    of that list where the bounds of the bodies stand, the bounds of the envelopes, and the
-    envelopes.  These are counted from ``columns_at``, where in the frame the columns begin.
+    ``shape``; the time of the first run, and the other times and all counts; and where each buffer
+    of its block ends.
     """
 
     frame: struct.Struct
     shape: bytes
-    before: bytes
-    after: bytes
-    columns_at: int
-    bounds: struct.Struct
+    block_at: int
+    """Where, from the frame's beginning, the buffers begin."""
+    ends: struct.Struct
     messages: int
     columns: int
-
-    def fits(self, frame: bytes) -> bool:
-        try:
-            values = self.frame.unpack_from(frame)
-        except struct.error:
-            return False
-        return (values[5], *values[8:10]) == (self.shape, self.before, self.after)
+    envelopes: int
+    bodies: int
+    """Of the buffers these have the ends of envelopes and bodies; -1 for no bodies."""
 
     def add(
-        self,
-        few: Few,
-        data: bytes,
-        at: int,
-        end: int,
-        time: int,
-        runs: bytes,
-        bodies_at: int,
-        bounds_at: int,
-        start: int,
+        self, few: Few, data: bytes, at: int, end: int, time: int, runs: bytes, buffers: list[int]
     ) -> bool:
         """Add the messages of the frame from ``at`` to ``end``; it was checked and has this layout.
 
         The other arguments are what ``frame`` has read.  False if they make no sense.
         """
-        columns = at + self.columns_at
-        start += columns
+        block, index, of_bodies = at + self.block_at, self.envelopes, self.bodies
+        if block + buffers[-1] > end:
+            return False
         try:
-            bounds = self.bounds.unpack_from(data, columns + bounds_at)
-            bodies = _NO_BODIES[: self.messages + 1]
-            if self.columns & BODY:
-                bodies = self.bounds.unpack_from(data, columns + bodies_at)
-            if start + bounds[-1] > end:
-                return False
             if self.messages == 1 and runs == _ONE:
-                lo, hi = bounds
-                few.add(
-                    _head(data, start + lo, start + hi),
-                    LETTER_BYTES + hi - lo + bodies[1] - bodies[0],
-                    time,
-                )
-            else:
-                spans = list(pairwise(bounds))
-                sizes = [hi - lo for lo, hi in pairwise(bodies)]
-                few.add_all(
-                    [_head(data, start + lo, start + hi) for lo, hi in spans],
-                    [
-                        LETTER_BYTES + hi - lo + size
-                        for (lo, hi), size in zip(spans, sizes, strict=True)
-                    ],
-                    _times(time, runs, self.messages),
-                )
+                start, stop = buffers[index], buffers[index + 1]
+                weight = LETTER_BYTES + stop - start
+                if of_bodies >= 0:
+                    weight += buffers[of_bodies + 1] - buffers[of_bodies]
+                if weight < LETTER_BYTES:
+                    return False
+                few.add(_head(data, block + start, block + stop), weight, time)
+                return True
+            ends, start = self._ends(data, block, buffers, index)
+            bodies: Sequence[int] = (0,) * self.messages
+            if of_bodies >= 0:
+                bodies, _ = self._ends(data, block, buffers, of_bodies)
+            spans = list(pairwise((0, *ends)))
+            few.add_all(
+                [_head(data, start + lo, start + hi) for lo, hi in spans],
+                [
+                    LETTER_BYTES + hi - lo + to - begin
+                    for (lo, hi), (begin, to) in zip(spans, pairwise((0, *bodies)), strict=True)
+                ],
+                _times(time, runs, self.messages),
+            )
         except (struct.error, IndexError):
             return False
         return True
+
+    def _ends(
+        self, data: bytes, block: int, buffers: list[int], index: int
+    ) -> tuple[tuple[int, ...], int]:
+        """Return where the values of a column end, and where they begin."""
+        at = buffers[index - 1] if index else 0
+        ends = self.ends.unpack_from(data, block + at)
+        start = buffers[index]
+        if at + self.ends.size != start or ends[-1] != buffers[index + 1] - start:
+            raise struct.error("a column has other values")
+        return ends, block + start
 
 
 def _head(data: bytes, lo: int, hi: int) -> bytes | None:
@@ -395,77 +372,25 @@ def _times(time: int, runs: bytes, count: int) -> list[int]:
 
 
 def layout_of(frame: bytes) -> Layout | None:
-    """Return the layout of a frame that was checked; None if Arrow has to read it."""
-    try:
-        return _layout(frame)
-    except struct.error:  # a frame that makes no sense
-        return None
-
-
-def _layout(frame: bytes) -> Layout | None:
+    """Return the layout of a frame that was checked; None if it makes no sense."""
     *_, count, runs_bytes = FRAME_HEADER.unpack_from(frame)
-    columns, runs, _, _ = RUNS.unpack_from(frame, FRAME_HEADER_BYTES)
-    shape, bounds = frame[_SHAPE], struct.Struct(f"<{count + 1}i")
-    head = f"<4sIIIQ{len(shape)}s"
-    if not columns & ENVELOPE:
-        form = struct.Struct(f"{head}{7 * '0s'}")
-        return Layout(form, shape, b"", b"", 0, bounds, count, columns)
-    message_at = FRAME_HEADER_BYTES + runs_bytes
-    message = frame[message_at:]
-    length_at, buffers_at = _places_in(message, count)
-    columns_at = _PREFIX.size + _PREFIX.unpack_from(message)[1]
-    (buffers,) = struct.unpack_from("<I", message, buffers_at - 4)
-    if columns & ~KNOWN_COLUMNS or buffers != _buffers_below(columns, KNOWN_COLUMNS + 1):
+    columns, runs, _, partial = RUNS.unpack_from(frame, FRAME_HEADER_BYTES)
+    rest = runs_bytes - RUNS.size - 12 * runs
+    if columns & ~KNOWN_COLUMNS or runs < 1 or rest < 0:
         return None
-    length_end = length_at + _LENGTH_BYTES
-    of_runs = f"8xq{12 * runs - 8}s{runs_bytes - RUNS.size - 12 * runs}x"
-    of_message = f"{length_at}s{_LENGTH_BYTES}x{buffers_at - length_end}s"
-    bodies = _BUFFER_BYTES * (_buffers_below(columns, BODY) + 1)
-    bounds_at = _BUFFER_BYTES * (_buffers_below(columns, ENVELOPE) + 1)
-    of_bodies = f"{bodies}xq{bounds_at - bodies - 8}x" if columns & BODY else f"0s{bounds_at}x"
+    shape = frame[_SHAPE]
+    buffers = form_of(columns, partial).head.format[1:]
+    frame_form = struct.Struct(f"<4sIIIQ{len(shape)}sq{12 * runs - 8}s{rest}x{buffers}")
     return Layout(
-        struct.Struct(f"{head}{of_runs}{of_message}{of_bodies}q8xq"),
+        frame_form,
         shape,
-        message[:length_at],
-        message[length_end:buffers_at],
-        message_at + columns_at,
-        bounds,
+        frame_form.size,
+        struct.Struct(f"<{count}I"),
         count,
         columns,
+        place_of(columns, partial, ENVELOPE),
+        place_of(columns, partial, BODY),
     )
-
-
-def _buffers_below(columns: int, bit: int) -> int:
-    return sum([number for one, number in _BUFFERS.items() if one & columns and one < bit])
-
-
-def _places_in(message: bytes, count: int) -> tuple[int, int]:
-    """Return where the length of the columns, and the first of their buffers, stand in Arrow's
-    metadata.  It is a flatbuffer: tables that say where their fields are.
-
-    Raises struct.error for what is none, for a batch that has not ``count`` rows, and for one with
-    more fields: it may be compressed.
-    """
-
-    def number(form: str, at: int) -> int:
-        return int(struct.unpack_from(form, message, at)[0])
-
-    def fields_of(table: int) -> int:
-        return table - number("<i", table)
-
-    def field_at(table: int, field: int) -> int:
-        return table + number("<H", fields_of(table) + 4 + 2 * field)
-
-    def followed(at: int) -> int:
-        return at + number("<I", at)
-
-    whole = followed(_PREFIX.size)
-    batch = followed(field_at(whole, _HEADER))
-    if number("<H", fields_of(batch)) != _BATCH_FIELDS_BYTES:
-        raise struct.error("another table")
-    if number("<q", field_at(batch, _BATCH_LENGTH)) != count:
-        raise struct.error("other messages")
-    return field_at(whole, _BODY_LENGTH), followed(field_at(batch, _BATCH_BUFFERS)) + 4
 
 
 class SmallFrames:
@@ -494,25 +419,13 @@ class SmallFrames:
         layout = self._layout_at(data, at)
         while layout is not None and expected < bound:
             try:
-                (
-                    marker,
-                    checksum,
-                    payload_crc,
-                    length,
-                    first,
-                    shape,
-                    time,
-                    runs,
-                    before,
-                    after,
-                    bodies_at,
-                    bounds_at,
-                    start,
-                ) = layout.frame.unpack_from(data, at)
+                marker, checksum, payload_crc, length, first, shape, time, runs, *buffers = (
+                    layout.frame.unpack_from(data, at)
+                )
             except struct.error:
                 break  # the bytes end here
-            if shape != layout.shape or before != layout.before or after != layout.after:
-                layout = self._layout_at(data, at, but=layout)
+            if shape != layout.shape:
+                layout = self._layout_at(data, at)
                 continue
             payload = at + FRAME_HEADER_BYTES
             end = payload + length
@@ -527,23 +440,22 @@ class SmallFrames:
             if not layout.columns & ENVELOPE:
                 nothing = [0] * layout.messages
                 few.add_all([None] * layout.messages, nothing, nothing)
-            elif not layout.add(few, data, at, end, time, runs, bodies_at, bounds_at, start):
+            elif not layout.add(few, data, at, end, time, runs, buffers):
                 break
             at = end
             expected += layout.messages
         return at - begin
 
-    def _layout_at(self, data: bytes, at: int, but: Layout | None = None) -> Layout | None:
+    def _layout_at(self, data: bytes, at: int) -> Layout | None:
         shape = data[at + _SHAPE.start : at + _SHAPE.stop]
         layout = self._layouts.get(shape)
-        if layout is None or layout is but:
+        if layout is None:
             frame = self._checked(data, at)
             layout = None if frame is None else layout_of(frame)
-            if frame is None or layout is None or not layout.fits(frame):
-                return None
-            if len(self._layouts) >= LAYOUTS_MAX:
-                self._layouts.clear()
-            self._layouts[shape] = layout
+            if layout is not None:
+                if len(self._layouts) >= LAYOUTS_MAX:
+                    self._layouts.clear()
+                self._layouts[shape] = layout
         return layout
 
     def _checked(self, data: bytes, at: int) -> bytes | None:
