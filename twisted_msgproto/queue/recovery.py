@@ -120,10 +120,10 @@ def read_headers(
     return headers
 
 
-def checked(
+def findings(
     segment: Segment, first: int, bound: int | None, *, stretches: bool = False
 ) -> Iterator[Record | Damage]:
-    """A segment's records below the offset ``bound`` and its damage, the end of it included.
+    """Yield a segment's records below the offset ``bound`` and its damage, the end of it included.
 
     Where a later segment follows, ``bound`` is its first offset, and what is missing up to there
     is the last item.  In the newest segment ``bound`` is None, and the last item is a
@@ -229,7 +229,7 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
         segment = Segment(file, state.identity.frame_seed, first)
         if segment.header() is None:
             state.recovery.lines.append(f"damaged segment header in {path}: no message is lost")
-        for item in checked(segment, first, bound, stretches=True):
+        for item in findings(segment, first, bound, stretches=True):
             if isinstance(item, Damage) and item.hi is not None:
                 _quarantine(disk, directory, state, segment, item, item.hi)
     finally:
@@ -271,7 +271,7 @@ def _newest(
         size, end = segment.size, first
         position = min(SEGMENT_HEADER_BYTES, size)
         tail: Damage | None = None
-        for item in checked(segment, first, None, stretches=True):
+        for item in findings(segment, first, None, stretches=True):
             if isinstance(item, Record):
                 kept = item.end - max(item.first, known.offset)
                 recovery.kept_records += max(0, kept) if published is not None else 0

@@ -17,7 +17,7 @@ from . import consumers, damage, lineage, recovery
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
-from .format import Published, Record, Segment, segment_name
+from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
 from .reader import QueueReader
 from .recovery import Proven, furthest, proven
 
@@ -114,7 +114,7 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
             f"there is no segment: of the messages below the end {report.end} none is left"
         )
     if published is None and newest is not None:
-        report.end = max(report.end, _recorded_end(disk, reader, newest))
+        report.end = max(report.end, newest)
     listed = segments(disk, reader.directory, report.end, report.unseen)
     ranges: list[Range] = []
     behind: Behind | None = None
@@ -129,9 +129,9 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
         report.segments.append(found)
         try:
             segment = Segment(file, reader.identity.frame_seed, found.lo)
-            rest = _verify_segment(segment, found, found is listed[-1], report, ranges)
-            if rest is not None and found.lo == newest:
-                behind = _look_behind(segment, *rest)
+            last = found is listed[-1]
+            rest = _verify_segment(segment, found, last, published is None, report, ranges)
+            behind = rest if found.lo == newest else None
         except OSError as error:
             report.unseen.append(f"{found.name}: not read to its end: {error}")
         finally:
@@ -211,25 +211,6 @@ def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published 
     return published
 
 
-def _recorded_end(disk: Disk, reader: QueueReader, newest: int) -> int:
-    end = newest
-    try:
-        file = disk.open(os.path.join(reader.directory, segment_name(newest)))
-    except OSError:
-        return end  # told when it is read
-    try:
-        for item in recovery.checked(
-            Segment(file, reader.identity.frame_seed, newest), newest, None, stretches=True
-        ):
-            hi = item.end if isinstance(item, Record) else item.hi
-            end = end if hi is None else hi
-    except OSError:
-        pass
-    finally:
-        file.close()
-    return end
-
-
 @dataclass(slots=True)
 class Behind:
     """What lies behind the published end of the newest segment."""
@@ -240,18 +221,6 @@ class Behind:
     damaged: list[Range] = field(default_factory=list)
     unknown: int = 0
     """These bytes are no record, and may have been one."""
-
-
-def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
-    behind = Behind(segment_name(segment.first), segment.size - position)
-    for item in segment.walk(position, expected):
-        if isinstance(item, Record):
-            behind.messages += item.count
-        elif item.hi is not None:
-            behind.damaged.append((item.lo, item.hi))
-        elif not segment.unfinished_at(item.position):
-            behind.unknown = segment.size - item.position
-    return behind
 
 
 def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind) -> None:
@@ -285,8 +254,17 @@ def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind
 
 
 def _verify_segment(
-    segment: Segment, found: SegmentReport, newest: bool, report: Report, ranges: list[Range]
-) -> tuple[int, int] | None:
+    segment: Segment,
+    found: SegmentReport,
+    newest: bool,
+    open_ended: bool,
+    report: Report,
+    ranges: list[Range],
+) -> Behind | None:
+    """Judge the records of a segment; return what lies behind the published end.
+
+    An ``open_ended`` queue was published as far as its newest segment has records, at least.
+    """
     header = segment.header()
     if header is None:
         report.lines.append(f"{found.name}: damaged segment header; no message is lost")
@@ -295,15 +273,22 @@ def _verify_segment(
             f"{found.name}: says it begins at offset {header.first} of the queue "
             f"{header.identity.queue_id}"
         )
-    expected = found.lo
-    for item in recovery.checked(segment, found.lo, None if newest else found.hi):
-        if (item.first if isinstance(item, Record) else item.lo) >= report.end:
+    expected, limit = found.lo, OFFSET_MAX if newest and open_ended else report.end
+    behind: Behind | None = None
+    for item in recovery.findings(segment, found.lo, None if newest else found.hi):
+        lo, hi = (item.first, item.end) if isinstance(item, Record) else (item.lo, item.hi)
+        if behind is None and (lo >= limit or (limit == OFFSET_MAX and hi is None)):
             report.unpublished_bytes += segment.size - item.position
-            return item.position, expected
-        if isinstance(item, Record) and not item.count:
+            if not newest:
+                return None
+            behind = Behind(found.name, segment.size - item.position)
+        if behind is not None:
+            _look_behind(segment, item, behind)
+            continue
+        if lo == hi and isinstance(item, Record):
             continue  # the segment's lineage
+        expected = report.end if hi is None else hi
         if isinstance(item, Record):
-            expected = item.end
             try:
                 assembly = Assembly(report.queue_id)
                 payload = segment.payload(item)
@@ -316,14 +301,24 @@ def _verify_segment(
                 found.groups += 1
                 found.messages += item.count
         else:
-            expected = report.end if item.hi is None else item.hi
-            if item.lo < expected:
-                ranges.append((item.lo, expected))
+            if lo < expected:
+                ranges.append((lo, expected))
             report.lines.append(
                 f"{found.name} at {item.position}: {item.end_position - item.position} damaged "
-                f"bytes ({item.reason}), offsets {item.lo} to {expected}"
+                f"bytes ({item.reason}), offsets {lo} to {expected}"
             )
+    if newest and open_ended:
+        found.hi = report.end = max(report.end, expected)
     if newest and expected < report.end:
         ranges.append((expected, report.end))
         report.lines.append(f"{found.name}: ends at offset {expected}, published is {report.end}")
-    return None
+    return behind
+
+
+def _look_behind(segment: Segment, item: Record | Damage, behind: Behind) -> None:
+    if isinstance(item, Record):
+        behind.messages += item.count
+    elif item.hi is not None:
+        behind.damaged.append((item.lo, item.hi))
+    elif not segment.unfinished_at(item.position):
+        behind.unknown = segment.size - item.position
