@@ -62,14 +62,14 @@ KINDS = (
         "micromsg2",
         lambda clock: MicroMsg2ServerFactory(clock=clock),
         (handshake(""), handshake("")),
-        4_850,
+        4_820,
     ),
     Kind("sabc", lambda clock: SabcServerFactory(clock=clock), (CONNECT,), 5_300),
     Kind(
         "sabc-ws",
         lambda clock: SabcServerFactory(clock=clock).webSocketFactory(),
         (UPGRADE, masked(2, CONNECT)),
-        9_250,
+        9_160,
     ),
     Kind(
         "umq", lambda clock: DefaultServerFactory(clock=clock), (UPGRADE, masked(1, b"H1:")), 9_250

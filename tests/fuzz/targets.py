@@ -464,11 +464,7 @@ def websocket_read(pieces: list[bytes], source: Random) -> Reading:
     held = 0
     for piece in pieces:
         connection.dataReceived(piece)
-        gathered = [
-            *(getattr(connection, "message_data", None) or []),
-            *(getattr(connection, "frame_data", None) or []),
-        ]
-        held = max(held, len(connection.data or b"") + sum(map(len, gathered)))
+        held = max(held, len(connection.data) + connection.session.wire.held)
     flat = connection.session.got
     said = transport.value()
     while said:  # what a server writes here is short: pongs, and at the end a close

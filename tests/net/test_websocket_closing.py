@@ -192,9 +192,9 @@ class Closing(TestCase):
         connection.dataReceived(fragment + begun[:60_000])
         connection.closeWebSocket()
         connection.dataReceived(begun[60_000:90_000])
-        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        self.assertEqual(connection.session.wire.held, 0)
         connection.dataReceived(begun[90_000:] + client_frame(b"y" * 70_000)[:-1])
-        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        self.assertEqual(connection.session.wire.held, 0)
         self.assertEqual(connection.data, b"")
         self.assertFalse([seen for seen in connection.session.seen if "x" in seen or "y" in seen])
         lose(connection)
@@ -498,7 +498,7 @@ class Edges(SynchronousTestCase):
                 raise ValueError("odd \x1b")
 
             if upgraded:
-                connection.peer, connection.processData = "192.0.2.7:7", odd
+                connection.peer, connection.consumeData = "192.0.2.7:7", odd
             with capturedLogs() as logged:
                 connection.dataReceived(octets)
             self.assertEqual([formatEvent(event) for event in logged], [f"192.0.2.7:7: {text}"])

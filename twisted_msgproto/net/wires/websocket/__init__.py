@@ -9,6 +9,7 @@ connection with 1011, an error of autobahn on odd input drops the connection.
 """
 
 from .. import FramedSession
+from .carrier import ByteWire, Message, WebSocketWire
 from .factories import (
     WebSocketClientFactory,
     WebSocketServerFactory,
@@ -22,7 +23,6 @@ from .frames import (
     CLOSE_TOO_BIG,
     WEBSOCKET_LIMITS,
 )
-from .wire import ByteWire, Message, WebSocketWire
 
 __all__ = [
     "CLOSE_INTERNAL",

@@ -8,12 +8,13 @@ of anything here; it sees only its wire.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from autobahn.twisted import websocket as autobahn
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
@@ -29,21 +30,22 @@ from .frames import (
     BINARY,
     CLOSE_INTERNAL,
     CLOSE_NORMAL,
-    CONTROL_BYTES_MAX,
+    CLOSE_PROTOCOL,
+    CLOSE_TOO_BIG,
     PING,
     PONG,
     TEXT,
     Call,
+    Control,
+    FrameReader,
     QuietLog,
+    Refusal,
     close_reason,
     frame,
     log,
-    xored,
+    opcode_of,
 )
 from .keepalive import Keepalive
-
-_SLICE = 16384
-"""Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
 
 _FIRST_STRETCH, _STRETCH_MIN, _STRETCH_MAX = 128, 8, 512
 """This many messages or fragments are processed before the clock is read: at first, at least and at
@@ -60,9 +62,6 @@ _EMPTY_PING: Final = bytes((PING, 0))
 
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
 """The answer to our ping begins with this; four bytes of a mask follow."""
-
-_PIECES = 256
-"""A message that came in more pieces is put together as it comes."""
 
 _FOR_UPGRADE: Final = (
     "_wskey",
@@ -85,6 +84,7 @@ _FOR_UPGRADE: Final = (
     "serveFlashSocketPolicy",
     "tcpNoDelay",
     "trustXForwardedFor",
+    "utf8validator",
     "versions",
     "webStatus",
     "websocket_extensions",
@@ -133,13 +133,11 @@ class Carrier(_Mixin):
     output: Output
     oversize: bool = False
 
-    _held = 0  # bytes of an incomplete message
     _encrypted = 0  # bytes that TLS holds because reading is paused
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
-    _bytes: bool  # messages are bytes, text or not
-    _full_size: int  # of a message, once the session stands
+    _reader: FrameReader
     _reading_paused = False
     _consuming = False
     _stretch = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
@@ -151,13 +149,8 @@ class Carrier(_Mixin):
     _broken = ""  # how the peer broke WebSocket
     _loss: Failure  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now
-    data: Any
-    message_data: Any
-    frame_data: Any
-    _fragments: int  # of the message that is being read
+    data: Any  # what came and was not read yet
     closeHandshakeTimeoutCall: Any
-    maxFramePayloadSize: int
-    maxMessagePayloadSize: int
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
 
     # ── what the wire asks for ──────────────────────────────────────────────────────────────────
@@ -165,7 +158,7 @@ class Carrier(_Mixin):
     def established(self) -> None:
         """The session stands: messages come in their full size, those of one read together."""
         self._alone = False
-        self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+        self._reader.bytes_max = self.factory.message_bytes
 
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
@@ -176,6 +169,7 @@ class Carrier(_Mixin):
             if self._reading_paused:  # it could not see the peer's answer
                 self._resume_transport()
             self.sendCloseFrame(code=code, reasonUtf8=close_reason(reason), isReply=False)
+            self._reader.drop()
         elif self.state not in (_CLOSING, _CLOSED):
             self.abort(reason or "closed before the upgrade")
 
@@ -200,7 +194,7 @@ class Carrier(_Mixin):
             self._read_on()
 
     def _read_on(self) -> None:
-        if self.data and not self._consuming:
+        if (self.data or self._reader.answer) and not self._consuming:
             self._consume(b"")
         if not self._held_back:
             self._resume_transport()
@@ -240,8 +234,11 @@ class Carrier(_Mixin):
 
     def connectionMade(self) -> None:
         self._arrived = []
-        self._bytes = self.factory.wire.nbytes
         factory = self.factory
+        full, first = factory.message_bytes, factory.first_bytes
+        self._reader = FrameReader(
+            factory.isServer, factory.wire.nbytes, full if first is None else min(first, full)
+        )
         self.output = Output(
             self.transport,
             factory.reactor,
@@ -280,7 +277,7 @@ class Carrier(_Mixin):
             and len(data) == 6
             and not self.data
             and self._upgraded
-            and self.current_frame is None
+            and not self._reader.within
             and self.factory.isServer
         ):
             return
@@ -314,17 +311,10 @@ class Carrier(_Mixin):
             if self.data:
                 data = self.data + data
                 self.data = b""
-            if self._upgraded and self.current_frame is None and not self.inside_message:
-                data = self._takeWhole(data)
-            if data:
-                for start in range(0, len(data), _SLICE):
-                    if self._held_back:
-                        self.data += data[start:]
-                        break
-                    self.data += data[start : start + _SLICE]
-                    self.consumeData()
+            self.data = data
+            self.consumeData()
             if self._arrived or (
-                self._held != self.wire.held and self._upgraded and not self._reading_paused
+                self._reader.held != self.wire.held and self._upgraded and not self._reading_paused
             ):
                 self._handOn()
             if self._reading_paused:
@@ -354,88 +344,58 @@ class Carrier(_Mixin):
         of a read.
         """
         rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
-        if self._held + rest != self.wire.held and self._upgraded and self.state == _OPEN:
-            self.wire.held = self._held + rest
+        held = self._reader.held + rest
+        if held != self.wire.held and self._upgraded and self.state == _OPEN:
+            self.wire.held = held
             self._guarded(self.link.heldChanged)
 
     def consumeData(self) -> None:
-        """Process what was read, as autobahn's loop does, but stop where reading was paused.
+        """Read frames; autobahn, which calls this too, sees the upgrade alone.
 
-        Before autobahn sees a frame, the session receives all messages in front of it: an invalid
-        frame must not be reported before them, and our answers have to precede a Close.
+        The session receives all messages in front of a ping, a Close and what is refused: that must
+        not be seen before them, and our answers have to precede a Close.
         """
-        if self.state in (_OPEN, _CLOSING):
-            while not self._held_back and self.state != _CLOSED:
-                if self._steps <= 0:
-                    if self._arrived:  # it belongs to this stretch
-                        self._handOn()
-                    self._stretchEnds()
-                    continue
-                if self.current_frame is None and not self.inside_message:
-                    self.data = self._takeWhole(self.data)
-                    if not self.data or self._held_back:  # by the session, just now
-                        break
-                if self._arrived:
-                    self._handOn()
-                    continue
-                if not self.processData():
-                    break
-                self._steps -= 1
-        else:
+        if self.state not in (_OPEN, _CLOSING):
             super().consumeData()
-
-    def _takeWhole(self, data: bytes) -> bytes:
-        """Remove the unfragmented messages at the beginning of ``data``; return the rest of it.
-
-        Nearly all messages are unfragmented, and need not pass through autobahn.  Stops at anything
-        else, and at anything that is not in order: autobahn says what is wrong.  After our Close
-        messages count no more, and are dropped unseen: a peer may continue to send for a while.
-        """
-        server, largest, nbytes = self.factory.isServer, self.maxFramePayloadSize, self._bytes
-        place, size, steps, state = 0, len(data), self._steps, self.state
-        while size - place >= 2 and steps > 0 and not self._reading_paused and self.state == state:
-            opcode, second = data[place], data[place + 1]
-            if opcode not in (TEXT, BINARY, PONG) or (second >= 0x80) is not server:
-                break
-            length, start = second & 0x7F, place + 2
-            if length == 126:
-                length, start = int.from_bytes(data[start : start + 2], "big"), start + 2
-                if length < 126:
-                    break
-            elif length == 127:
-                break
-            mask_end = start + 4 if server else start
-            end = mask_end + length
-            if end > size or length > largest:
-                break
-            if opcode == PONG and length > CONTROL_BYTES_MAX:
-                break
-            if state != _OPEN or opcode == PONG:
-                place = end
+            return
+        reader = self._reader
+        while not self._reading_paused and self._rest_call is None and self.state != _CLOSED:
+            if self._steps <= 0:
+                self._stretchEnds()
                 continue
-            payload = data[mask_end:end]
-            if server and payload:
-                payload = xored(payload, data[start:mask_end])
-            message: str | bytes = payload
-            if opcode == TEXT and not (nbytes and payload.isascii()):
-                try:
-                    text = payload.decode()
-                except UnicodeDecodeError:
-                    break
-                if not nbytes:
-                    message = text
-            place, steps = end, steps - 1
-            self._arrived.append(message)
-            if self._alone:
+            if reader.answer is not None:
+                answer, reader.answer = reader.answer, None
+                self._answer(answer)
+                continue
+            most = 1 if self._alone else self._steps
+            self.data, count = reader.read(self.data, self._arrived, most, self.state == _OPEN)
+            self._steps -= count
+            if self._arrived and (self._alone or not reader.starved):
                 self._handOn()
-        self._steps = steps
-        return data[place:] if place else data
+            if reader.starved:
+                break
+
+    def _answer(self, answer: Control | Refusal) -> None:
+        self._steps -= 1
+        if isinstance(answer, Refusal):
+            if answer.code == CLOSE_TOO_BIG:
+                self.oversize = True
+                if self.state == _OPEN:
+                    self._guarded(self.link.oversized)
+            else:
+                self._broken = self._broken or answer.text
+            self.closeWebSocket(answer.code, answer.text)
+        elif answer.opcode == PING:
+            self.onPing(answer.payload)
+        else:
+            code = int.from_bytes(answer.payload[:2], "big") if answer.payload else None
+            self.onCloseFrame(code, answer.payload[2:] or None)
 
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
 
     def _handOn(self) -> None:
         arrived, self._arrived = self._arrived, []
-        self.wire.held = self._held
+        self.wire.held = self._reader.held
         if self.state == _OPEN:
             try:
                 self.link.received(arrived)
@@ -455,10 +415,6 @@ class Carrier(_Mixin):
     def onOpen(self) -> None:
         self._forgetUpgrade()
         self.output.watch()
-        self._full_size = self.maxMessagePayloadSize
-        first = self.factory.first_bytes
-        if first is not None:
-            self.maxMessagePayloadSize = self.maxFramePayloadSize = min(first, self._full_size)
         self._upgraded = True
         self._keepalive.start()
         self._guarded(self.session.makeConnection, self.wire)
@@ -474,59 +430,6 @@ class Carrier(_Mixin):
             attributes.pop(name, None)
         attributes["send_queue"] = _NEVER_QUEUED
         self.__dict__ = dict(iter(attributes.items()))
-
-    def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        if self.state == _OPEN:
-            self._arrived.append(payload if isBinary or self._bytes else payload.decode())
-            if self._alone:
-                self._handOn()
-
-    def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
-        """autobahn's, before it closes with 1009."""
-        self.oversize = True
-        if self.state == _OPEN:
-            self._guarded(self.link.oversized)
-        super()._max_message_size_exceeded(size, most, reason)
-
-    def onMessageBegin(self, isBinary: bool) -> None:
-        self._fragments = 0
-        super().onMessageBegin(isBinary)
-
-    def onMessageFrameBegin(self, length: int) -> None:
-        """Do as autobahn does; too many fragments are as bad as too many bytes."""
-        self._fragments += 1
-        super().onMessageFrameBegin(length)
-        if self._fragments > self.factory.frames_max and not self.failedByMe:
-            self._max_message_size_exceeded(0, 0, "too many fragments")
-
-    def onMessageFrameData(self, payload: bytes) -> None:
-        """Keep the fragments in few pieces, because a list of tiny ones uses many times their
-        size.
-        """
-        if self.state != _OPEN:  # nobody is going to see it: keep nothing
-            self._held = 0
-            self.frame_data = []
-            self.message_data = []
-        else:
-            self._held += len(payload)
-            self.frame_data.append(payload)
-            if len(self.frame_data) > _PIECES:
-                self.frame_data = _joined(self.frame_data)
-
-    def onMessageFrameEnd(self) -> None:
-        if not self.failedByMe:
-            pieces = self.message_data
-            pieces += self.frame_data
-            if len(pieces) > _PIECES:
-                self.message_data = _joined(pieces)
-        self.frame_data = None
-
-    def onMessageEnd(self) -> None:
-        """Do as autobahn does, without its timings and listeners."""
-        self._held = 0
-        if not self.failedByMe:
-            self.onMessage(b"".join(self.message_data), self.message_is_binary)
-        self.message_data = None
 
     def onPing(self, payload: bytes) -> None:
         """Answer a ping at once; of a peer that does not read, only the last one is answered
@@ -569,7 +472,7 @@ class Carrier(_Mixin):
         output, now = self.output, self.factory.reactor.seconds()
         return output.full or (output.movedAt > 0 and now < output.movedAt + seconds)
 
-    def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
+    def onCloseFrame(self, code: Any, reasonRaw: Any) -> bool | None:
         answer: bool | None = super().onCloseFrame(code, reasonRaw)
         if not self.factory.isServer and self.state == _CLOSING and self._drop_call is None:
             self._drop_call = self.factory.reactor.callLater(self.factory.close_seconds, self._drop)
@@ -587,20 +490,10 @@ class Carrier(_Mixin):
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = self._rest_call = None
         self._reading_paused = False  # who resumes later finds nothing to deliver
-        self._held = 0
+        self._reader.drop()
         self.factory.connectionGone(self, reason)
         self._loss = reason
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
-
-    def _protocol_violation(self, reason: str) -> bool:
-        self._broken = self._broken or reason
-        ended: bool = super()._protocol_violation(reason)
-        return ended
-
-    def _invalid_payload(self, reason: str) -> bool:
-        self._broken = self._broken or reason
-        ended: bool = super()._invalid_payload(reason)
-        return ended
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         why = self.wasNotCleanReason or reason or str(code)
@@ -657,9 +550,114 @@ class Carrier(_Mixin):
         self.abort("the peer does not read")
 
 
-def _joined(pieces: list[Any]) -> list[Any]:
-    """Return the same bytes as one piece; joining it again needs linear time."""
-    whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
-    for piece in pieces[1:]:
-        whole += piece
-    return [whole]
+# ── the session's side ──────────────────────────────────────────────────────────────────────────
+
+
+Message = str | bytes
+"""A WebSocket message is text as ``str`` or binary as ``bytes``."""
+
+
+class WebSocketWire(Wire):
+    """One WebSocket connection, either side.
+
+    Messages are ``str`` (text) and ``bytes`` (binary), in lists.
+    """
+
+    nbytes: ClassVar[bool] = False
+    """If true, text is received as bytes, too."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._masked = not carrier.factory.isServer
+        self.disconnecting = False
+
+    def write(self, messages: Iterable[Any]) -> None:
+        masked = self._masked
+        parts: list[bytes] = []
+        for message in messages:
+            if type(message) is str:
+                parts += frame(TEXT, message.encode(), masked)
+            else:
+                parts += frame(BINARY, message, masked)
+        carrier = self._carrier
+        if parts and carrier.state == carrier.STATE_OPEN:
+            carrier.send(b"".join(parts))
+
+    def close(self, fault: bool = False) -> None:
+        """Begin the closing handshake behind what was written; the second call does nothing.
+
+        ``fault``: the peer broke the protocol.  Messages that still arrive are dropped.
+        """
+        self.disconnecting = True
+        carrier = self._carrier
+        if not fault:
+            carrier.closeWebSocket(carrier.factory.close_code)
+        else:
+            carrier.closeWebSocket(CLOSE_TOO_BIG if carrier.oversize else CLOSE_PROTOCOL)
+
+    def abort(self) -> None:
+        self.disconnecting = True
+        self._carrier.abort("the session was given up")
+
+    def established(self) -> None:
+        self._carrier.established()
+
+    def pauseProducing(self) -> None:
+        self._carrier.pauseReading()
+
+    def resumeProducing(self) -> None:
+        self._carrier.resumeReading()
+
+    @property
+    def unread(self) -> bool:
+        return self._carrier.output.full
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        return self._carrier.output.full
+
+    def takenAt(self, now: float) -> float:
+        return self._carrier.output.takenAt(now)
+
+    @property
+    def waiting(self) -> int:
+        return self._carrier.output.nbytes
+
+    def boundWaiting(self, nbytes: float) -> None:
+        self._carrier.output.most_waiting = nbytes
+
+    def stop(self) -> None:
+        """The connection is lost: the carrier has seen to it."""
+
+    def getPeer(self) -> IAddress:
+        return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
+
+    def getHost(self) -> IAddress:
+        return self._carrier.transport.getHost()  # type: ignore[no-any-return]
+
+    # As Twisted's transports call them, for those who have one wire among many.
+
+    def loseConnection(self) -> None:
+        self.close()
+
+    def abortConnection(self) -> None:
+        self.abort()
+
+
+class ByteWire(WebSocketWire):
+    """Does what :class:`WebSocketWire` does, for a protocol whose frames are bytes.
+
+    Frames in UTF-8 are sent as text, all others as binary; both kinds are received as ``bytes``.
+    """
+
+    nbytes = True
+
+    def write(self, messages: Iterable[bytes]) -> None:
+        """Send ``messages`` with one write; nothing once the connection closes."""
+        masked = self._masked
+        parts: list[bytes] = []
+        for message in messages:
+            parts += frame(opcode_of(message), message, masked)
+        carrier = self._carrier
+        if parts and carrier.state == carrier.STATE_OPEN:
+            carrier.send(b"".join(parts))

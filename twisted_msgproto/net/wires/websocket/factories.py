@@ -18,19 +18,17 @@ from twisted_msgproto.core.reasons import TLS_HERE
 
 from ...clients.endpoints import parse_address
 from ...factory import MsgprotoServerFactory, SessionFactory, expect, host_of, peer_name
-from .carrier import Carrier
+from .carrier import Carrier, WebSocketWire
 from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
     CLOSE_SECONDS,
-    FRAMES_MAX,
     PONG_SECONDS,
     UPGRADE_BYTES,
     PlainTimer,
     log,
 )
 from .keepalive import Keepalives
-from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
 """Builds the session (a :class:`..FramedSession`) of a new connection; None refuses it."""
@@ -134,12 +132,9 @@ class _Bounds:
         self.unread_seconds = limits["unread-seconds"]
         self.upgrade_bytes = UPGRADE_BYTES
         self.close_seconds = CLOSE_SECONDS
-        self.frames_max = FRAMES_MAX
         self.keepalives = Keepalives(self.reactor, limits["websocket-ping-seconds"], PONG_SECONDS)
-        nbytes = limits.integer("websocket-message-bytes")
+        self.message_bytes = limits.integer("websocket-message-bytes")
         options: dict[str, Any] = {
-            "maxFramePayloadSize": nbytes,
-            "maxMessagePayloadSize": nbytes,
             "failByDrop": False,
             "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
             "closeHandshakeTimeout": CLOSE_SECONDS,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
+from codecs import utf_8_decode
 from collections.abc import Callable
 from random import getrandbits
-from typing import Final
+from typing import Any, Final, NamedTuple
 from typing import Protocol as Shape
 
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
 from twisted.logger import Logger
 
 from twisted_msgproto.core.errors import shown
+from twisted_msgproto.core.frame_buffer import FrameBuffer
 from twisted_msgproto.core.limits import Limit
 
 from ...memory import Clock
@@ -19,6 +21,7 @@ from ...memory import Clock
 CLOSE_NORMAL: Final = 1000
 CLOSE_LEAVING: Final = 1001
 CLOSE_PROTOCOL: Final = 1002
+CLOSE_INVALID: Final = 1007
 CLOSE_TOO_BIG: Final = 1009
 CLOSE_INTERNAL: Final = 1011
 
@@ -45,19 +48,261 @@ CLOSE_SECONDS: Final = 5.0
 PONG_SECONDS: Final = 30.0
 
 
-# ── encode websocket messages as bytes (rfc 6455 ───────────────────────────────────────────────
+# ── frames as bytes (rfc 6455, section 5) ───────────────────────────────────────────────────────
 
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
+CLOSE: Final = 0x88
 PING: Final = 0x89
 PONG: Final = 0x8A
 """A message in one frame begins with this byte."""
 
 CONTROL_BYTES_MAX: Final = 125
-"""A ping or pong has at most this many bytes (RFC 6455, section 5.5)."""
+"""A ping, a pong and a Close have at most this many bytes."""
+
+OPCODES: Final = (0, 1, 2, 8, 9, 10)
+
+CODES: Final = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
+"""A Close may come with one of these codes."""
 
 _MASKED_AS_NUMBER: Final = 1024
+
+_INVALID_TEXT: Final = "encountered invalid UTF-8 while processing text message"
+
+
+class Refusal(NamedTuple):
+    """What came breaks RFC 6455, or a limit of ours: the code and the text of our Close."""
+
+    code: int
+    text: str
+
+
+class Control(NamedTuple):
+    """A ping or a Close came; ``opcode`` is :data:`PING` or :data:`CLOSE`."""
+
+    opcode: int
+    payload: bytes
+
+
+class FrameReader:
+    """The way from bytes to messages, of one connection.
+
+    Attributes:
+        bytes_max: a message has no more bytes.
+        answer: what has to be answered before more is read; whoever does so sets it to None.
+        held: bytes of a message whose end is not here.
+        starved: nothing more can be read before more bytes come.
+    """
+
+    __slots__ = ("_as_bytes", "_final", "_fragments", "_left", "_mask", "_opcode", "_pieces",
+                 "_server", "_unfinished", "answer", "bytes_max", "held", "starved")  # fmt: skip
+
+    def __init__(self, server: bool, as_bytes: bool, bytes_max: int) -> None:
+        """``server``: what comes has to be masked; ``as_bytes``: text is bytes, too."""
+        self._server = server
+        self._as_bytes = as_bytes
+        self.bytes_max = bytes_max
+        self.answer: Control | Refusal | None = None
+        self.held = 0
+        self.starved = False
+        self._left = 0  # bytes of the frame that is being read
+        self._final = True  # its message ends with it
+        self._mask = b""  # of the next of them
+        self._opcode = 0  # of the message that is being read; 0: none is, or nobody wants it
+        self._fragments = 0  # of that message
+        self._pieces: FrameBuffer | None = None
+        self._unfinished = b""  # of a text: the beginning of its next character
+
+    @property
+    def within(self) -> bool:
+        """Return whether the end of a frame is not here."""
+        return self._left > 0
+
+    def read(self, data: bytes, found: list[Any], most: int, wanted: bool) -> tuple[bytes, int]:
+        """Read frames at the beginning of ``data``, ``most`` at most; add messages to ``found``.
+
+        Returns the rest of ``data``, and how many frames that were.  If messages are not ``wanted``
+        any more, all but a Close is dropped, and nothing is refused.
+        """
+        if not wanted:
+            self.drop()
+        server, largest, as_bytes = self._server, self.bytes_max, self._as_bytes
+        place, count, size = 0, 0, len(data)
+        self.starved = False
+        while count < most and self.answer is None and not self.starved:
+            # Nearly all messages stand in one frame that is here as a whole; anything else, and
+            # anything that is not in order, is read by parts.
+            plain = wanted and not self._left and not self._opcode
+            while plain and size - place >= 2 and count < most:
+                opcode, second = data[place], data[place + 1]
+                if opcode not in (TEXT, BINARY, PONG) or (second >= 0x80) is not server:
+                    break
+                length, start = second & 0x7F, place + 2
+                if length == 126:
+                    length, start = int.from_bytes(data[start : start + 2], "big"), start + 2
+                    if length < 126:
+                        break
+                elif length == 127:
+                    break
+                mask_end = start + 4 if server else start
+                end = mask_end + length
+                if end > size or length > largest:
+                    break
+                if opcode == PONG:
+                    if length > CONTROL_BYTES_MAX:
+                        break
+                else:
+                    payload = data[mask_end:end]
+                    if server and payload:
+                        payload = xored(payload, data[start:mask_end])
+                    message: str | bytes = payload
+                    if opcode == TEXT and not (as_bytes and payload.isascii()):
+                        try:
+                            text = payload.decode()
+                        except UnicodeDecodeError:
+                            break
+                        if not as_bytes:
+                            message = text
+                    found.append(message)
+                    count += 1
+                place = end
+            if place == size:
+                self.starved = True
+            elif count < most:
+                place = self._part(data, place, found, wanted)
+                count += 1
+        return data[place:] if place else data, count
+
+    def drop(self) -> None:
+        """Keep nothing of the message that is being read."""
+        self._opcode = self.held = 0
+        self._pieces = None
+
+    def _part(self, data: bytes, place: int, found: list[Any], wanted: bool) -> int:
+        """Read a frame of any kind, or what of it is here; return how far that was."""
+        if self._left:
+            return self._payload(data, place, found)
+        if len(data) - place < 2:
+            self.starved = True
+            return place
+        first, second = data[place], data[place + 1]
+        opcode, length, start = first & 0x0F, second & 0x7F, place + 2
+        wrong = self._wrong(first, second) if wanted else ""
+        if length >= 126 and not wrong:
+            width = 2 if length == 126 else 8
+            length = int.from_bytes(data[start : start + width], "big")
+            start += width
+            least = 126 if width == 2 else 1 << 16
+            if start <= len(data) and wanted and not least <= length < 1 << 63:
+                wrong = f"a frame of {length} bytes says so in {width} bytes"
+        if wrong:
+            self.answer = Refusal(CLOSE_PROTOCOL, wrong)
+            return place
+        mask_end = start + 4 if second >= 0x80 else start
+        if mask_end > len(data):
+            self.starved = True
+            return place
+        self._mask = data[start:mask_end]
+        if opcode > 7:
+            return self._control(data, place, mask_end, length, wanted)
+        if wanted:
+            self._fragments = 1 if opcode else self._fragments + 1
+            if self.held + length > self.bytes_max or self._fragments > FRAMES_MAX:
+                much = "bytes" if self._fragments <= FRAMES_MAX else "fragments"
+                self.answer = Refusal(CLOSE_TOO_BIG, f"a message has too many {much}")
+                return place
+            if opcode:
+                self._opcode, self._pieces, self._unfinished = opcode, FrameBuffer(), b""
+        self._left, self._final = length, first >= 0x80
+        return self._payload(data, mask_end, found)
+
+    def _wrong(self, first: int, second: int) -> str:
+        """Return what is wrong with a frame that begins so; empty for nothing."""
+        opcode, length = first & 0x0F, second & 0x7F
+        if first & 0x70:
+            return "a bit is set that no extension explains"
+        if (second >= 0x80) is not self._server:
+            return "a client masks its frames, and a server does not"
+        if opcode not in OPCODES:
+            return f"a frame has the reserved opcode {opcode}"
+        if opcode > 7:
+            if first < 0x80 or length > CONTROL_BYTES_MAX:
+                return "a control frame is not fragmented, and has no more than 125 bytes"
+            if opcode == CLOSE & 0x0F and length == 1:
+                return "a Close has half a code"
+        elif bool(opcode) is bool(self._opcode):
+            return "a fragment belongs to no message, or a message begins within another"
+        return ""
+
+    def _control(self, data: bytes, place: int, start: int, length: int, wanted: bool) -> int:
+        opcode, end = data[place] | 0x80, start + length
+        if length > CONTROL_BYTES_MAX:  # it was refused already
+            self._left = length
+            if opcode == CLOSE:
+                self.answer = Control(CLOSE, b"")
+            return start
+        if end > len(data):
+            self.starved = True
+            return place
+        payload = data[start:end]
+        if self._mask and payload:
+            payload = xored(payload, self._mask)
+        if wanted and opcode == CLOSE and payload:
+            self.answer = refused(payload)
+            if self.answer is not None:
+                return place
+        if opcode == CLOSE or (opcode == PING and wanted):
+            self.answer = Control(opcode, payload)
+        return end
+
+    def _payload(self, data: bytes, place: int, found: list[Any]) -> int:
+        """Read bytes of the frame; at its end its message may end, too."""
+        piece = data[place : place + self._left]
+        self._left -= len(piece)
+        self.starved = self._left > 0
+        pieces, final = self._pieces, self._final and not self._left
+        if pieces is not None:
+            if self._mask and piece:
+                at = len(piece) % 4
+                piece, self._mask = xored(piece, self._mask), self._mask[at:] + self._mask[:at]
+            if self._opcode == TEXT & 0x0F and not self._is_text(piece, final):
+                self.drop()
+                self.answer = Refusal(CLOSE_INVALID, _INVALID_TEXT)
+                self.starved = False
+                return place + len(piece)
+            pieces.add(piece)
+            self.held = pieces.nbytes
+            if final:
+                message = b"".join(pieces.taken())
+                is_text = self._opcode == TEXT & 0x0F and not self._as_bytes
+                found.append(message.decode() if is_text else message)
+                self.drop()
+        return place + len(piece)
+
+    def _is_text(self, piece: bytes, final: bool) -> bool:
+        """Return whether a text may go on with ``piece``."""
+        if not self._unfinished and piece.isascii():
+            return True
+        piece = self._unfinished + piece
+        try:
+            taken = utf_8_decode(piece, "strict", final)[1]
+        except UnicodeDecodeError:
+            return False
+        self._unfinished = rest = piece[taken:]
+        return not (rest[:1] == b"\xed" and rest[1:] >= b"\xa0")  # half a surrogate, to Python
+
+
+def refused(payload: bytes) -> Refusal | None:
+    """Return why this is not the payload of a Close."""
+    code = int.from_bytes(payload[:2], "big")
+    if code not in CODES:
+        return Refusal(CLOSE_PROTOCOL, f"invalid close code {code}")
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return Refusal(CLOSE_INVALID, "the text of a Close is not UTF-8")
+    return None
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
