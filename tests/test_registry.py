@@ -306,5 +306,5 @@ def test_a_narrow_terminal_has_the_reason_below_the_name():
 
 
 def test_paragraphs_are_filled_and_examples_are_left_alone():
-    text = "One\ntwo three::\n\n    a  = b\n    c = d\n\nFour."
+    text = "One\ntwo three:\n\n    a  = b\n    c = d\n\nFour."
     assert paragraphs(text, 80) == "One two three:\n\n    a  = b\n    c = d\n\nFour."

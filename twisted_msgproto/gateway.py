@@ -48,7 +48,7 @@ from .net.endpoint_strings import located
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.logs import twist_log
-from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit
+from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit, usage_errors
 from .net.process import (
     count_monotonically,
     forget_own_pid,
@@ -163,10 +163,8 @@ class Options(LegibleOptions):
             raise usage.UsageError("--config FILE is needed")
         # Read again from another directory perhaps: twistd may go to one of its own.
         self.path = Path(self["config"]).absolute()
-        try:
+        with usage_errors():
             self["configuration"] = self.read()
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
         forget_own_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:

@@ -19,7 +19,7 @@ from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
 from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
-from ..net.options import TLS_WORDS, ServerOptions
+from ..net.options import TLS_WORDS, ServerOptions, usage_errors
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
 from .application import ALIASES
@@ -93,10 +93,8 @@ class Options(BrokerOptions, AuthenticationOptions):
         )
 
     def checkEndpoint(self, description: str) -> None:
-        try:
+        with usage_errors():
             check_address(description)
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
 
     def exposures(self) -> list[str]:
         """Return a warning for each address that others reach without CURVE (``MT-31``)."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import cleandoc
 from typing import Any, ClassVar, Final, cast
 
@@ -43,17 +44,13 @@ def terminal_width() -> int:
 def paragraphs(text: str, width: int) -> str:
     """Return ``text`` with every paragraph filled to ``width`` columns.
 
-    Indented paragraphs, as an example is one, stay as they are; so do ``::`` and words with hyphens
-    (each is a name).
+    Indented paragraphs, as an example is one, stay as they are, and so do words with hyphens (each
+    is a name).
     """
-    filled = []
-    for paragraph in cleandoc(text).split("\n\n"):
-        if paragraph.startswith(" "):
-            filled.append(paragraph)
-        else:
-            plain = " ".join(paragraph.split()).replace("``", "")
-            filled.append(_wrapped(plain[:-1] if plain.endswith("::") else plain, width))
-    return "\n\n".join(filled)
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else _wrapped(" ".join(paragraph.split()), width)
+        for paragraph in cleandoc(text).split("\n\n")
+    )
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> str:
@@ -297,10 +294,8 @@ class ServerOptions(LegibleOptions):
         name, equals, value = assignment.partition("=")
         if not equals:
             raise usage.UsageError(f"--limit takes NAME=VALUE, not {assignment!r}")
-        try:
+        with usage_errors():
             self["limits"] = cast(Limits, self["limits"]).replace({name: value})
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
 
     def opt_turn_warn(self, milliseconds: str) -> None:
         """Log and count input that needs more ms of CPU time than this in one turn (0: none)."""
@@ -315,10 +310,8 @@ class ServerOptions(LegibleOptions):
     def opt_class(self, name: str) -> None:
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
         bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
-        try:
+        with usage_errors(f"class {name!r}: "):
             found = import_object(name)[1]
-        except ConfigurationError as error:
-            raise usage.UsageError(f"class {name!r}: {error}") from None
         if not isinstance(found, type) or not issubclass(found, tuple(bases)):
             names = " or ".join(f"{base.__module__}.{base.__name__}" for base in bases)
             raise usage.UsageError(f"class {name!r}: it has to be a subclass of {names}")
@@ -330,25 +323,15 @@ class ServerOptions(LegibleOptions):
 
     def opt_sink(self, name: str) -> None:
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
-        try:
+        with usage_errors(f"sink {name!r}: "):
             found = import_object(name)[1] if ":" in name else registered_sink(name)
-        except ConfigurationError as error:
-            raise usage.UsageError(f"sink {name!r}: {error}") from None
         self.sinkMaker = _maker(f"sink {name!r}", found, IMessageSink)
         self["sink"] = name
 
     def makeSink(self, gateway: Any) -> IMessageSink:
         """Return the sink that ``--sink`` names; raises ConfigurationError."""
         assert self.sinkMaker is not None
-        try:
-            sink = self.sinkMaker(gateway)
-        except Exception as error:
-            text = f"making it failed: {failure_text(error)}"
-            raise ConfigurationError(f"sink {self['sink']!r}: {text}") from error
-        if not IMessageSink.providedBy(sink):
-            raise ConfigurationError(
-                f"sink {self['sink']!r}: it returned a {type(sink).__name__}, no IMessageSink"
-            )
+        sink: IMessageSink = _made(f"sink {self['sink']!r}", self.sinkMaker, IMessageSink, gateway)
         return sink
 
     def opt_access(self, path: str) -> None:
@@ -356,10 +339,8 @@ class ServerOptions(LegibleOptions):
         self["access"] = path
         # Read again from another directory perhaps: twistd may go to one of its own.
         self._accessFile = os.path.abspath(path)
-        try:
+        with usage_errors():
             self.rules = self.readRules()
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
 
     def readRules(self) -> Rules:
         """Read the file that ``--access`` names; raises ConfigurationError."""
@@ -376,27 +357,16 @@ class ServerOptions(LegibleOptions):
 
     def opt_authoriser(self, name: str) -> None:
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
-        try:
+        with usage_errors(f"authoriser {name!r}: "):
             found = import_object(name)[1]
-        except ConfigurationError as error:
-            raise usage.UsageError(f"authoriser {name!r}: {error}") from None
         self.authoriserMaker = _maker(f"authoriser {name!r}", found, IAuthoriser)
         self["authoriser"] = name
 
     def makeAuthoriser(self, gateway: Any) -> Any:
         """Return what ``--authoriser`` names; raises ConfigurationError."""
         assert self.authoriserMaker is not None
-        try:
-            authoriser = self.authoriserMaker(gateway)
-        except Exception as error:
-            text = f"making it failed: {failure_text(error)}"
-            raise ConfigurationError(f"authoriser {self['authoriser']!r}: {text}") from error
-        if not IAuthoriser.providedBy(authoriser):
-            kind = type(authoriser).__name__
-            raise ConfigurationError(
-                f"authoriser {self['authoriser']!r}: it returned a {kind}, no IAuthoriser"
-            )
-        return authoriser
+        what = f"authoriser {self['authoriser']!r}"
+        return _made(what, self.authoriserMaker, IAuthoriser, gateway)
 
     def postOptions(self) -> None:
         if self["access"] is not None and self["authoriser"] is not None:
@@ -410,7 +380,8 @@ class ServerOptions(LegibleOptions):
         for description in self["endpoints"]:
             self.checkEndpoint(description)
         if self["status"] is not None:
-            _checked(self["status"])
+            with usage_errors():
+                check_endpoint(self["status"])
 
     def names(self) -> list[str]:
         """Return the names of all options."""
@@ -455,14 +426,17 @@ class ServerOptions(LegibleOptions):
 
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError if this is no endpoint to listen on."""
-        _checked(description)
+        with usage_errors():
+            check_endpoint(description)
 
 
-def _checked(description: str) -> None:
+@contextmanager
+def usage_errors(what: str = "") -> Iterator[None]:
+    """Raise UsageError, which begins with ``what``, in place of a ConfigurationError."""
     try:
-        check_endpoint(description)
+        yield
     except ConfigurationError as error:
-        raise usage.UsageError(str(error)) from None
+        raise usage.UsageError(f"{what}{error}") from None
 
 
 def _maker(what: str, found: Any, interface: Any) -> Any:
@@ -474,6 +448,20 @@ def _maker(what: str, found: Any, interface: Any) -> Any:
             f"{what}: the class has to be an @implementer({interface.__name__}) of twisted_msgproto"
         )
     return found
+
+
+def _made(what: str, maker: Callable[[Any], object], interface: Any, gateway: Any) -> Any:
+    """Return what ``maker`` makes for ``gateway``; ConfigurationError if that does not provide
+    ``interface``.
+    """
+    try:
+        made = maker(gateway)
+    except Exception as error:
+        raise ConfigurationError(f"{what}: making it failed: {failure_text(error)}") from error
+    if not interface.providedBy(made):
+        kind = type(made).__name__
+        raise ConfigurationError(f"{what}: it returned a {kind}, no {interface.__name__}")
+    return made
 
 
 def parse_or_exit(

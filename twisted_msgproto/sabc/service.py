@@ -7,12 +7,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from twisted.application.service import IService, MultiService
-from twisted.python import usage
 
-from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
-from ..net.options import ServerOptions
+from ..net.options import ServerOptions, usage_errors
 from ..net.wires.websocket import parse_origins
 from .protocol.session import LIMITS, PROTOCOL
 from .protocol.sides import SabcServerFactory
@@ -60,10 +58,8 @@ class Options(AuthenticationOptions):
 
     def opt_origin(self, origin: str) -> None:
         """A web page's origin that may connect, like https://example.org; 'null'; '*' for all."""
-        try:
+        with usage_errors():
             parse_origins([origin])
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
         self["origins"].append(origin)
 
     def postOptions(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from twisted.application.service import IService
 from twisted.python import usage
 
-from ..core.errors import ConfigurationError, Refused
+from ..core.errors import Refused
 from ..core.message import Message
 from ..net.authentication import AuthenticationOptions, portal_over
 from ..net.gateway import Gateway, ListeningService, standalone
-from ..net.options import ServerOptions
+from ..net.options import ServerOptions, usage_errors
 from ..net.wires.websocket import parse_origins
 from .application import Hub, MethodRegistry
 from .protocol.calls import PROTOCOL, Stored
@@ -100,10 +100,8 @@ class Options(AuthenticationOptions):
 
     def opt_origin(self, origin: str) -> None:
         """A web page's origin that may connect, like https://example.org; 'null'; '*' for all."""
-        try:
+        with usage_errors():
             parse_origins([origin])
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
         self["origins"].append(origin)
 
     def postOptions(self) -> None:

@@ -18,7 +18,7 @@ from twisted.python import usage
 
 from ...core.errors import ConfigurationError
 from ...core.named import closest
-from ..options import ServerOptions
+from ..options import ServerOptions, usage_errors
 from ..reloading import Change
 from .login import portal_over
 from .password_file import read_users
@@ -69,10 +69,8 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     def opt_auth(self, description: str) -> None:
         """Ask this checker of logins, as SCHEME or SCHEME:ARGUMENT (--help-auth lists them)."""
-        try:
+        with usage_errors():
             _look_for_file(description)
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from None
         kind = description.partition(":")[0]
         known = sorted(factory.authType for factory in findCheckerFactories())
         if kind not in known:
