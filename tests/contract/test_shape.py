@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import FrameType
+
 import pytest
 from twisted.internet.protocol import Protocol
 
+import twisted_msgproto
+from tests.contract.cases import CASES, Case
+from tests.contract.world import World
+from tests.doubles import HeldSink
 from twisted_msgproto.lumberjack import LumberjackServer
 from twisted_msgproto.micromsg2 import MicroMsg2Server
 from twisted_msgproto.mtl import MtlServer
 from twisted_msgproto.sabc import SabcServer
 from twisted_msgproto.umq import UmqServer
+
+PACKAGE = Path(twisted_msgproto.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -25,3 +35,44 @@ from twisted_msgproto.umq import UmqServer
 def test_a_server_has_few_public_names_beside_those_of_protocol(server: type, most: int) -> None:
     names = {name for name in dir(server) if not name.startswith("_")} - set(dir(Protocol))
     assert len(names) <= most, sorted(names)
+
+
+def files_of_a_message(case: Case) -> list[str]:
+    """The files with the functions that are called between a read and the acknowledgement."""
+    sink, files = HeldSink(), set()
+    world = World(case, sink)
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            files.add(str(path.relative_to(PACKAGE)))
+
+    try:
+        peer = world.join()
+        peer.send(b"the first")
+        world.pump()
+        sink.safe()
+        world.wait(0.2, 0.2)
+        sent = peer.send(b"another")
+        assert peer.line is not None
+        while not peer.line.client.buffer:  # it may wait for more to send
+            world.clock.advance(0.01)
+        sys.setprofile(called)
+        peer.line.server.read()
+        sink.safe()
+        sys.setprofile(None)
+        world.wait(1)
+        assert sent.called
+    finally:
+        sys.setprofile(None)
+        world.close()
+    return sorted(name for name in files if not name.startswith("testing/"))
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("lumberjack", 13), ("micromsg2", 14), ("sabc", 10), ("umq", 13)]
+)
+def test_a_message_is_read_and_acknowledged_in_few_files(name: str, most: int) -> None:
+    """CONTRIBUTING.md has the list."""
+    files = files_of_a_message(next(case for case in CASES if case.name == name))
+    assert len(files) <= most, files
