@@ -210,37 +210,22 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             return False
 
     def refusedOrigin(self, address: IAddress, origin: str) -> None:
-        self.sessions.writeOf(
-            log,
-            host_of(address),
-            "{peer}: refused: a web page from {origin} may not connect (--origin allows it)",
-            reason="origin",
-            peer=peer_name(address),
-            origin=shown(origin)[1:-1],
-        )
+        text = "refused: a web page from {origin} may not connect (--origin allows it)"
+        self._tell(address, "origin", text, origin=shown(origin)[1:-1])
 
     def notUpgraded(self, address: IAddress, text: str, limit: str = "") -> None:
         """A client did not become one of WebSocket: log and count that; ``limit`` is one it met."""
         self.sessions.countFault("upgrade", limit)
-        self.sessions.writeOf(
-            log,
-            host_of(address),
-            "{peer}: closed before it spoke WebSocket: {text}",
-            reason="upgrade",
-            peer=peer_name(address),
-            text=shown(text)[1:-1],
-        )
+        begun = "closed before it spoke WebSocket: {text}"
+        self._tell(address, "upgrade", begun, text=shown(text)[1:-1])
 
     def spokeTls(self, address: IAddress) -> None:
         self.sessions.countFault("tls")
-        self.sessions.writeOf(
-            log,
-            host_of(address),
-            "{peer}: closed: {text}",
-            reason="tls",
-            peer=peer_name(address),
-            text=TLS_HERE,
-        )
+        self._tell(address, "tls", "closed: {text}", text=TLS_HERE)
+
+    def _tell(self, address: IAddress, reason: str, line: str, /, **fields: Any) -> None:
+        host, peer = host_of(address), peer_name(address)
+        self.sessions.writeOf(log, host, f"{{peer}}: {line}", reason=reason, peer=peer, **fields)
 
     def buildProtocol(self, address: Any) -> Any:
         session = self._build(address)
