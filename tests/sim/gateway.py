@@ -21,9 +21,9 @@ from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState
-from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_BYTES, FairQueue
 from twisted_msgproto.queue.format import Identity
+from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.queue.writer import Callback
 
 DIRECTORY = "/queue"

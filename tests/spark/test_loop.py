@@ -29,7 +29,7 @@ from twisted_msgproto.core.errors import (
     TableError,
 )
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace

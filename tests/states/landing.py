@@ -21,8 +21,8 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import consumers
 from twisted_msgproto.core.errors import MsgprotoError, QueueError, QueueFull, TableError
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import segment_name
+from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.queue.recovery import segment_offsets
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
 from twisted_msgproto.spark.gateways import Gateways, Marks

@@ -28,9 +28,9 @@ from typing import Any
 from tests.tools.processes import environment
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.disk import OSDisk
 from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.payload import encode
 
 PROCESSES = 2
 END_SECONDS = 60.0

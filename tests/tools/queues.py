@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
-from twisted_msgproto.queue.columns import Encoded, encode
 from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.payload import Encoded, encode
 
 PATIENCE_SECONDS = 60.0
 

@@ -1,6 +1,6 @@
 """The queue's append side without its thread: :class:`SegmentLog`.
 
-Its caller's duties, in this order: :func:`~.columns.encode` batches, :meth:`SegmentLog.append`
+Its caller's duties, in this order: :func:`~.payload.encode` batches, :meth:`SegmentLog.append`
 them, and only then tell anybody that they are safe.  Everything happens in the caller's thread and
 on the caller's :class:`~.disk.Disk`, so that a simulator can drive it.
 """
@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
-from .columns import Encoded
 from .disk import (
     IDENTITY_FILE,
     NO_ROOM,
@@ -44,6 +43,7 @@ from .format import (
     segment_name,
 )
 from .lineage import Landed, Lineage
+from .payload import Encoded
 from .row_locator import RowLocator
 
 MAX_BYTES = 10 << 30

@@ -19,11 +19,11 @@ import pyarrow as pa
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
 from . import consumers, damage, lineage, queue_directories, recovery
-from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, REMEDY, Disk, read_whole
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
 from .lineage import Description, Landed
+from .payload import Assembly
 from .recovery import proven
 from .row_locator import RowLocator
 from .source import Rows

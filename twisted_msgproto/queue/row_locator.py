@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .columns import received_at
 from .disk import Disk
 from .format import (
     FRAME_HEADER_BYTES,
@@ -27,6 +26,7 @@ from .format import (
     segment_name,
 )
 from .lineage import Landed, Lineage, witness
+from .payload import received_at
 
 LOOK_BYTES = 16 << 10
 HINTS_MAX = 64

@@ -14,10 +14,10 @@ from typing import TypeVar
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from . import consumers, damage, lineage, recovery
-from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
+from .payload import Assembly
 from .reader import QueueReader
 from .recovery import Proven, furthest, proven
 

@@ -25,12 +25,12 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
-from .columns import Encoded, encode
 from .consumers import Watch, resting
 from .damage import Range
 from .disk import LOOK_S, OS_DISK, REMEDY, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
+from .payload import Encoded, encode
 from .recovery import Recovery
 from .troubles import Troubles
 

@@ -20,10 +20,10 @@ from twisted_msgproto.core.broker.terms import LETTER_BYTES, Letter, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from ..arrays import array_from, bits_of, compute, read, scalar_of
-from ..columns import read_head
 from ..disk import Disk
 from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
 from ..log import SegmentLog
+from ..payload import read_head
 from ..recovery import segment_offsets
 from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
 

@@ -24,7 +24,6 @@ from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
 
 from ..arrays import form_of, place_of
-from ..columns import RUNS, SMALL_MESSAGES
 from ..format import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
@@ -35,6 +34,7 @@ from ..format import (
     Segment,
     crc32,
 )
+from ..payload import RUNS, SMALL_MESSAGES
 from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS
 from .frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
 from .marks import Marks

@@ -21,7 +21,7 @@ from tests.tools.queues import batch as numbered
 from tests.tools.queues import encode, put, rows
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter, SegmentLog, columns
+from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter, SegmentLog
 
 ROWS_MAX = 5
 DIRECTORY = "/queue"
@@ -281,9 +281,9 @@ def test_a_small_frame_is_one_piece_and_what_is_large_is_not_copied(
 
 def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     octets = encode([one(body=[b"x" * 500])]).nbytes
-    monkeypatch.setattr(columns, "FRAME_BYTES_MAX", octets)
+    monkeypatch.setattr("twisted_msgproto.queue.payload.FRAME_BYTES_MAX", octets)
     assert encode([one(body=[b"x" * 500])]).nbytes == octets
-    monkeypatch.setattr(columns, "FRAME_BYTES_MAX", octets - 1)
+    monkeypatch.setattr("twisted_msgproto.queue.payload.FRAME_BYTES_MAX", octets - 1)
     with pytest.raises(LimitExceeded, match=f"{octets} bytes in one group"):
         encode([one(body=[b"x" * 500])])
 
