@@ -15,7 +15,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.spark.report import status_path
 
 

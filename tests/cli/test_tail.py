@@ -18,7 +18,7 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.cli.tail import Tail
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.flight_server import QueueFlightServer
 
 
 def call(number: int, destination: str, body: bytes = b"x") -> MessageBatch:

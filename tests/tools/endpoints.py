@@ -29,7 +29,7 @@ from tests.tools.processes import environment
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.disk import OSDisk
-from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.queue.payload import encode
 
 PROCESSES = 2

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.queue.payload import Encoded, encode
 
 PATIENCE_SECONDS = 60.0

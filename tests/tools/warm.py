@@ -41,7 +41,7 @@ IMPORTED: Final = (
     ),
     *(f"twisted_msgproto.cli.{name}" for name in ("send", "recv", "demo", "check", "clients")),
     *("pyarrow.compute", "pyarrow.flight", "pyarrow.parquet"),
-    *("twisted_msgproto.queue", "twisted_msgproto.queue.flight"),
+    *("twisted_msgproto.queue", "twisted_msgproto.queue.flight_server"),
 )
 """A forked process has these, whether it needs them or not."""
 

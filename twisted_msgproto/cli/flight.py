@@ -45,7 +45,7 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 def run(arguments: SimpleNamespace) -> int:
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))
-    from twisted_msgproto.queue.flight import QueueFlightServer
+    from twisted_msgproto.queue.flight_server import QueueFlightServer
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

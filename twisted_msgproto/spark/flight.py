@@ -1,4 +1,4 @@
-"""Read a queue on another machine over Arrow Flight: this is the client of ``queue/flight.py``.
+"""Read a queue on another machine over Arrow Flight, from ``queue/flight_server.py``.
 
 The token stands in a file (option ``tokenFile``, or the environment's
 ``MSGPROTO_FLIGHT_TOKEN_FILE``) on every machine: options are written into plans and logs, tokens
