@@ -107,6 +107,34 @@ def test_whatever_a_package_offers_says_what_it_is(package: str) -> None:
     assert [name for name, it in asked.items() if not inspect.getdoc(it)] == []
 
 
+@pytest.mark.parametrize("package", PUBLIC)
+def test_no_argument_by_name_is_of_any_kind(package: str) -> None:
+    """An editor shows what may stand there; ``**options: Any`` shows nothing."""
+    room = importlib.import_module(f"twisted_msgproto.{package}")
+    open_to_all = [
+        f"{name}.{method}"
+        for name in room.__all__
+        for method, function in [("", getattr(room, name)), *members(getattr(room, name))]
+        if inspect.isfunction(function)
+        for argument in inspect.signature(function).parameters.values()
+        if argument.kind is argument.VAR_KEYWORD and argument.annotation == "Any"
+    ]
+    assert open_to_all == []
+
+
+def members(one: object) -> list[tuple[str, object]]:
+    """Return the public methods of a class of ours, with those of its bases of ours."""
+    if not inspect.isclass(one):
+        return []
+    return [
+        (method, getattr(function, "__func__", function))
+        for base in one.__mro__
+        if base.__module__.startswith("twisted_msgproto")
+        for method, function in vars(base).items()
+        if method[0] != "_" or method in ("__init__", "__init_subclass__")
+    ]
+
+
 MODULE = [sys.executable, "-m"]
 
 

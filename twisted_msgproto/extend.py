@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .net.authorising import Permissions
     from .net.clients.client import ClientLink
     from .net.clients.endpoints import client_endpoint
-    from .net.clients.reconnect import ReconnectingClient
+    from .net.clients.reconnect import ReconnectingClient, ReconnectOptions
     from .net.clients.shapes import (
         TLS_OPTIONS,
         ConnectOptions,
@@ -65,6 +65,7 @@ __all__ = [
     "Ports",
     "Progress",
     "ReceiveWindow",
+    "ReconnectOptions",
     "ReconnectingClient",
     "RecvOptions",
     "Refused",
@@ -90,7 +91,7 @@ LATE: Final = {
     "authorising": "Permissions",
     "clients.client": "ClientLink",
     "clients.endpoints": "client_endpoint",
-    "clients.reconnect": "ReconnectingClient",
+    "clients.reconnect": "ReconnectOptions ReconnectingClient",
     "clients.shapes": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
     " ask_each",
     "factory": "MsgprotoServerFactory SessionFactory",

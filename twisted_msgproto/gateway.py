@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from twisted.application.service import IService
 from twisted.python import usage
@@ -56,6 +56,9 @@ from .net.process import (
     spare_lasting_objects,
 )
 from .net.reloading import Change
+
+if TYPE_CHECKING:
+    from .queue import QueueOptions
 
 
 class Size(int):
@@ -517,7 +520,9 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
                     yield f"[{name}] {key}"
 
 
-def make_gateway(configuration: Configuration, reactor: Any, **queue_options: Any) -> Gateway:
+def make_gateway(
+    configuration: Configuration, reactor: Any, **queue_options: Unpack[QueueOptions]
+) -> Gateway:
     """Return the services of the file; ConfigurationError for what can be told before they
     start.
 

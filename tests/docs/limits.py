@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from twisted_msgproto import registry
-from twisted_msgproto.core.limits import Limit, amount
+from twisted_msgproto.core.limits import Limit, Limits, amount
+from twisted_msgproto.lumberjack.protocol.reconnect import SHIPPER_LIMITS
+from twisted_msgproto.net.clients.reconnect import RECONNECT_LIMITS
 from twisted_msgproto.net.factory import COMMON_LIMITS
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -61,7 +63,7 @@ def page() -> str:
 
 
 def types() -> str:
-    """Return a module with a TypedDict for each factory; sizes may have their unit."""
+    """Return a module with a TypedDict for each factory and service; sizes may have their unit."""
     parts = [TYPES_HEAD]
     for name in registry.PROTOCOLS:
         package = import_module(f"twisted_msgproto.{name}")
@@ -70,13 +72,19 @@ def types() -> str:
                 found for kind, found in vars(package).items() if kind.endswith(f"{side}Factory")
             )
             title = factory.__name__.removesuffix("Factory") + "Limits"
-            parts.append(f'{title} = TypedDict(\n    "{title}",\n    {{\n')
-            for limit in sorted(factory.defaultLimits({}).table.values()):
-                kind = type(limit.default).__name__
-                sized = kind == "int" and limit.unit.partition("/")[0] == "bytes"
-                parts.append(f'        "{limit.name}": {kind}{" | str" * sized},\n')
-            parts.append("    },\n    total=False,\n)\n\n")
+            parts += typed(title, factory.defaultLimits({}).table.values())
+    parts += typed("LumberjackShipperLimits", Limits.of(SHIPPER_LIMITS).table.values())
+    parts += typed("ReconnectLimits", RECONNECT_LIMITS)
     return "".join(parts).rstrip() + "\n"
+
+
+def typed(title: str, limits: Iterable[Limit]) -> Iterator[str]:
+    yield f'{title} = TypedDict(\n    "{title}",\n    {{\n'
+    for limit in sorted(limits):
+        kind = type(limit.default).__name__
+        sized = kind == "int" and limit.unit.partition("/")[0] == "bytes"
+        yield f'        "{limit.name}": {kind}{" | str" * sized},\n'
+    yield "    },\n    total=False,\n)\n\n"
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ class SessionFactory:
         *,
         reason: str,
         topic: Topic = FAULTS,
-        **fields: Any,
+        **fields: object,
     ) -> None:
         """Log what the peer at ``host`` did; lines of one address are summed up."""
         now = self.clock.seconds()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
@@ -53,6 +53,9 @@ from .reloading import (
 )
 from .sink import DurableSink, MessageSink
 from .site.shapes import BrokerView
+
+if TYPE_CHECKING:
+    from ..queue import QueueOptions
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -96,7 +99,7 @@ class Gateway(MultiService):
         queue: str | None = None,
         *,
         title: str = "gateway",
-        **queue_options: Any,
+        **queue_options: Unpack[QueueOptions],
     ) -> None:
         """Make a gateway; ``queue`` is a queue directory (opened when the service starts), or None.
 
@@ -151,19 +154,20 @@ class Gateway(MultiService):
         service = ListeningService(self.reactor, site, [endpoint])
         service.setServiceParent(self)  # type: ignore[no-untyped-call]
 
-    def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
+    def makeFactory(self, options: ServerOptions, **settings: object) -> Any:
         """Make the server factory for the options of one server, with its sink.
 
         ``settings`` are the arguments of its own protocol.  Raises ConfigurationError when a class
         or a sink of the operator's own cannot be made.
         """
-        kind, subclass = options.serverFactory, options.subclass
+        kind: Any = options.serverFactory
+        subclass: Any = options.subclass
         own_factory = subclass is not None and issubclass(subclass, kind)
         authoriser = self.authoriserOf(options)
         if authoriser is not None:
             settings["authoriser"] = authoriser
         try:
-            factory = (cast(Any, subclass) if own_factory else kind)(
+            factory = (subclass if own_factory else kind)(
                 self.sinkOf(options),
                 limits=options["limits"],
                 clock=self.reactor,
@@ -391,7 +395,7 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
     yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
 
 
-def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
+def queue_sink(directory: str, reactor: Any, **queue_options: Unpack[QueueOptions]) -> DurableSink:
     """Return the sink over ``directory``, not opened; ConfigurationError if a package is
     missing.
     """

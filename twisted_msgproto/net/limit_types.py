@@ -376,3 +376,50 @@ MtlClientLimits = TypedDict(
     },
     total=False,
 )
+
+LumberjackShipperLimits = TypedDict(
+    "LumberjackShipperLimits",
+    {
+        "backoff-first": float,
+        "backoff-most": float,
+        "compressed-bytes": int | str,
+        "compressed-windows": int,
+        "connections": int,
+        "connections-per-address": int,
+        "data-bytes": int | str,
+        "drain": float,
+        "handshake": float,
+        "inflated-bytes": int | str,
+        "inflated-ratio": int | str,
+        "json-bytes": int | str,
+        "min-rate": int | str,
+        "process-held-bytes": int | str,
+        "process-session-bytes": int | str,
+        "process-unsafe-bytes": int | str,
+        "slice-bytes": int | str,
+        "timeout": float,
+        "ttl": float,
+        "unread-seconds": float,
+        "unsafe-bytes": int | str,
+        "unsent-bytes": int | str,
+        "unsent-events": int,
+        "window": int,
+        "window-bytes": int | str,
+    },
+    total=False,
+)
+
+ReconnectLimits = TypedDict(
+    "ReconnectLimits",
+    {
+        "refused-first": float,
+        "refused-most": float,
+        "retry-first": float,
+        "retry-most": float,
+        "steady-seconds": float,
+        "waiting-bytes": int | str,
+        "waiting-seconds": float,
+        "waiting-verbs": int,
+    },
+    total=False,
+)

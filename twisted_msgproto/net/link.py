@@ -571,7 +571,7 @@ class Link:
             reason=fault.reason,
         )
 
-    def tellOf(self, line: str, reason: str, **fields: Any) -> None:
+    def tellOf(self, line: str, reason: str, **fields: object) -> None:
         """Log what the peer did, though it was no fault; ``reason`` is what a sum calls it."""
         self.factory.writeOf(
             self.log,

@@ -73,12 +73,12 @@ class Linked(Protocol):
 
     __links: ClassVar[type[Link]]
 
-    def __init_subclass__(cls, *, link: type[Link] | None = None, **options: Any) -> None:
+    def __init_subclass__(cls, *, link: type[Link] | None = None) -> None:
         """``link``: the class of the links; None for a class of an application.
 
         Raises TypeError if an application's class has a name of ours that is no hook.
         """
-        super().__init_subclass__(**options)
+        super().__init_subclass__()
         if link is not None:
             cls.__links = link
         else:

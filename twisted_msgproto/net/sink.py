@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from os import PathLike, fsdecode
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads
@@ -22,7 +22,7 @@ from ..core.message import MessageBatch
 from .outbox import Later
 
 if TYPE_CHECKING:
-    from ..queue import QueueWriter
+    from ..queue import QueueOptions, QueueWriter
 
 
 class IMessageSink(Interface):
@@ -91,7 +91,7 @@ class DurableSink:
         self,
         directory: str | PathLike[str],
         reactor: Any = None,
-        **queue_options: Any,
+        **queue_options: Unpack[QueueOptions],
     ) -> None:
         """Open the queue in ``directory``, recovering it if need be.
 
@@ -103,7 +103,10 @@ class DurableSink:
 
     @classmethod
     def unopened(
-        cls, directory: str | PathLike[str], reactor: Any = None, **queue_options: Any
+        cls,
+        directory: str | PathLike[str],
+        reactor: Any = None,
+        **queue_options: Unpack[QueueOptions],
     ) -> DurableSink:
         """Return a sink whose queue nobody has touched yet: call :meth:`open` before the first
         ``put``.
@@ -116,7 +119,7 @@ class DurableSink:
         return sink
 
     def _prepare(
-        self, directory: str | PathLike[str], reactor: Any, queue_options: dict[str, Any]
+        self, directory: str | PathLike[str], reactor: Any, queue_options: QueueOptions
     ) -> None:
         if reactor is None:
             from twisted.internet import reactor

@@ -15,7 +15,7 @@ with extras_named():
     from .recovery import Recovery
     from .schema import SCHEMA
     from .source import Queue, Rows
-    from .writer import QueueWriter
+    from .writer import QueueOptions, QueueWriter
 
 __all__ = [
     "OS_DISK",
@@ -24,6 +24,7 @@ __all__ = [
     "Disk",
     "Landed",
     "Queue",
+    "QueueOptions",
     "QueueReader",
     "QueueWriter",
     "Recovery",

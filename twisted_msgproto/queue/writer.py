@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
@@ -105,6 +105,20 @@ def _forked() -> None:  # pragma: no cover - runs in forked processes only
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - systems without have no fork either
     os.register_at_fork(after_in_child=_forked)
+
+
+class QueueOptions(TypedDict, total=False):
+    """What a queue's writer takes by name; :class:`QueueWriter` explains."""
+
+    max_bytes: int
+    segment_bytes: int
+    group_bytes: int
+    group_messages: int
+    commit_delay: float
+    retry_delay: float
+    check_bytes: int
+    disk: Disk
+    report: Callable[[str], None] | None
 
 
 class QueueWriter:
@@ -268,16 +282,26 @@ class QueueWriter:
             if self._idle:
                 self._changed.notify()
 
-    def broker(self, **options: Any) -> BrokerState:
-        """Return what a broker keeps on disk over this queue; ``options`` are its own.
+    def broker(
+        self, *, pin: int | None = None, kept_segment_bytes: int | None = None
+    ) -> BrokerState:
+        """Return what a broker keeps on disk over this queue.
+
+        ``pin``: above this many bytes that only waiting messages hold in the queue, their messages
+        are copied (None: 1 GiB).  ``kept_segment_bytes``: bytes of a file of copies.
 
         Call it once, before the first batch is submitted, and close what it returns before the
         writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
         be opened.
         """
-        from .broker_files import BrokerState
+        from .broker_files import PIN_BYTES, BrokerState
 
-        self._broker = BrokerState(self._log, **{"report": self._report} | options)
+        self._broker = BrokerState(
+            self._log,
+            pin=PIN_BYTES if pin is None else pin,
+            report=self._report,
+            kept_segment_bytes=kept_segment_bytes,
+        )
         return self._broker
 
     @staticmethod

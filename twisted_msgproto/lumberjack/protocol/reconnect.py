@@ -47,6 +47,7 @@ from ...net.clients.reconnect import (
     ReconnectingService,
     ReconnectState,
 )
+from ...net.limit_types import LumberjackShipperLimits, ReconnectLimits
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .sides import (
@@ -109,7 +110,8 @@ class _Line(ReconnectingClient[LumberjackClient]):
         hosts: Sequence[IStreamClientEndpoint],
         shipper: LumberjackShipper,
         changes: Mapping[str, object],
-        options: Mapping[str, Any],
+        retryPolicy: Callable[[int], float] | None,
+        stopWhenRefused: bool,
     ) -> None:
         factory = shipper.factory
         self._shipper = shipper
@@ -128,7 +130,8 @@ class _Line(ReconnectingClient[LumberjackClient]):
             connecting=_Owned(self, factory),
             limits=Limits.of(RECONNECT_LIMITS).replace({**limits, **changes}),
             random=shipper.random,
-            **options,
+            retryPolicy=retryPolicy,
+            stopWhenRefused=stopWhenRefused,
         )
 
     def whenConnected(self, failAfterFailures: int | None) -> Deferred[Any]:
@@ -230,12 +233,13 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         window: int = WINDOW_DEFAULT,
         compress: int = COMPRESS_DEFAULT,
         pipelining: int = 1,
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: LumberjackShipperLimits | Limits | None = None,
         random: Callable[[], float] = random_module.random,
         clock: Any = None,
         factory: LumberjackClientFactory | None = None,
-        reconnectLimits: Mapping[str, object] | None = None,
-        **options: Any,
+        retryPolicy: Callable[[int], float] | None = None,
+        stopWhenRefused: bool = False,
+        reconnectLimits: ReconnectLimits | None = None,
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
 
@@ -244,8 +248,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
         to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
-        ``reconnectLimits`` change the limits, and ``options`` are ``retryPolicy`` and
-        ``stopWhenRefused``, as ``ReconnectingService`` has them.
+        ``retryPolicy``, ``stopWhenRefused`` and ``reconnectLimits`` are as ``ReconnectingService``
+        has the first two and ``limits``.
 
         Raises ConfigurationError for a setting that makes no sense.
         """
@@ -268,7 +272,10 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         if not hosts:
             raise ConfigurationError("no host to send to")
         groups = [[host] for host in hosts] if loadBalance else [hosts]
-        self._lines = [_Line(group, self, reconnectLimits or {}, options) for group in groups]
+        self._lines = [
+            _Line(group, self, reconnectLimits or {}, retryPolicy, stopWhenRefused)
+            for group in groups
+        ]
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
@@ -510,12 +517,22 @@ class LumberjackClientService(LumberjackShipper):
     """
 
     def __init__(
-        self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: LumberjackClientFactory,
+        *,
+        retryPolicy: Callable[[int], float] | None = None,
+        stopWhenRefused: bool = False,
+        limits: ReconnectLimits | None = None,
+        random: Callable[[], float] = random_module.random,
     ) -> None:
-        """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
-        ``ReconnectingService`` has them.
-        """
-        changes = options.pop("limits", {})
+        """All by name is as ``ReconnectingService`` has it."""
         super().__init__(
-            factory.clock, [endpoint], factory=factory, reconnectLimits=changes, **options
+            factory.clock,
+            [endpoint],
+            factory=factory,
+            retryPolicy=retryPolicy,
+            stopWhenRefused=stopWhenRefused,
+            reconnectLimits=limits,
+            random=random,
         )

@@ -7,7 +7,7 @@ keeps it, connects again and sends it again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -497,7 +497,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         window: int = WINDOW_DEFAULT,
         compress: int = COMPRESS_DEFAULT,
         pipelining: int = 1,
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: LumberjackClientLimits | Limits | None = None,
         clock: Any = None,
     ) -> None:
         """Make a factory; the arguments are those of :class:`~.writer.Writer`.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
@@ -19,7 +20,7 @@ from ...core.memory import SESSION_WEIGHT_BYTES
 from ...core.message import Message, MessageBatch
 from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
-from ...net.clients.reconnect import ReconnectingClient
+from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ...net.lifetimes import (
     ClientEndpoint,
@@ -31,6 +32,7 @@ from ...net.lifetimes import (
     subclass_of,
 )
 from ...net.limit_types import MicroMsg2ClientLimits
+from ...net.memory import ByteBudget
 from ...net.session import ClientSession, hook
 from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
@@ -448,8 +450,10 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         sink: MessageSink | None = None,
         *,
         proposal: Proposal | None = None,
-        limits: Mapping[str, object] | Limits | None = None,
-        **shared: Any,
+        limits: MicroMsg2ClientLimits | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: ByteBudget | None = None,
     ) -> None:
         """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
 
@@ -458,7 +462,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         """
         if limits is None or (isinstance(limits, Mapping) and not isinstance(limits, Limits)):
             limits = {"ack-wait": 0, **(limits or {})}
-        super().__init__(sink, limits=limits, **shared)
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         expect_proposal(proposal)
         self.proposal = default_proposal() if proposal is None else proposal
 
@@ -576,7 +580,9 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
 
     factory: MicroMsg2ClientFactory
 
-    def __init__(self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Any) -> None:
+    def __init__(
+        self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Unpack[ReconnectOptions]
+    ) -> None:
         super().__init__(endpoint, factory, **options)
         self.subscriptions: dict[str, Renewed] = {}
 

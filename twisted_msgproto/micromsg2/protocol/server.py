@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import MicroMsg2ServerLimits
 from ...net.logs import LIMITS as LIMITS_MET
-from ...net.memory import ReadControl
+from ...net.memory import ByteBudget, ReadControl
 from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
 from ..application import (
@@ -303,10 +304,13 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         queueFull: str = WAIT,
         space: str = SPACE,
         queues: ServedBroker | None = None,
-        limits: Mapping[str, object] | Limits | None = None,
-        **shared: Any,
+        limits: MicroMsg2ServerLimits | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: ByteBudget | None = None,
+        authoriser: Authoriser | None = None,
     ) -> None:
-        """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
+        """``brokerQueues`` are queues from the start.
 
         ``queueFull`` says what happens to a full queue: its senders ``wait``, or its oldest
         messages go to the dead letters (``dead-letter``).  ``queues`` has the queues, in ``space``,
@@ -315,7 +319,14 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         ValueError for a queue that is a topic or has the name of dead letters, ConfigurationError
         for more queues than ``broker-queues``.
         """
-        super().__init__(sink, limits=limits, **shared)
+        super().__init__(
+            sink,
+            limits=limits,
+            clock=clock,
+            wallClock=wallClock,
+            budget=budget,
+            authoriser=authoriser,
+        )
         expect_proposal(proposal)
         self.proposal = Proposal() if proposal is None else proposal
         if not broker:

@@ -7,7 +7,7 @@ what a writer has in flight is sent again then, so contents arrive at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.python.failure import Failure
@@ -15,8 +15,14 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...net.clients.client import ClientLink
-from ...net.clients.reconnect import DRAIN_SECONDS, ReconnectingService, ReconnectState
+from ...net.clients.reconnect import (
+    DRAIN_SECONDS,
+    ReconnectingService,
+    ReconnectOptions,
+    ReconnectState,
+)
 from ...net.factory import SessionFactory, expect
+from ...net.limit_types import MtlClientLimits
 from ...net.link import SteadyLogger
 from ...net.outbox import Tickets
 from ...net.session import ClientSession
@@ -312,7 +318,7 @@ class MtlClient(ClientSession, link=ControlLink):
         self,
         endpoint: str,
         *,
-        limits: Mapping[str, object] | None = None,
+        limits: MtlClientLimits | Limits | None = None,
         curve: CurveClient | None = None,
         clock: Any = None,
         persistent: bool = True,
@@ -442,7 +448,7 @@ class MtlClientFactory(SessionFactory):
         profile: str | None = None,
         *,
         credentials: Credentials | None = None,
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: MtlClientLimits | Limits | None = None,
         curve: CurveClient | None = None,
         clock: Any = None,
         sockets: Callable[[Any], Any] = Sockets,
@@ -503,14 +509,17 @@ class MtlClientService(ReconnectingService[MtlClient]):
     within the limit ``liveness``, a client without flows with its next verb.
     """
 
-    def __init__(self, endpoint: str, factory: MtlClientFactory, **options: Any) -> None:
+    def __init__(
+        self, endpoint: str, factory: MtlClientFactory, **options: Unpack[ReconnectOptions]
+    ) -> None:
         """``endpoint`` is the control flow's ZeroMQ address; ``options`` are those of the base.
 
         Raises ConfigurationError for what is no address.
         """
         check_address(endpoint)
         drain = factory.limits.get("drain", DRAIN_SECONDS)
-        super().__init__(factory.clock, **{"drain": drain, **options})
+        options.setdefault("drain", drain)
+        super().__init__(factory.clock, **options)
         self.factory = factory
         self._endpoint = endpoint
         self._client: MtlClient | None = None  # of the session, or of the attempt at hand

@@ -7,6 +7,7 @@ another one their data.  What a Twisted developer subclasses is the session.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -19,14 +20,18 @@ from twisted.python.failure import Failure
 
 from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
+from ...core.limits import Limits
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
-from ...net.authorising import CONSUME, PUBLISH, Permissions
+from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory, expect
+from ...net.limit_types import MtlServerLimits
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
+from ...net.memory import ByteBudget
 from ...net.session import SessionHooks, hook, only_hooks
+from ...net.sink import MessageSink
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
 from ..machine import Channel, Server
 from ..machine.flows import Profile, ServerEvent, Session
@@ -77,8 +82,8 @@ class MtlServer(SessionHooks):
     peer: str | None = None
     messageCount = 0
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         only_hooks(cls, MtlServer)
 
     @property
@@ -165,7 +170,13 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def __init__(
         self,
-        *arguments: Any,
+        sink: MessageSink | None = None,
+        *,
+        limits: MtlServerLimits | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: ByteBudget | None = None,
+        authoriser: Authoriser | None = None,
         profiles: Iterable[Profile] | None = None,
         portal: Portal | None = None,
         mechanisms: Iterable[sasl.SaslMechanism] | None = None,
@@ -178,9 +189,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         queueFull: str = WAIT,
         space: str | None = None,
         queues: ServedBroker | None = None,
-        **options: Any,
     ) -> None:
-        """Make a broker; ``arguments`` and ``options`` are those of the base.
+        """Make a broker; the arguments before ``profiles`` are those of the base.
 
         ``profiles`` None: ``test``, ``queue`` and ``ingest``.  ``portal`` gives avatars for
         :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
@@ -192,7 +202,14 @@ class MtlServerFactory(MsgprotoServerFactory):
         shared with other servers; by default the server has its own.  They are in ``space``; None:
         each virtual host has a space of its own.
         """
-        super().__init__(*arguments, **options)
+        super().__init__(
+            sink,
+            limits=limits,
+            clock=clock,
+            wallClock=wallClock,
+            budget=budget,
+            authoriser=authoriser,
+        )
         known = virtualHosts is None or callable(getattr(virtualHosts, "__contains__", None))
         several = known and not isinstance(virtualHosts, str | bytes)
         expect("virtualHosts", virtualHosts, "a container of names", several)

@@ -5,11 +5,11 @@ service runs.
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
 from twisted.application.internet import ClientService
 from twisted.application.service import Service
@@ -23,6 +23,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
 from ..lifetimes import BeforeShutdown, is_cancelled
+from ..limit_types import ReconnectLimits
 from ..outbox import Waiters
 from .client import session_of
 
@@ -168,6 +169,16 @@ class PendingCall(Generic[S, T]):
 log: Final = Logger(namespace="twisted_msgproto.net")
 
 
+class ReconnectOptions(TypedDict, total=False):
+    """What every service that reconnects takes by name; :class:`ReconnectingService` explains."""
+
+    retryPolicy: Callable[[int], float] | None
+    stopWhenRefused: bool
+    drain: float
+    limits: ReconnectLimits | Limits | None
+    random: Callable[[], float]
+
+
 class ReconnectingService(Service, Generic[S]):
     """One session with a server, for as long as the service runs.
 
@@ -196,7 +207,7 @@ class ReconnectingService(Service, Generic[S]):
         retryPolicy: Callable[[int], float] | None = None,
         stopWhenRefused: bool = False,
         drain: float = DRAIN_SECONDS,
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: ReconnectLimits | Limits | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         """Make a service; ``clock`` has ``seconds()`` and ``callLater()``.
@@ -597,14 +608,15 @@ class ReconnectingClient(ReconnectingService[S]):
         factory: Any,
         *,
         connecting: IProtocolFactory | None = None,
-        **options: Any,
+        **options: Unpack[ReconnectOptions],
     ) -> None:
         """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
 
         ``options`` go to :class:`ReconnectingService`.
         """
         drain = factory.limits.get("drain", DRAIN_SECONDS)
-        super().__init__(factory.clock, **{"drain": drain, **options})
+        options.setdefault("drain", drain)
+        super().__init__(factory.clock, **options)
         self.factory = factory
         self._connection: Any = None  # the newest one
         self._client = ClientService(

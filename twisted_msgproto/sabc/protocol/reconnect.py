@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from ...core.errors import LimitExceeded
-from ...net.clients.reconnect import ReconnectingClient
+from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from .session import Body, Response
 from .sides import SabcClient, SabcClientFactory
 
@@ -35,7 +35,7 @@ class SabcClientService(ReconnectingClient[SabcClient]):
         factory: SabcClientFactory,
         *,
         url: str | None = None,
-        **options: Any,
+        **options: Unpack[ReconnectOptions],
     ) -> None:
         """Make a service; ``url`` is the ``ws://…`` or ``wss://…`` address, for WebSocket.
 

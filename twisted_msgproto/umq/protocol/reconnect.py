@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
-from ...net.clients.reconnect import ReconnectingClient
+from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ..application import Remote
 from ..wire import base36
 from .calls import Reply, Request, Update
@@ -83,7 +83,10 @@ class UmqClientService(ReconnectingClient[UmqClient]):
     factory: UmqClientFactory
 
     def __init__(
-        self, endpoint: IStreamClientEndpoint, factory: UmqClientFactory, **options: Any
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: UmqClientFactory,
+        **options: Unpack[ReconnectOptions],
     ) -> None:
         """``options`` as ``ReconnectingService`` has them."""
         super().__init__(endpoint, factory, **options)

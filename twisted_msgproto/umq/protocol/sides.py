@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Final
 
@@ -199,7 +199,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         self,
         sink: MessageSink | None = None,
         *,
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: UmqServerLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: ByteBudget | None = None,
@@ -354,7 +354,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         *,
         hello: str = "",
         helloAttachments: Sequence[Any] = (),
-        limits: Mapping[str, object] | Limits | None = None,
+        limits: UmqClientLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: ByteBudget | None = None,
