@@ -147,8 +147,8 @@ class Options(LegibleOptions):
         super().__init__()  # type: ignore[no-untyped-call]
         self["limit"] = []
         self["set"] = []
-        self.path = Path()
-        self.directory = os.getcwd()
+        self.path: Path = Path()
+        self.directory: str = os.getcwd()
 
     def opt_limit(self, assignment: str) -> None:
         """A limit of every server that has it, as NAME=VALUE; wins over the file."""
@@ -281,8 +281,8 @@ class Configuration:
                 )
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
-        self.queue = _queue_keys(tables.get("queue"))
-        self.status = _status_keys(tables.get("status"))
+        self.queue: dict[str, Any] = _queue_keys(tables.get("queue"))
+        self.status: dict[str, str] = _status_keys(tables.get("status"))
         self.access: Rules | None = None
         if ACCESS in tables:
             self.access = Rules.of(tables[ACCESS])

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.task import react
 
 from twisted_msgproto import Message
@@ -23,11 +22,11 @@ from twisted_msgproto.micromsg2 import (
     BadText,
     Extension,
     MicroMsg2Client,
-    MicroMsg2ClientFactory,
     MicroMsg2Server,
-    MicroMsg2ServerFactory,
     Offer,
     Proposal,
+    connect,
+    serve,
 )
 
 TRACE_BYTES_MAX = 64
@@ -103,26 +102,17 @@ class TracedClient(MicroMsg2Client):
 
 async def main(reactor: Any) -> None:
     """A server, a client, three messages."""
-    servers = MicroMsg2ServerFactory(proposal=Proposal(known=KNOWN))
-    servers.protocol = TracedServer
-    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(servers)
-
-    clients = MicroMsg2ClientFactory(
-        proposal=Proposal(required=(Offer("x-trace"), Offer("ack")), known=KNOWN)
-    )
-    clients.protocol = TracedClient
-    endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
-    client: Any = await endpoint.connect(clients)
-    await client.whenEstablished()
-
-    await client.send("orders", b"first", notes={"x-trace": "ann"})
-    await client.send("orders", b"second", {"amount": 3}, notes={"x-trace": "ben"})
-    await client.send("orders", b"third")
-    client.sendCommand("x-trace-count")
-    print(f"traces seen by the server: {await client.count}")
-
-    await client.close()
-    await port.stopListening()
+    known = Proposal(known=KNOWN)
+    wanted = Proposal(required=(Offer("x-trace"), Offer("ack")), known=KNOWN)
+    async with (
+        serve("tcp:0:interface=127.0.0.1", server=TracedServer, proposal=known) as server,
+        connect(server.addresses[0], client=TracedClient, proposal=wanted) as client,
+    ):
+        await client.send("orders", b"first", notes={"x-trace": "ann"})
+        await client.send("orders", b"second", {"amount": 3}, notes={"x-trace": "ben"})
+        await client.send("orders", b"third")
+        await client.sendCommand("x-trace-count")
+        print(f"traces seen by the server: {await client.count}")
 
 
 if __name__ == "__main__":

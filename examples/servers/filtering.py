@@ -12,16 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.task import react
-from zope.interface import implementer
 
-from twisted_msgproto import IMessageSink, MessageBatch
-from twisted_msgproto.lumberjack import (
-    LumberjackClientFactory,
-    LumberjackServer,
-    LumberjackServerFactory,
-)
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.lumberjack import LumberjackServer, connect, serve
 from twisted_msgproto.net import Later
 
 
@@ -55,7 +49,6 @@ class Filtering(LumberjackServer):
         return json.dumps({**event, "from": self.address}).encode()
 
 
-@implementer(IMessageSink)
 class Printing:
     """Stands for the queue."""
 
@@ -68,18 +61,13 @@ class Printing:
 
 async def main(reactor: Any) -> None:
     """Serve one shipper that sends three events."""
-    servers = LumberjackServerFactory(Printing())
-    servers.protocol = Filtering
-    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(servers)
-
-    endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
-    shipper: Any = await endpoint.connect(LumberjackClientFactory())
-    for number, level in enumerate(("info", "debug", "error"), start=1):
-        await shipper.send(json.dumps({"n": number, "level": level}).encode())
-        print(f"event {number} is acknowledged")
-
-    await shipper.close()
-    await port.stopListening()
+    async with (
+        serve("tcp:0:interface=127.0.0.1", sink=Printing(), server=Filtering) as server,
+        connect(server.addresses[0]) as shipper,
+    ):
+        for number, level in enumerate(("info", "debug", "error"), start=1):
+            await shipper.send(json.dumps({"n": number, "level": level}).encode())
+            print(f"event {number} is acknowledged")
 
 
 if __name__ == "__main__":

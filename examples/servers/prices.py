@@ -11,18 +11,17 @@ from decimal import Decimal
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.task import deferLater, react
 
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import Refused
-from twisted_msgproto.sabc import Response, SabcClientFactory, SabcServer, SabcServerFactory
+from twisted_msgproto.sabc import Response, SabcServer, SabcServerFactory, connect, serve
 
 
 class Prices(SabcServer):
     """Answers the name of a thing with its price."""
 
-    factory: PricesFactory
+    factory: PricesFactory  # pyright: ignore[reportIncompatibleVariableOverride]
 
     async def requestReceived(self, message: Message) -> Response:
         """Return the answer; ``Refused`` becomes an ERROR frame with its code and text."""
@@ -55,22 +54,17 @@ class PricesFactory(SabcServerFactory):
 
 async def main(reactor: Any) -> None:
     """Ask for a price, set another one, and ask for what is not there."""
-    servers = PricesFactory()
-    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(servers)
-
-    endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
-    client: Any = await endpoint.connect(SabcClientFactory("customer"))
-    await client.whenEstablished()
-    client.sendOnly('{"name": "coffee", "price": "3.20"}')
-    for name in ("tea", "coffee", "cocoa"):
-        try:
-            answer = await client.request(name)
-            print(answer.text, answer.headers["unit"])
-        except Refused as error:
-            print(f"refused with {error.code}: {error}")
-
-    await client.close()
-    await port.stopListening()
+    async with (
+        serve("tcp:0:interface=127.0.0.1", factory=PricesFactory()) as server,
+        connect(server.addresses[0], clientId="customer") as client,
+    ):
+        await client.sendOnly('{"name": "coffee", "price": "3.20"}')
+        for name in ("tea", "coffee", "cocoa"):
+            try:
+                answer = await client.request(name)
+                print(answer.text, answer.headers["unit"])
+            except Refused as error:
+                print(f"refused with {error.code}: {error}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ also goes to the centre; their acknowledgement comes when the centre has acknowl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.endpoints import clientFromString
 from twisted.internet.task import react
 
 from twisted_msgproto import Message
@@ -20,13 +19,15 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ClientService,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
+    connect,
+    serve,
 )
 
 
 class Relay(MicroMsg2Server):
     """The session of one client of the site."""
 
-    factory: Relays
+    factory: Relays  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def messageReceived(self, message: Message) -> Deferred[None] | None:
         """Hand a topic's message on; the Deferred delays its acknowledgement."""
@@ -48,35 +49,27 @@ class Relays(MicroMsg2ServerFactory):
 
 async def main(reactor: Any) -> None:
     """Run a centre, a relay, a subscriber of each, and one publisher."""
-
-    async def listen(factory: MicroMsg2ServerFactory) -> tuple[Any, TCP4ClientEndpoint]:
-        port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
-        return port, TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
-
-    async def subscriber(endpoint: TCP4ClientEndpoint) -> AsyncIterator[Message]:
-        client: Any = await endpoint.connect(MicroMsg2ClientFactory())
-        await client.whenEstablished()
-        return aiter(await client.subscribe("topic/temperature"))
-
-    centre_port, at_centre = await listen(MicroMsg2ServerFactory())
-    centre = MicroMsg2ClientService(at_centre, MicroMsg2ClientFactory())
-    centre.startService()
-    site_port, at_site = await listen(Relays(centre))
-    everybody = await subscriber(at_centre)
-    neighbour = await subscriber(at_site)
-
-    publisher: Any = await at_site.connect(MicroMsg2ClientFactory())
-    await publisher.whenEstablished()
-    for celsius in (20, 21):
-        await publisher.send("topic/temperature", b"%d" % celsius, {"room": "kitchen"})
-        print(f"{celsius} is acknowledged")
-        for name, messages in (("the site", neighbour), ("the centre", everybody)):
-            message = await anext(messages)
-            print(f"{name} has {message.body!r} of {message.fields}")
-
-    await centre.close()
-    for port in (site_port, centre_port):
-        await port.stopListening()
+    here = "tcp:0:interface=127.0.0.1"
+    async with serve(here) as centre:
+        to_centre = clientFromString(reactor, centre.addresses[0])
+        relayed = MicroMsg2ClientService(to_centre, MicroMsg2ClientFactory())
+        async with (
+            relayed,
+            serve(here, factory=Relays(relayed)) as site,
+            connect(centre.addresses[0]) as everybody,
+            connect(site.addresses[0]) as neighbour,
+            connect(site.addresses[0]) as publisher,
+        ):
+            seen = {
+                "the site": aiter(await neighbour.subscribe("topic/temperature")),
+                "the centre": aiter(await everybody.subscribe("topic/temperature")),
+            }
+            for celsius in (20, 21):
+                await publisher.send("topic/temperature", b"%d" % celsius, {"room": "kitchen"})
+                print(f"{celsius} is acknowledged")
+                for name, messages in seen.items():
+                    message = await anext(messages)
+                    print(f"{name} has {message.body!r} of {message.fields}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Thermostat:
 class Display(UmqServer):
     """The session of one client, that has the target as an attribute from the beginning."""
 
-    factory: Displays
+    factory: Displays  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def sessionEstablished(self) -> None:
         """Show the target."""

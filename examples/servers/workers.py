@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import react
 
 from twisted_msgproto import Message
-from twisted_msgproto.mtl import MtlClient, MtlReader, MtlServer, MtlServerFactory, Received
+from twisted_msgproto.mtl import MtlClient, MtlReader, MtlServer, Received, connect, serve
 
 JOBS = ("paint", "mow", "cook")
 
@@ -27,16 +27,11 @@ class Foreman(MtlServer):
         self.factory.counters["jobs"] += 1
 
 
-async def worker(
-    server: MtlServerFactory, do: Callable[[Received], Awaitable[bool]]
-) -> tuple[MtlClient, MtlReader]:
+async def work(client: MtlClient, do: Callable[[Received], Awaitable[bool]]) -> MtlReader:
     """Take jobs as long as the connection lasts: what ``do`` does not do, another worker may.
 
     After five tries in vain a job is in the queue ``jobs.dead``.
     """
-    client = MtlClient(server.addresses[0])
-    await client.open("house")
-    await client.profile("queue")
 
     async def take(reader: MtlReader) -> None:
         async for job in reader:
@@ -47,7 +42,7 @@ async def worker(
 
     reader = await client.reader(["jobs"])
     Deferred.fromCoroutine(take(reader)).addErrback(lambda failure: None)  # the reader's end
-    return client, reader
+    return reader
 
 
 async def main(reactor: Any) -> None:
@@ -64,27 +59,25 @@ async def main(reactor: Any) -> None:
 
         return do
 
-    server = MtlServerFactory()
-    server.protocol = Foreman
-    server.listen(["tcp://127.0.0.1:*"], "tcp://127.0.0.1:*")
-    ann, ann_reads = await worker(server, person("Ann", unwilling="cook"))
-    ben, ben_reads = await worker(server, person("Ben"))
-    await gatherResults([reads.summon("jobs") for reads in (ann_reads, ben_reads)])
-
-    boss = MtlClient(server.addresses[0])
-    await boss.open("house")
-    await boss.profile("queue")
-    writer = await boss.writer(["jobs"])
-    for job in JOBS:
-        await writer.send("jobs", job.encode())
-    print(f"{server.counters['jobs']} jobs were queued")
-    for job, person_of in done.items():
-        print(f"{job} was done by {await person_of}" if job == "cook" else f"{job} was done")
-        await person_of
-
-    for client in (boss, ann, ben):
-        await client.close()
-    await server.drain()
+    async with serve("tcp://127.0.0.1:0", server=Foreman) as server:
+        at = server.addresses[0]
+        async with (
+            connect(at, virtualHost="house", profile="queue") as ann,
+            connect(at, virtualHost="house", profile="queue") as ben,
+            connect(at, virtualHost="house", profile="queue") as boss,
+        ):
+            readers = [
+                await work(ann, person("Ann", unwilling="cook")),
+                await work(ben, person("Ben")),
+            ]
+            await gatherResults([reader.summon("jobs") for reader in readers])
+            writer = await boss.writer(["jobs"])
+            for job in JOBS:
+                await writer.send("jobs", job.encode())
+            print(f"{server.factory.counters['jobs']} jobs were queued")
+            for job, doer in done.items():
+                name = await doer
+                print(f"{job} was done by {name}" if job == "cook" else f"{job} was done")
 
 
 if __name__ == "__main__":

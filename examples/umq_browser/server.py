@@ -12,13 +12,15 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
-from twisted.internet import reactor, task
+from twisted.internet import task
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from twisted_msgproto.umq import Code, MethodRegistry, Topic, UmqServer, UmqServerFactory, refusal
+from twisted_msgproto.umq import Code, MethodRegistry, Request, Topic, UmqServer, refusal, serve
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "clients" / "js" / "src"
@@ -30,30 +32,30 @@ visitors: set[UmqServer] = set()
 
 
 @methods.register
-def greet(name):
+def greet(name: str) -> str:
     """Say hello to NAME."""
     return f"Hello, {name}!"
 
 
 @methods.register(with_request=True)
-def readings(request, topic_id):
+def readings(request: Request, topic_id: str) -> bool:
     """Publish a made-up reading to the caller's topic, twice a second."""
     topic = request.session.openTopic(topic_id)
     count = iter(range(1, 1_000_000))
 
-    def publish():
+    def publish() -> None:
         number = next(count)
         value = 20 + 4 * math.sin(number / 7) + random.uniform(-0.8, 0.8)
         topic.publish(json.dumps({"number": number, "value": value}))
 
     ticking = task.LoopingCall(publish)
-    topic.whenClosed().addCallback(lambda reason: ticking.running and ticking.stop())
     ticking.start(0.5)
+    topic.whenClosed().addCallback(lambda reason: ticking.stop())
     return True
 
 
 @methods.register(with_request=True)
-def drawings(request, topic_id):
+def drawings(request: Request, topic_id: str) -> bool:
     """Publish what any page draws to the caller's topic."""
     topic = request.session.openTopic(topic_id)
     viewers.add(topic)
@@ -62,7 +64,7 @@ def drawings(request, topic_id):
 
 
 @methods.register(with_request=True)
-def draw(request):
+def draw(request: Request) -> int:
     """Send the caller's drawing to every page; how many there are."""
     pictures = [one for one in request.attachments if isinstance(one, bytes)]
     if len(pictures) != 1 or not pictures[0].startswith(PNG):
@@ -73,43 +75,40 @@ def draw(request):
 class Page(UmqServer):
     """The session of one page; each of them has an attribute that says how many there are."""
 
-    def sessionEstablished(self):
+    def sessionEstablished(self) -> None:
         """Count it."""
         visitors.add(self)
         self.tell()
 
-    def sessionLost(self, reason):
+    def sessionLost(self, reason: object) -> None:
         """Count it no longer."""
         visitors.discard(self)
         self.tell()
 
-    def tell(self):
+    def tell(self) -> None:
         """Tell every page."""
         for page in visitors:
             page.setAttribute("visitors", str(len(visitors)))
 
 
-def website():
+def website() -> Any:
     """Return the page, with the package beside it."""
-    root = File(str(HERE))
+    root: Any = File(str(HERE))
     root.contentTypes = {**root.contentTypes, ".js": "text/javascript"}
     root.putChild(b"twisted-msgproto", File(str(PACKAGE)))
     return root
 
 
-async def main():
+async def main(reactor: Any) -> None:
     """Listen on both ports; the page's origin is known when its port is."""
     page = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(Site(website()))
     origin = f"http://127.0.0.1:{page.getHost().port}"
-    factory = UmqServerFactory(methods=methods, origins=[origin])
-    factory.protocol = Page
-    umq = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
-    print(f"umq listening on tcp:127.0.0.1:{umq.getHost().port}", flush=True)
-    print(f"open {origin}/?umq=ws://127.0.0.1:{umq.getHost().port}/", flush=True)
+    here = "tcp:0:interface=127.0.0.1"
+    async with serve(here, server=Page, methods=methods, origins=[origin]) as server:
+        print(f"umq listening on {server.addresses[0]}", flush=True)
+        print(f"open {origin}/?umq={server.addresses[0]}", flush=True)
+        await server.whenClosed()
 
 
 if __name__ == "__main__":
-    from twisted.internet.defer import Deferred
-
-    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main()))
-    reactor.run()
+    task.react(lambda reactor: Deferred.fromCoroutine(main(reactor)))

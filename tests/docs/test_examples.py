@@ -2,7 +2,7 @@
 
 * ```` ```python ```` blocks of a page run one after another, in one fresh process; what follows a
   block that runs the reactor is a program of its own, because a reactor runs once.  ``mypy
-  --strict`` accepts each, without the plugin for zope.interface.
+  --strict`` and pyright accept each, without the plugin for zope.interface.
 * ```` ```py ```` blocks are fragments (they need a Spark session, say): their grammar is checked.
 * A ```` ```toml ```` block whose first line is ``# NAME`` is the file NAME of the page's directory.
 * In ```` ```console ```` blocks each ``$ COMMAND`` runs there, its output is compared; a line with
@@ -12,6 +12,7 @@
 """
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from shutil import copy, copytree
 
 import pytest
 
@@ -132,18 +134,36 @@ def test_what_is_advised_gives_arrow_a_file_system_of_its_own(place: str) -> Non
             assert node.func.attr not in BY_ARROW or "filesystem" in given, ast.unparse(node)
 
 
+CHECKERS = {
+    "mypy": [
+        "--strict",
+        "--config-file=",
+        "--cache-dir=cache",
+        "--untyped-calls-exclude=twisted",
+        "--disable-error-code=import-untyped",  # pyarrow, pandas and parts of Twisted
+    ],
+    "pyright": [],
+}
+
+
 @pytest.mark.slow
-def test_mypy_accepts_the_python_examples(tmp_path: Path) -> None:
-    """As for somebody without the plugin; pyarrow, pandas and parts of Twisted have no types."""
-    files = []
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_type_checkers_accept_the_pages_and_examples(checker: str, tmp_path: Path) -> None:
+    """As for somebody without mypy's plugin for zope.interface."""
     for page in with_blocks("python"):
         for number, program in enumerate(programs(page)):
-            files.append(tmp_path / f"{page.stem.lower().replace('-', '_')}_{number}.py")
-            files[-1].write_text(program)
-    options = ["--strict", "--config-file=", "--untyped-calls-exclude=twisted"]
-    options.append("--disable-error-code=import-untyped")
-    command = [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path}", *map(str, files)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            name = f"{page.stem.lower().replace('-', '_')}_{number}.py"
+            (tmp_path / name).write_text(program)
+    for example in (PROJECT / "examples").glob("*/*.py"):
+        copy(example, tmp_path / f"{example.parent.name}_{example.name}")
+    copytree(PROJECT / "examples/lines/msgproto_lines", tmp_path / "msgproto_lines")
+    ended = subprocess.run(
+        [sys.executable, "-m", checker, *CHECKERS[checker], "."],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == 0, ended.stdout
 
 

@@ -251,7 +251,7 @@ def test_a_browser_page_calls_draws_and_shows_updates(launch: Launcher) -> None:
     """The issue: UM-09, UM-12 from a real browser; a page of a foreign origin is kept out."""
     server = launch.command([sys.executable, str(EXAMPLE)])
     url = server.line(r"^open (\S+)$")[1]
-    umq = server.address("umq").replace("tcp:", "ws://") + "/"
+    umq = server.address("umq")
     debugging = start_browser(launch)
     pictures = launch.directory
 

@@ -97,7 +97,7 @@ class SubCommands(click.Group):
 COMPLETING = "_MSGPROTO_COMPLETE"
 """With this variable a shell asks what may stand where its user has come to."""
 
-msgproto = click.version_option(__version__, message="msgproto %(version)s")(
+msgproto: SubCommands = click.version_option(__version__, message="msgproto %(version)s")(
     SubCommands(
         subcommand_metavar="SUB-COMMAND …",
         epilog="msgproto SUB-COMMAND --help says more about each.",

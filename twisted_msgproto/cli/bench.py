@@ -97,7 +97,7 @@ class Client:
         self._begun = 0  # messages that were handed out
         self._sizes: deque[tuple[int, int]] = deque()
         self._flight: deque[list[Any]] = deque()  # when a batch was sent, its messages, their bytes
-        self.here = False
+        self.here: bool = False
 
     async def some(self, most: int) -> list[bytes]:
         """Return the next messages when they are due; none when the time is over."""

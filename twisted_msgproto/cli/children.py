@@ -37,7 +37,7 @@ class Child:
             filter(None, [package_root, os.environ.get("PYTHONPATH")])
         )
         with open(log, "wb", opener=private) as output:
-            self.process = subprocess.Popen(
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-m", "twisted_msgproto", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -228,12 +228,12 @@ class Demo:
     def __init__(self, directory: Path, messages: int) -> None:
         self.messages = messages
         self.directory = directory
-        self.queue = directory / "queue"
-        self.table = directory / "table"
-        self.file = directory / "gateway.toml"
-        self.logs = directory / "logs"
-        self.protocols = shown_protocols()
-        self.progress = Progress(messages * len(self.protocols))
+        self.queue: Path = directory / "queue"
+        self.table: Path = directory / "table"
+        self.file: Path = directory / "gateway.toml"
+        self.logs: Path = directory / "logs"
+        self.protocols: dict[str, Registered] = shown_protocols()
+        self.progress: Progress = Progress(messages * len(self.protocols))
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self, keep_running: bool = False) -> int:

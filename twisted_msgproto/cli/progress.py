@@ -22,9 +22,9 @@ class Counted:
     """
 
     def __init__(self) -> None:
-        self.messages_sent = 0
-        self.messages_acknowledged = 0
-        self.messages_written = 0
+        self.messages_sent: int = 0
+        self.messages_acknowledged: int = 0
+        self.messages_written: int = 0
         self.notes: list[str] = []
 
     def sent(self, count: int) -> None:

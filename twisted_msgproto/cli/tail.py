@@ -132,7 +132,7 @@ class Tail:
         self._shown = shown
         self._say = say
         self._next = 0
-        self.away = False
+        self.away: bool = False
 
     def last(self, count: int) -> Iterator[tuple[int, Message]]:
         end = self._queue.end()

@@ -44,7 +44,7 @@ class Attempt(Generic[T]):
 
     def __init__(self, clock: Any, work: Coroutine[Any, Any, T]) -> None:
         """Start ``work``; ``clock`` is a reactor."""
-        self.given_up = False
+        self.given_up: bool = False
         self._over = False
         self._clock = clock
         self._timer: Any = None

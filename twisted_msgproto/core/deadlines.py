@@ -158,7 +158,7 @@ class Pending(Generic[K, W]):
         """``limit`` is in waiters; ValueError below 1."""
         if limit < 1:
             raise ValueError(f"at least 1 waiter, not {limit}")
-        self.limit = limit
+        self.limit: int = limit
         self._waiters: dict[K, tuple[int, W]] = {}
         self._deadlines: list[tuple[float, int, K]] = []
         self._stamp = 0  # tells a waiter from an older one under the same key

@@ -23,7 +23,7 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
         self._last: bytearray | None = None  # are idle most of the time
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def add(self, nbytes: bytes) -> None:
         size = len(nbytes)

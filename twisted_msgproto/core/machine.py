@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 
 class State(Enum):
@@ -19,7 +19,8 @@ class State(Enum):
     states are hashed by identity instead, in C.
     """
 
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:  # checkers take an enum.s attribute for a member
+        __hash__ = object.__hash__
 
 
 S = TypeVar("S", bound=State)

@@ -73,7 +73,7 @@ class MemoryShare:
     def __init__(self, every: SessionMemory | None = None) -> None:
         """``every`` counts those of all sessions; without it this one has no bound."""
         self._every = SessionMemory() if every is None else every
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def fits(self, nbytes: int) -> bool:
         every = self._every

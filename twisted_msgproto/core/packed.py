@@ -14,7 +14,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
 from .compiled import compiled
 
@@ -73,7 +73,7 @@ shift = shift_compiled if COMPILED else shift_python
 
 class Packed(Sequence[V], Generic[V]):
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -114,8 +114,8 @@ class PackedBytes(Packed[bytes]):
     __slots__ = ("bounds", "nbytes")
 
     def __init__(self, data: bytes, bounds: array[int]) -> None:
-        self.nbytes = data
-        self.bounds = bounds
+        self.nbytes: bytes = data
+        self.bounds: array[int] = bounds
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -154,9 +154,9 @@ class PackedMaps(Packed[dict[str, str]]):
 
     def __init__(self, bounds: array[int], keys: PackedBytes, items: PackedBytes) -> None:
         """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
-        self.bounds = bounds
-        self.keys = keys
-        self.items = items
+        self.bounds: array[int] = bounds
+        self.keys: PackedBytes = keys
+        self.items: PackedBytes = items
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

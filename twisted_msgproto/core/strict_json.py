@@ -268,7 +268,7 @@ class JsonCheck:
     def __init__(
         self, data: bytes, depth_max: int = CHECKED_DEPTH_MAX, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
-        self.done = False
+        self.done: bool = False
         self._bytes = data
         self._at = 0  # bytes that were decoded
         self._chunk = chunk_bytes

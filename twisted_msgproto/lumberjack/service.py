@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from twisted.application.service import IService
 
+from ..core.limits import Limit
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from .protocol import PROTOCOL, LumberjackServerFactory
@@ -14,8 +17,8 @@ class Options(ServerOptions):
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5044:interface=127.0.0.1"
-    LIMITS = LumberjackServerFactory.LIMITS
-    serverFactory = LumberjackServerFactory
+    LIMITS: ClassVar[tuple[Limit, ...]] = LumberjackServerFactory.LIMITS
+    serverFactory: ClassVar[type[LumberjackServerFactory]] = LumberjackServerFactory
 
     def authWarning(self) -> str | None:
         if any("mtls:" in description for description in self["endpoints"]):

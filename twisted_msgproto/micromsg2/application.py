@@ -140,13 +140,13 @@ class Subscriber:
 
     def __init__(self, consumer: Consumer, counters: dict[str, int], every: SessionMemory) -> None:
         self._counters = counters
-        self.kept = MemoryShare(every)
-        self.consumer = consumer
+        self.kept: MemoryShare = MemoryShare(every)
+        self.consumer: Consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
         self.in_flight: dict[int, int | None] = {}
-        self.held = 0
+        self.held: int = 0
 
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
@@ -245,15 +245,15 @@ class Broker:
                 raise ValueError(f"{name} is a topic, not a queue")
             if name.endswith(DEAD):
                 raise ValueError(f"{name} has the name of a queue's dead letters")
-        self.queues = queues.names(space)
-        self.envelopes = Envelopes(space)
+        self.queues: Mapping[str, QueueName] = queues.names(space)
+        self.envelopes: Envelopes = Envelopes(space)
         self._glance = Glance(fields_of)
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.
         self._publications: deque[Iterator[int]] = deque()
         self._order = 0
-        self.counters = {
+        self.counters: dict[str, int] = {
             "topics_published": 0,
             "topics_delivered": 0,
             "topics_acknowledged": 0,

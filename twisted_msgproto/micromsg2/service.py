@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from twisted.application.service import IService
 from twisted.python import usage
 
+from ..core.limits import Limit
 from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
@@ -20,8 +21,8 @@ class Options(BrokerOptions, ServerOptions):
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5045:interface=127.0.0.1"
-    LIMITS = LIMITS
-    serverFactory = MicroMsg2ServerFactory
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+    serverFactory: ClassVar[type[MicroMsg2ServerFactory]] = MicroMsg2ServerFactory
 
     optFlags: ClassVar[list[list[Any]]] = [
         ["no-broker", None, "Only receive messages: there are neither topics nor queues."],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from ..core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
@@ -43,9 +43,9 @@ class TestProfile(Profile):
     __test__ = False  # for pytest: this is no class of tests
 
     name = "test"
-    confirmations = ("none",)
+    confirmations: ClassVar[Sequence[str]] = ("none",)
     stored = False
-    only_resource = TEST_RESOURCE
+    only_resource: ClassVar[str | None] = TEST_RESOURCE
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ from .zeromq import (
     read_secret_key,
 )
 
-log = Logger(namespace="twisted_msgproto.mtl")
+log: Logger = Logger(namespace="twisted_msgproto.mtl")
 
 EXPOSED = (
     "is open to other machines without CURVE: who is on the way can read and change what clients"
@@ -52,9 +52,9 @@ class Options(BrokerOptions, AuthenticationOptions):
     """
 
     protocolName = PROTOCOL
-    defaultEndpoint = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
+    defaultEndpoint: ClassVar[str] = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
     LIMITS = MtlServerFactory.LIMITS
-    serverFactory = MtlServerFactory
+    serverFactory: ClassVar[type[MtlServerFactory]] = MtlServerFactory
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
         TLS_WORDS, "ZeroMQ has no TLS: curve-key and curve-authorized encrypt it"
     )

@@ -2,8 +2,9 @@
 
 from .authentication import Identity, IIdentity, PasswordFile, portal_over
 from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
+from .clients.shapes import ClientEndpoint
 from .counters import Counters
-from .lifetimes import ClientEndpoint, ClientTLS, Connecting, ServerEndpoint, Serving
+from .lifetimes import ClientTLS, Connecting, ServerEndpoint, Serving
 from .outbox import Later
 from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink

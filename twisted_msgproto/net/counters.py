@@ -225,11 +225,11 @@ class Traffic:
     __slots__ = ("latencies", "messages", "nbytes", "seconds", "waited")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        self.messages = 0
-        self.nbytes = 0
-        self.latencies = [0] * CLASSES
-        self.waited = 0.0
-        self.seconds = seconds
+        self.messages: int = 0
+        self.nbytes: int = 0
+        self.latencies: list[int] = [0] * CLASSES
+        self.waited: float = 0.0
+        self.seconds: Callable[[], float] = seconds
 
     def acknowledged(self, count: int, began: float) -> None:
         """Note that ``count`` messages that were read at ``began`` are safe now."""

@@ -456,7 +456,7 @@ class ServedEndpoint:
 # ── behind a proxy (haproxy ─────────────────────────────────────────────────────────────────────
 
 
-log = Logger(namespace="twisted_msgproto.net.endpoints")
+log: Logger = Logger(namespace="twisted_msgproto.net.endpoints")
 
 Given = TypeVar("Given")
 

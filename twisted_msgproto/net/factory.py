@@ -344,7 +344,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
                     f"{self.protocolName} does not ask who may what: it cannot run with rules"
                 )
             self.authoriser = authoriser
-        self.outputLedger = self.budget.held
+        self.outputLedger: Ledger = self.budget.held
         self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
@@ -352,7 +352,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._eviction = Eviction()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
-        self.draining = False
+        self.draining: bool = False
 
     def logPrefix(self) -> str:
         return self.protocolName  # Twisted's line says what starts where

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from twisted.application.service import IService, MultiService, Service
+from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
@@ -57,7 +57,7 @@ from .site.shapes import BrokerView
 if TYPE_CHECKING:
     from ..queue import QueueOptions
 
-log = Logger(namespace="twisted_msgproto.gateway")
+log: Logger = Logger(namespace="twisted_msgproto.gateway")
 
 FLOOD_LOOK_SECONDS: Final = 30.0
 """So often a gateway looks whether a flood of unfinished messages has passed."""
@@ -510,7 +510,7 @@ class ListeningService(Service):
 
 
 def standalone(
-    options: ServerOptions, serve: Callable[[ServerOptions, Gateway], IService], reactor: Any = None
+    options: ServerOptions, serve: Callable[[ServerOptions, Gateway], Any], reactor: Any = None
 ) -> Gateway:
     """Return the service of one protocol's twistd plugin; SystemExit with one line if it cannot
     be.

@@ -31,7 +31,7 @@ from ..core.errors import (
 from ..core.reasons import cannot_listen
 from .clients.client import session_of
 from .clients.endpoints import client_endpoint, websocket_endpoint
-from .clients.shapes import ConnectOptions
+from .clients.shapes import ClientEndpoint, ConnectOptions
 from .endpoints import ServedEndpoint, check_endpoint, kind_of
 from .factory import MsgprotoServerFactory, SessionFactory, expect, peer_name
 from .outbox import Waiters
@@ -45,13 +45,6 @@ log: Final = Logger(namespace="twisted_msgproto.net")
 
 ABORTED_SECONDS: Final = 1.0
 """Who leaves a connection because of a cancellation waits no longer for it to be closed."""
-
-
-class ClientEndpoint(Protocol):
-    """Where to connect to: any of Twisted's client endpoints is one."""
-
-    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
-        """Connect; the Deferred fires with the protocol."""
 
 
 class ServerEndpoint(Protocol):

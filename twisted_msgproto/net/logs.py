@@ -203,7 +203,7 @@ class PeerLog:
 # ── write a line when a session begins and one when it ends (--l ────────────────────────────────
 
 
-log = Logger(namespace="twisted_msgproto.sessions")
+log: Logger = Logger(namespace="twisted_msgproto.sessions")
 
 SESSIONS: Final = Topic("more sessions began or ended", 200, 2000)
 

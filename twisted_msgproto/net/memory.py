@@ -170,11 +170,11 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.limit = inf
+        self.limit: float = inf
         self.min_rate: float = MIN_RATE
         self.held = self.most = 0
         self.clock: Clock | None = None
-        self.uncounted = UNCOUNTED_BYTES
+        self.uncounted: int = UNCOUNTED_BYTES
         self._accounts: dict[Holder, _Account] = {}
         self._held_back: dict[Holder, _Account] = {}
         self._count = 0  # accounts so far

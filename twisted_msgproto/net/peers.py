@@ -66,7 +66,7 @@ class Offenders:
 
     def __init__(self) -> None:
         self._counted: OrderedDict[tuple[str, str, str], tuple[int, float]] = OrderedDict()
-        self.forgotten = 0
+        self.forgotten: int = 0
 
     def note(self, protocol: str, host: str, reason: str, now: float) -> None:
         key = protocol, network_of(host) or host or "local", reason

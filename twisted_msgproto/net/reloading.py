@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
 
-log = Logger(namespace="twisted_msgproto.reload")
+log: Logger = Logger(namespace="twisted_msgproto.reload")
 
 TERMINAL: Final = "/dev/tty"
 

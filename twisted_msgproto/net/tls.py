@@ -48,7 +48,7 @@ try:
 except ImportError:  # pragma: no cover - it is pyOpenSSL's own, and may go
     ffi = openssl = None
 
-log = Logger(namespace="twisted_msgproto.tls")
+log: Logger = Logger(namespace="twisted_msgproto.tls")
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
@@ -393,7 +393,7 @@ class TlsFactory(TLSMemoryBIOFactory):
         large: the connections with a large buffer, the eldest first.
     """
 
-    protocol = TlsConnection
+    protocol: type[TlsConnection] = TlsConnection
 
     def __init__(self, creator: Any, factory: Any) -> None:
         super().__init__(creator, False, factory)

@@ -70,9 +70,9 @@ class FairQueue(Generic[E]):
         self._sessions: dict[Hashable, _Session[E]] = {}
         self._new: deque[_Session[E]] = deque()
         self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
-        self.entries = 0
-        self.messages = 0
-        self.nbytes = 0
+        self.entries: int = 0
+        self.messages: int = 0
+        self.nbytes: int = 0
 
     def add(self, key: Hashable, entry: E, messages: int, nbytes: int) -> None:
         """Append ``entry`` to the session named ``key``; ``nbytes`` is what writing it costs."""
@@ -153,8 +153,8 @@ class GroupCost:
     def __init__(self) -> None:
         self._weight = self._bytes = self._seconds = 0.0
         self._bytes_squared = self._product = 0.0
-        self.sync_seconds = FIRST_SYNC_SECONDS
-        self.byte_seconds = FIRST_BYTE_SECONDS
+        self.sync_seconds: float = FIRST_SYNC_SECONDS
+        self.byte_seconds: float = FIRST_BYTE_SECONDS
 
     def learn(self, nbytes: int, seconds: float) -> None:
         self._weight = self._weight * MEMORY + 1.0

@@ -83,8 +83,8 @@ class QueueFlightServer(flight.FlightServerBase):
         except (OSError, ValueError, pa.ArrowException) as error:
             text = str(error).splitlines()[0]
             raise ConfigurationError(f"cannot listen on {location}: {text}") from None
-        self.queue_id = self._served.queue_id
-        self.address = f"{scheme}://{host}:{self.port}"
+        self.queue_id: str = self._served.queue_id
+        self.address: str = f"{scheme}://{host}:{self.port}"
         """Where it listens, in the form that clients accept."""
         self.token_file: str | None = None
         """Where the token stands that the server has made; None for an operator's."""

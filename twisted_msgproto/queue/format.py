@@ -328,7 +328,7 @@ class Segment:
     ) -> None:
         self.file = file
         self.first = first
-        self.size = file.size() if size is None else size
+        self.size: int = file.size() if size is None else size
         self._window_bytes = window
         self.frame_seed = frame_seed
         self._window = memoryview(b"")

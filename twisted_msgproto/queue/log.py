@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
+from ..queue.recovery import Recovery
 from . import consumers, damage, lineage, recovery
 from .disk import (
     IDENTITY_FILE,
@@ -116,7 +117,7 @@ class SegmentLog:
         make_identity: Callable[[], Identity] = new_identity,
         make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
-        self.directory = os.path.abspath(os.fspath(directory))
+        self.directory: str = os.path.abspath(os.fspath(directory))
         self._disk = disk
         self._max_bytes = max_bytes
         # At the limit there are always several segments: trimming removes whole ones.
@@ -128,11 +129,11 @@ class SegmentLog:
         # Which files the names of this queue led to when they were opened.
         self._own: dict[str, Stat] = {}
         self._looked = 0
-        self.publish_failures = 0
+        self.publish_failures: int = 0
         """Ends that could not be published at once; see :meth:`publish_again`."""
         self._unpublished: OSError | None = None
-        self.trimmed_segments = 0
-        self.withheld = False
+        self.trimmed_segments: int = 0
+        self.withheld: bool = False
         """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
         self.keeper: Keeper | None = None
         self._unlock: Callable[[], None] | None = None
@@ -174,21 +175,21 @@ class SegmentLog:
         )
         self._found = found
         self._sizes = found.sizes
-        self.identity = found.identity
-        self.queue_id = found.identity.queue_id
+        self.identity: Identity = found.identity
+        self.queue_id: str = found.identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
-        self.end = found.end
+        self.end: int = found.end
         """This is the offset after the last durable message."""
-        self.begin = next(iter(self._sizes), self.end)
+        self.begin: int = next(iter(self._sizes), self.end)
         """This is the first offset that is kept."""
-        self.nbytes = sum(self._sizes.values())
-        self.recovery = found.recovery
+        self.nbytes: int = sum(self._sizes.values())
+        self.recovery: Recovery = found.recovery
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
             self.recovery.lines.append(f"queue {directory}: {line}")
         names = read_whole(disk, os.path.join(directory, BROKER_NAMES))
         self._has_queues = names is not None and b"queue " in names
-        self.incarnation = make_incarnation()
+        self.incarnation: int = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before)
         # Behind the lineage, so that no loss of power can leave it out of its count.

@@ -51,7 +51,7 @@ class QueueReader:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> None:
-        self.directory = os.path.abspath(os.fspath(directory))
+        self.directory: str = os.path.abspath(os.fspath(directory))
         self._disk = disk
         try:
             identity = recovery.read_identity(disk, self.directory)
@@ -65,7 +65,7 @@ class QueueReader:
         if identity is None:
             raise QueueError(queue_directories.no_queue(os.fspath(directory)))
         self.identity = identity
-        self.queue_id = identity.queue_id
+        self.queue_id: str = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
         self._locator = RowLocator(disk, self.directory, identity)

@@ -73,7 +73,7 @@ class Served:
         self._marking = threading.Lock()  # one mark at a time, and its line
         # Kept from call to call for what it remembers of places; only with the mutex.
         self._reader = self._opened()
-        self.queue_id = self._reader.queue_id
+        self.queue_id: str = self._reader.queue_id
         self.actions: dict[str, tuple[str, Callable[[Request, str], Request]]] = {
             "describe": ("id, offsets, lineage, bytes, times, damage", self._describe),
             "place": ("what proves the row before an offset", self._place),
@@ -315,8 +315,8 @@ class Stream:
 
     def __init__(self, streams: Streams, address: str) -> None:
         self._streams = streams
-        self.address = address
-        self.lost = False
+        self.address: str = address
+        self.lost: bool = False
         self.waits_since: float | None = None
         """The reader has not read the last batch since this time; None while we prepare the next
         one.

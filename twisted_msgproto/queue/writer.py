@@ -174,12 +174,12 @@ class QueueWriter:
             check_bytes=check_bytes,
             disk=disk,
         )
-        self.directory = self._log.directory
-        self.queue_id = self._log.queue_id
+        self.directory: str = self._log.directory
+        self.queue_id: str = self._log.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self.recovery: Recovery = self._log.recovery
         """This was found at start; its ``lines`` are reported."""
-        self.sync_name = disk.sync_name
+        self.sync_name: str = disk.sync_name
         """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing can be stored at present, in a few words, or None."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from twisted.application.service import IService, MultiService
 
+from ..core.limits import Limit
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
 from ..net.options import ServerOptions, usage_errors
@@ -29,8 +30,8 @@ class Options(AuthenticationOptions):
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5046:interface=127.0.0.1"
-    LIMITS = LIMITS
-    serverFactory = SabcServerFactory
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+    serverFactory: ClassVar[type[SabcServerFactory]] = SabcServerFactory
 
     unnamed = "without auth a user is the name that a client announces, and nothing proves it"
 

@@ -89,7 +89,7 @@ class Ending:
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self.wishes = 0
+        self.wishes: int = 0
         self._interrupts = False
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
@@ -245,7 +245,7 @@ class Bridge:
         self.options = options
         self.ending = ending
         self.say = say if alone else lambda line: say(f"{options.name}: {line}")
-        self.own_run = Run.new()
+        self.own_run: Run = Run.new()
         self.error: BaseException | None = None
         """Why the table stands aside just now."""
         self.fatal: BaseException | None = None

@@ -103,7 +103,7 @@ class Gateways:
         clock: Callable[[], float] = time.monotonic,
         more: Callable[[Collection[str]], Iterable[str]] = lambda known: (),
     ) -> None:
-        self.all = [Gateway(location) for location in locations]
+        self.all: list[Gateway] = [Gateway(location) for location in locations]
         self.by_id: dict[str, Gateway] = {}
         self._open_queue = open_queue
         self.consumer = consumer

@@ -132,7 +132,7 @@ class Loop:
         self.wall = wall
         table.seen = self._seen
         self._erased = Notes(table.storage)
-        self.progress = Progress(landed=table.landed())
+        self.progress: Progress = Progress(landed=table.landed())
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
         self._looked = clock()

@@ -114,32 +114,32 @@ class Settings:
         # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
         refuse_misspelt(options, (*OPTIONS, "path"))
-        self.locations = queue_locations(given.get("queue") or given.get("path", ""))
+        self.locations: list[str] = queue_locations(given.get("queue") or given.get("path", ""))
         if not self.locations:
             raise ConfigurationError(
                 'the source msgproto needs .option("queue", DIRECTORY): one queue, or several with '
                 "commas between them"
             )
-        self.consumer = given.get("consumer") or None
-        self.release_after = seconds(given, "releaseAfter")
+        self.consumer: str | None = given.get("consumer") or None
+        self.release_after: float | None = seconds(given, "releaseAfter")
         if self.release_after is not None and self.consumer is None:
             raise ConfigurationError("the option releaseAfter needs the option consumer")
-        self.rows_max = whole(given, "maxRowsPerTrigger")
-        self.parts = whole(given, "numPartitions") or PARTITIONS_DEFAULT
-        self.rows_min = whole(given, "minPartitionRows") or PARTITION_ROWS_MIN
-        self.accept_loss = not truth(given, "failOnDataLoss", True)
-        self.push_filters = truth(given, "pushFilters", False)
-        self.retired = frozenset(split_list(given.get("retired", "")))
+        self.rows_max: int | None = whole(given, "maxRowsPerTrigger")
+        self.parts: int = whole(given, "numPartitions") or PARTITIONS_DEFAULT
+        self.rows_min: int = whole(given, "minPartitionRows") or PARTITION_ROWS_MIN
+        self.accept_loss: bool = not truth(given, "failOnDataLoss", True)
+        self.push_filters: bool = truth(given, "pushFilters", False)
+        self.retired: frozenset[str] = frozenset(split_list(given.get("retired", "")))
         names = ("tokenfile", "tlsca", "flightproxy")
-        self.access = Access(*(given.get(name) or None for name in names))
-        self.starting = _edge(given, "starting", EARLIEST)
-        self.ending = _edge(given, "ending", LATEST)
+        self.access: Access = Access(*(given.get(name) or None for name in names))
+        self.starting: Edge = _edge(given, "starting", EARLIEST)
+        self.ending: Edge = _edge(given, "ending", LATEST)
         strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
         if strategy not in ("error", LATEST):
             raise ConfigurationError(
                 f"the option startingOffsetsByTimestampStrategy is error or latest, not {strategy}"
             )
-        self.latest_when_too_late = strategy == LATEST
+        self.latest_when_too_late: bool = strategy == LATEST
         self._ending_given = [
             name for name in OPTIONS if name.startswith("ending") and name.lower() in given
         ]

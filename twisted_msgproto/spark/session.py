@@ -455,9 +455,11 @@ class JavaErrors:
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self.path = path
-        self.last = ""
+        self.last: str = ""
         self._stream = stream
-        self.thread = threading.Thread(target=self._run, name="java-stderr", daemon=True)
+        self.thread: threading.Thread = threading.Thread(
+            target=self._run, name="java-stderr", daemon=True
+        )
         self.thread.start()
 
     def _run(self) -> None:

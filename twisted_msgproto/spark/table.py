@@ -26,7 +26,7 @@ class LandedTable:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
+        self.directory: Path = Path(directory)
 
     def dataset(self) -> ds.Dataset | None:
         if not stands(self.directory / DELTA_LOG):

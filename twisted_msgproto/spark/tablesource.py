@@ -69,12 +69,12 @@ class TableOptions:
         refuse_misspelt(
             {name: value for name, value in options.items() if "." not in name}, TABLE_OPTIONS
         )
-        self.location = given.get("path", "")
+        self.location: str = given.get("path", "")
         if not self.location:
             raise ConfigurationError(
                 'the source msgproto-table needs a table: .load("/data/messages")'
             )
-        self.storage = {
+        self.storage: dict[str, str] = {
             name.removeprefix(STORAGE_PREFIX): value
             for name, value in given.items()
             if name.startswith(STORAGE_PREFIX)
@@ -89,9 +89,9 @@ class TableOptions:
             self.version = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
                 microseconds=micros
             )
-        self.columns = split_list(given.get("columns", ""))
-        self.tasks = whole(given, "numPartitions") or TASKS_DEFAULT
-        self.push_filters = truth(given, "pushFilters", default=False)
+        self.columns: list[str] = split_list(given.get("columns", ""))
+        self.tasks: int = whole(given, "numPartitions") or TASKS_DEFAULT
+        self.push_filters: bool = truth(given, "pushFilters", default=False)
 
 
 def open_table(
@@ -146,7 +146,7 @@ class TableFile(NamedTuple):
 
 class TableFiles(InputPartition):
     def __init__(self, files: Sequence[TableFile]) -> None:
-        self.files = list(files)
+        self.files: list[TableFile] = list(files)
 
     def __repr__(self) -> str:
         return f"TableFiles({[file.path for file in self.files]!r})"

@@ -410,9 +410,9 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
 
 class PartitionFile:
     def __init__(self, target: Target, storage: Storage, values: Values) -> None:
-        self.partition = dict(zip(target.partition_by, values, strict=True))
+        self.partition: dict[str, str] = dict(zip(target.partition_by, values, strict=True))
         folders = [f"{name}={quote(value, safe='')}" for name, value in self.partition.items()]
-        self.path = "/".join([*folders, f"part-{uuid.uuid4().hex}.parquet"])
+        self.path: str = "/".join([*folders, f"part-{uuid.uuid4().hex}.parquet"])
         self._schema = target.file_schema
         self._stream = open_output(storage, self.path)
         self._writer = pq.ParquetWriter(

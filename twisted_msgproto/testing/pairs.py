@@ -50,19 +50,19 @@ class MemoryTransport:
     def __init__(self, port: int, full: int = FULL_BYTES, host: str = "127.0.0.1") -> None:
         """``host`` and ``port`` are this end's address."""
         self.full = full
-        self.buffer = bytearray()
-        self.reading = True
+        self.buffer: bytearray = bytearray()
+        self.reading: bool = True
         self.deaf = False
-        self.closing = False
-        self.aborted = False
+        self.closing: bool = False
+        self.aborted: bool = False
         self.shut = False
-        self.gone = False
+        self.gone: bool = False
         self.producer: Any = None
-        self.producerPaused = False
-        self.written = 0
+        self.producerPaused: bool = False
+        self.written: int = 0
         self.protocol: Any = None
         self.other: MemoryTransport = self
-        self.address = IPv4Address("TCP", host, port)
+        self.address: IPv4Address = IPv4Address("TCP", host, port)
         self._shutSeen = False
 
     # ── what a protocol calls ───────────────────────────────────────────────────────────────────
@@ -200,8 +200,8 @@ class Pair:
         A transport pauses its producer while more than ``full`` bytes wait.  ``host`` is the
         client's address.  With ``tls`` the client begins a TLS hand-shake that never completes.
         """
-        self.server = MemoryTransport(SERVER_PORT, full)
-        self.client = MemoryTransport(CLIENT_PORT, full, host)
+        self.server: MemoryTransport = MemoryTransport(SERVER_PORT, full)
+        self.client: MemoryTransport = MemoryTransport(CLIENT_PORT, full, host)
         if tls:
             alsoProvides(self.client, ISSLTransport)
         self.server.other, self.client.other = self.client, self.server

@@ -53,7 +53,7 @@ class RemoteError(CallFailed):
 
     def __init__(self, payload: str, type: str, message: str) -> None:
         super().__init__(payload)
-        self.args = (f"{type}: {message}",)
+        self.args: tuple[Any, ...] = (f"{type}: {message}",)
         self.type = type
         self.message = message
 
@@ -453,7 +453,7 @@ class Hub:
         self._characters = 0  # of the updates in it
         self._sending = False
         self._turn: Any = None  # the call of the clock that goes on with it
-        self.methods = MethodRegistry()
+        self.methods: MethodRegistry = MethodRegistry()
         self.methods.register(self.subscribe, with_request=True, action=SUBSCRIBE)
         self.methods.register(self._publish, name="publish", with_request=True, action=PUBLISH)
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
@@ -44,7 +43,7 @@ CALL_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 WINDOW = 100
 
 
-def _where(reactor: Any, options: ConnectOptions) -> tuple[str, IStreamClientEndpoint]:
+def _where(reactor: Any, options: ConnectOptions) -> tuple[str, Any]:
     text = options.endpoint
     if text.startswith(("ws:", "wss:")):
         return text, websocket_endpoint(reactor, options)

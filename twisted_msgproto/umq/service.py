@@ -9,6 +9,7 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from ..core.errors import Refused
+from ..core.limits import Limit
 from ..core.message import Message
 from ..net.authentication import AuthenticationOptions, portal_over
 from ..net.gateway import Gateway, ListeningService, standalone
@@ -53,13 +54,13 @@ class DefaultServerFactory(UmqServerFactory):
         ingest: the methods whose calls are stored; empty: all, and other text too.
     """
 
-    protocol = DefaultServer
+    protocol: type[DefaultServer] = DefaultServer
     methods: MethodRegistry
 
     def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
         options.setdefault("methods", Hub().methods)
         super().__init__(*arguments, **options)
-        self.ingest = frozenset(ingest)
+        self.ingest: frozenset[str] = frozenset(ingest)
 
 
 class Options(AuthenticationOptions):
@@ -73,9 +74,9 @@ class Options(AuthenticationOptions):
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5048:interface=127.0.0.1"
-    LIMITS = LIMITS
-    serverFactory = DefaultServerFactory
-    serverClass = UmqServer
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+    serverFactory: ClassVar[type[DefaultServerFactory]] = DefaultServerFactory
+    serverClass: ClassVar[type] = UmqServer
     instead: ClassVar[Mapping[str, str]] = {
         "websocket": "UMQ is on WebSocket alone: write endpoint"
     }

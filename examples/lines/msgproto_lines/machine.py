@@ -34,10 +34,9 @@ Events = list[Any]
 class Side(Connection[bytes, bytes, Any]):
     """What both sides do: they read lines, and end."""
 
-    state = State.OPEN
-
     def __init__(self, limits: Limits) -> None:
         """``limits`` are those of a factory."""
+        self._state = State.OPEN
         self.limits = limits
         self.deadlines = Deadlines()
         self.counters = Counters()
@@ -75,7 +74,7 @@ class Side(Connection[bytes, bytes, Any]):
         """Say what the peer did wrong; the connection ends."""
         self._last = line(b"error", text.encode())
         self.fault = Fault(reason, text)
-        self.state = State.CLOSED
+        self._state = State.CLOSED
         events.append(self.fault)
 
     def outputs(self) -> bytes:
@@ -86,12 +85,12 @@ class Side(Connection[bytes, bytes, Any]):
     def drain(self, now: float) -> Events:
         """Take nothing more; finish what is under way."""
         if self.state is State.OPEN:
-            self.state = State.DRAINING
+            self._state = State.DRAINING
         return []
 
     def lost(self, now: float) -> Events:
         """End."""
-        self.state = State.CLOSED
+        self._state = State.CLOSED
         self.outputs()  # nobody is left to read it
         self.deadlines.clear_all()
         work, self.waiting = list(self.waiting), type(self.waiting)()
@@ -99,6 +98,11 @@ class Side(Connection[bytes, bytes, Any]):
 
     waiting: Any
     """This is under way; it is finished before this side ends in order."""
+
+    @property
+    def state(self) -> State:
+        """Return where this side stands."""
+        return self._state
 
     @property
     def finished(self) -> bool:

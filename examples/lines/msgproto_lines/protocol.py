@@ -1,5 +1,8 @@
 """Hooks and verbs of both sides on Twisted."""
 
+# Attributes of the bases are narrowed here, which pyright would not allow.
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 from typing import Any, ClassVar

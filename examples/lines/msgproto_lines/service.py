@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from twisted.application.service import IService
-
 from twisted_msgproto.extend import Gateway, ListeningService, ServerOptions, standalone
 
 from .protocol import PROTOCOL, LinesServerFactory
@@ -18,11 +16,11 @@ class Options(ServerOptions):
     serverFactory = LinesServerFactory
 
 
-def serve(options: ServerOptions, gateway: Gateway) -> IService:
+def serve(options: ServerOptions, gateway: Gateway) -> ListeningService:
     """Return the server as a child of ``gateway``, which has the sink."""
     return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
 
 
-def makeService(options: ServerOptions) -> IService:
+def makeService(options: ServerOptions) -> Gateway:
     """Return what twistd runs."""
     return standalone(options, serve)

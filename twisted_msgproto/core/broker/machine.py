@@ -53,7 +53,7 @@ class Broker:
         at the end of every verb, of the store as well.
         """
         self._changed = changed
-        self.store = QueueStore(
+        self.store: QueueStore = QueueStore(
             limits, durable=durable, when_full=when_full, deliver=self._deliver, changed=changed
         )
         self._tries_max = min(self.store.limits.integer("tries"), TRIES_COUNTED)

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import ClassVar, Final
 
 CHUNK: Final = 4096
 """A chunk that has twice as many places is split into two of this many."""
@@ -88,7 +88,7 @@ class Places:
         """``codes`` has the type code of each column, :data:`SMALL` or :data:`LARGE`."""
         self._codes = codes
         self._chunks: list[_Chunk] = []  # none of them is empty
-        self.count = 0
+        self.count: int = 0
 
     def __len__(self) -> int:
         return self.count
@@ -100,7 +100,7 @@ class Places:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Places) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def columns(self, lo: int = 0, hi: int = 2**64) -> Iterator[list[list[int]]]:
         """Yield the rows of lo ≤ place < hi, in order, some thousands at a time; nothing may

@@ -48,9 +48,9 @@ class Memory:
     __slots__ = ("expected", "limit", "used")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self.expected = 0
+        self.limit: int = limit
+        self.used: int = 0
+        self.expected: int = 0
 
     @property
     def has_room(self) -> bool:
@@ -87,10 +87,10 @@ class Subscriber:
     __slots__ = ("consumer", "held", "latest", "queues")
 
     def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
+        self.consumer: Consumer = consumer
         self.queues: OrderedDict[BrokerQueue, Wish] = OrderedDict()
         self.held: dict[int, Batch] = {}
-        self.latest = (-1, -1)
+        self.latest: tuple[int, int] = (-1, -1)
 
     def seen(self) -> set[int]:
         """Return the places that it has probably looked at.
@@ -155,26 +155,26 @@ class BrokerQueue:
     )
 
     def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
-        self.name = name
-        self.kept = kept
-        self.waiting = rows()
-        self.passed = rows()
-        self.in_flight = 0
-        self.away = rows()
-        self.returned = rows()
-        self.read = array("q")
-        self.nbytes = 0
+        self.name: QueueName = name
+        self.kept: bool = kept
+        self.waiting: Places = rows()
+        self.passed: Places = rows()
+        self.in_flight: int = 0
+        self.away: Places = rows()
+        self.returned: Places = rows()
+        self.read: array[int] = array("q")
+        self.nbytes: int = 0
         self.letters: dict[int, Letter] = {}
-        self.in_memory = 0
+        self.in_memory: int = 0
         self._memory = memory
-        self.tries = Places(SMALL)
+        self.tries: Places = Places(SMALL)
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
-        self.expected = 0
+        self.expected: int = 0
         self.subscribers: dict[Subscriber, Wish] = {}
-        self.filters = 0
+        self.filters: int = 0
         self.takers: OrderedDict[Subscriber, None] = OrderedDict()
-        self.used = now
+        self.used: float = now
         self.withheld: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:

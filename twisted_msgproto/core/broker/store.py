@@ -106,8 +106,8 @@ class QueueStore:
         # Queues that wait for room to have their letters read back, in turn, and those that had it.
         self.in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
-        self.memory = Memory(limits.integer("broker-memory-bytes"))
-        self.counters = Counters()
+        self.memory: Memory = Memory(limits.integer("broker-memory-bytes"))
+        self.counters: Counters = Counters()
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 

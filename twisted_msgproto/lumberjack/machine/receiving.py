@@ -121,7 +121,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self.deadlines = Deadlines()
 
         self.counters = ReaderCounters()
-        self.decoder = Decoder(limits, self._inspect)
+        self.decoder: Decoder = Decoder(limits, self._inspect)
         self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
@@ -438,7 +438,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if due is not None:
             self.deadlines.set("look", due)
 
-    timely: ClassVar = {"look": _look}
+    timely: ClassVar[dict[Any, Any]] = {"look": _look}
 
     def _idle_deadline(self) -> float | None:
         if self._paused or self.state not in _OPEN:

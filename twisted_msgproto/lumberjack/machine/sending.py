@@ -221,10 +221,10 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
         self.counters = WriterCounters()
         self.fault: Fault | None = None
-        self.capacity = window * pipelining
-        self.unsent = 0
-        self.unsent_bytes = 0
-        self.in_flight = 0
+        self.capacity: int = window * pipelining
+        self.unsent: int = 0
+        self.unsent_bytes: int = 0
+        self.in_flight: int = 0
 
         self._machine = Machine(WRITER, Writing.IDLE)
         self._decoder = AckDecoder()
@@ -463,7 +463,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._fail(fault)
         events.append(fault)
 
-    timely: ClassVar = {"timeout": _look_for_life}
+    timely: ClassVar[dict[Any, Any]] = {"timeout": _look_for_life}
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 

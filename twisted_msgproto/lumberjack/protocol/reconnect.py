@@ -280,8 +280,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
         self._unsentBytes = 0
-        self.unsent = 0
-        self.unacknowledged = 0
+        self.unsent: int = 0
+        self.unacknowledged: int = 0
 
     @property
     def fruitless(self) -> int:

@@ -31,15 +31,15 @@ from ...core.errors import (
     Refused,
 )
 from ...core.limits import Limit, Limits
-from ...core.machine import IllegalTransition
+from ...core.machine import IllegalTransition, Table
 from ...core.message import Fields, MessageBatch
 from ...net.authentication import certificate_name
 from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
+from ...net.clients.shapes import ClientEndpoint
 from ...net.counters import CounterPaths
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
 from ...net.lifetimes import (
-    ClientEndpoint,
     ClientTLS,
     Connecting,
     Ports,
@@ -158,7 +158,11 @@ class ReaderLink(SessionLink):
     def _faulted(self, fault: Fault) -> None:
         self.peerFaulted(fault)
 
-    actions: ClassVar = {Fault: _faulted, JsonReceived: _deliver, DataReceived: _deliver}
+    actions: ClassVar[dict[type, Any]] = {
+        Fault: _faulted,
+        JsonReceived: _deliver,
+        DataReceived: _deliver,
+    }
 
 
 class LumberjackServer(Session, link=ReaderLink):
@@ -181,10 +185,12 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     """The server: a :class:`LumberjackServer` for each writer that connects."""
 
     protocolName = PROTOCOL
-    LIMITS = READER_LIMITS
-    stateTable = READER
-    actions = frozenset({PUBLISH})
-    protocol = LumberjackServer  # type: ignore[assignment]
+    LIMITS: ClassVar[
+        tuple[Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit]
+    ] = READER_LIMITS
+    stateTable: ClassVar[Table[Any] | None] = READER
+    actions: ClassVar[frozenset[str]] = frozenset({PUBLISH})
+    protocol: type[LumberjackServer] = LumberjackServer  # type: ignore[assignment]
 
     _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None
 
@@ -268,14 +274,14 @@ class WriterLink(ClientLink):
     readsWhileDraining = True  # an end in order waits for acks
     readBytes = FIRST_READ_BYTES  # 2,730 acks, each of which may need 15 µs
     faultEnds = "left"
-    timeFaults = frozenset({"timeout"})
+    timeFaults: ClassVar[frozenset[str]] = frozenset({"timeout"})
 
-    expired = False
+    expired: bool = False
     owner: Owner | None = None
 
     def __init__(self, protocol: LumberjackClient) -> None:
         super().__init__(protocol)
-        self.producers = ProducerControl()
+        self.producers: ProducerControl = ProducerControl()
         self._ttl: Any = None
         self._unanswered: list[Parcel] = []
         self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
@@ -394,7 +400,7 @@ class WriterLink(ClientLink):
         if self.closing and not self._ended and not writer.unacknowledged:
             self._end(fault=False)
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         Fault: peerFaulted,
         KeptAlive: _keptAlive,
         PartAcknowledged: _acknowledged,
@@ -486,7 +492,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     """
 
     protocolName = "lumberjack"
-    protocol = LumberjackClient  # type: ignore[assignment]
+    protocol: type[LumberjackClient] = LumberjackClient  # type: ignore[assignment]
 
     LIMITS: ClassVar[tuple[Limit, ...]] = CLIENT_LIMITS
 
@@ -516,8 +522,8 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
             "pipelining": pipelining,
         }
         try:
-            self.capacity = self.buildWriter().capacity
-            self.packer = Packer(self.limits, version)
+            self.capacity: int = self.buildWriter().capacity
+            self.packer: Packer = Packer(self.limits, version)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self.window = window

@@ -158,11 +158,11 @@ class Decoder:
         self._usual_bytes_max = min(
             self._json_bytes_max, self._slice_bytes // (STEP_WEIGHT_BYTES // SHORT.size + 2)
         )
-        self.clean = True
+        self.clean: bool = True
 
-        self.unfinished = False
-        self.trailing_bytes = 0
-        self.invalid_texts = 0
+        self.unfinished: bool = False
+        self.trailing_bytes: int = 0
+        self.invalid_texts: int = 0
 
         self._levels = [Level()]  # the innermost stream of frames is the last
 

@@ -369,9 +369,9 @@ class Inflation:
     def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
         self.version = version
         self.pieces = pieces
-        self.nbytes = sum(map(len, pieces))
+        self.nbytes: int = sum(map(len, pieces))
         self.start = start
-        self.ended = False
+        self.ended: bool = False
         self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
         self._number = 0  # of the piece that comes next, or whose bytes are given now

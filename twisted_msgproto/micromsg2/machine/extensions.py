@@ -213,7 +213,9 @@ class ExtensionSet(Mapping[str, type[Extension]]):
                     raise ValueError(f"two extensions are named {name}")
                 self._all[name] = extension
         annotating = [one for one in self._names.values() if one.annotates]
-        self.own_fields = DOTNET_FIELDS.union(*(one.own_fields or {one.name} for one in annotating))
+        self.own_fields: frozenset[str] = DOTNET_FIELDS.union(
+            *(one.own_fields or {one.name} for one in annotating)
+        )
 
     def plus(self, *classes: type[Extension]) -> ExtensionSet:
         """Return these and vendors' ``classes``; raise ValueError for a name without ``x-``
@@ -256,10 +258,10 @@ class Acknowledging(Extension):
 
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         super().__init__(properties, limits)
-        self.count = self.named(properties) or self.default
+        self.count: int = self.named(properties) or self.default
         expiry = properties.get(EXPIRY_KEY, "")
         milliseconds = expiry.isascii() and expiry.isdigit() and len(expiry) <= COUNT_DIGITS_MAX
-        self.patience = int(expiry) / 1000 if milliseconds else limits["idle-ack"]
+        self.patience: float = int(expiry) / 1000 if milliseconds else limits["idle-ack"]
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
@@ -343,8 +345,8 @@ class PubSub(Extension):
     """
 
     name = "pub-sub"
-    aliases = ("pubsub",)
-    commands = frozenset({"subscribe", "unsubscribe"})
+    aliases: ClassVar[tuple[str, ...]] = ("pubsub",)
+    commands: ClassVar[frozenset[str]] = frozenset({"subscribe", "unsubscribe"})
 
 
 class Json(Extension):

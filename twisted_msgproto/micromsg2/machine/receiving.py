@@ -144,9 +144,9 @@ class Inbox:
         self.count: int | None = None
         self.annotating: Sequence[tuple[int, Extension]] = ()
         self.objecting: Sequence[Extension] = ()
-        self.repeat_seen = False
+        self.repeat_seen: bool = False
         self.inspected: _Inspected | None = None
-        self.steps = INSPECTION_STEPS
+        self.steps: int = INSPECTION_STEPS
         self._behind = _NO_PARTS  # frames of the same run, behind that body
         self._bytes_max = limits.integer("payload-bytes")
         self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)

@@ -71,7 +71,7 @@ class Sending(Connection[bytes, bytes, Event]):
 
     def __init__(self, table: Table[Side], initial: Side, limits: Limits | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
-        self.limits = limits
+        self.limits: Limits = limits
         self.counters = Counters()
         self.deadlines = Deadlines()
         self.fault = None

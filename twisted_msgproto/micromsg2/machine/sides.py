@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import Fault, shown
@@ -116,8 +116,8 @@ class Session(Sending):
     ) -> None:
         super().__init__(table, initial, limits)
         limits = self.limits
-        self.proposal = Proposal() if proposal is None else proposal
-        self.decoder = Decoder(limits, handshakes)
+        self.proposal: Proposal = Proposal() if proposal is None else proposal
+        self.decoder: Decoder = Decoder(limits, handshakes)
         self.identity: str | None = None
 
         self._events: list[Event] = []  # of the read that is going on
@@ -529,7 +529,7 @@ class Session(Sending):
     def _expire(self, reason: str, text: str, events: list[Event]) -> None:
         events.append(self._break(reason, text))
 
-    timely: ClassVar = {
+    timely: ClassVar[dict[Any, Any]] = {
         "handshake": _handshake_expired,
         "ack": _ack_is_due,
         "idle": _idle_expired,

@@ -21,9 +21,9 @@ from ...core.message import Message, MessageBatch
 from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
+from ...net.clients.shapes import ClientEndpoint
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ...net.lifetimes import (
-    ClientEndpoint,
     ClientTLS,
     Connecting,
     alone,
@@ -90,7 +90,7 @@ class Arrivals(Backlog[Message]):
         self._taken = taken
         self._held: deque[Deferred[None]] = deque()  # as many as there are messages
         self._holds = True
-        self.wanted = False
+        self.wanted: bool = False
 
     def want(self) -> None:
         self.wanted = True
@@ -335,7 +335,7 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self.subscriptions.lost(self.whyLost(reason))
         super().sessionEnding(reason)
 
-    actions: ClassVar = {**MicroMsg2Link.actions, ErrorReceived: _toldError}
+    actions: ClassVar[dict[type, Any]] = {**MicroMsg2Link.actions, ErrorReceived: _toldError}
 
 
 class MicroMsg2Client(ClientSession, MicroMsg2Session, link=MicroMsg2ClientLink):
@@ -443,7 +443,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         proposal: what the client requires and offers.
     """
 
-    protocol = MicroMsg2Client  # type: ignore[assignment]
+    protocol: type[MicroMsg2Client] = MicroMsg2Client  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -464,7 +464,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
             limits = {"ack-wait": 0, **(limits or {})}
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         expect_proposal(proposal)
-        self.proposal = default_proposal() if proposal is None else proposal
+        self.proposal: Proposal = default_proposal() if proposal is None else proposal
 
 
 C = TypeVar("C", bound=MicroMsg2Client, default=MicroMsg2Client)

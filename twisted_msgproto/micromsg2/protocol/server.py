@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
 from ...core.limits import Limits
+from ...core.machine import Table
 from ...core.memory import SESSION_LIMIT
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, Authoriser, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
@@ -207,7 +208,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             if self.factory.withheld.pressing:
                 self.factory.withheld.settled(self)
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         **MicroMsg2Link.actions,
         CommandReceived: _commanded,
         MessagesAcknowledged: _acknowledged,
@@ -290,9 +291,9 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         withheld: bytes of messages whose broker queue is full.
     """
 
-    actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
-    stateTable = SERVER
-    protocol = MicroMsg2Server  # type: ignore[assignment]
+    actions: ClassVar[frozenset[str]] = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
+    stateTable: ClassVar[Table[Any] | None] = SERVER
+    protocol: type[MicroMsg2Server] = MicroMsg2Server  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -331,17 +332,17 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.proposal = Proposal() if proposal is None else proposal
         if not broker:
             known = self.proposal.known.without(PubSub.name)
-            self.proposal = Proposal(
+            self.proposal: Proposal = Proposal(
                 self.proposal.identity, self.proposal.required, self.proposal.optional, known
             )
-        self.queues = queues or broker_of(
+        self.queues: ServedBroker = queues or broker_of(
             sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
         )
         every = self.budget.session_memory
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
-        self.withheld = SenderBackpressure(
+        self.withheld: SenderBackpressure = SenderBackpressure(
             self.limits.integer("withheld-bytes"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on

@@ -169,7 +169,7 @@ class MicroMsg2Link(SessionLink):
         super().__init__(protocol)
         self._arrived: list[Arrived] = []  # oldest first
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
-        self.producers = ProducerControl()
+        self.producers: ProducerControl = ProducerControl()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.ending is None and self._lastError is not None:
@@ -286,7 +286,7 @@ class MicroMsg2Link(SessionLink):
         if sent is not None:
             sent.ticket.fail(Refused(f"the peer said {shown(event.text)}", event.code))
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         Fault: SessionLink.peerFaulted,
         SessionEstablished: _begun,
         MessagesReceived: _arrive,

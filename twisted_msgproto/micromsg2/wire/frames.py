@@ -320,8 +320,8 @@ class Decoder:
         self._gathered = FrameBuffer()
         self._expected = 0  # do not look again before this many bytes are buffered
         self._ended = False
-        self.more = False
-        self.replaced = 0
+        self.more: bool = False
+        self.replaced: int = 0
         # The address of the last message, encoded, and what it says: most messages repeat it.
         self._last_address: tuple[bytes, str, bytes] = (b"\0\0\0", "", b"")
 

@@ -418,13 +418,13 @@ class Filter:
     __slots__ = ("_checks", "conditions", "searches", "weight")
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
-        self.conditions = tuple(conditions)
+        self.conditions: tuple[Condition, ...] = tuple(conditions)
         self._checks = tuple(
             (condition.key, condition.value.kind, condition.comparison(), condition.value.content)
             for condition in self.conditions
         )
-        self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
-        self.weight = sum(
+        self.searches: int = sum(condition.operator in _SEARCHING for condition in self.conditions)
+        self.weight: int = sum(
             CONDITION_BYTES + getsizeof(condition.key) + getsizeof(condition.value.text)
             for condition in self.conditions
         )

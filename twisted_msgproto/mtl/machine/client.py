@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
@@ -108,7 +108,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._tries_max = limits.integer("request-tries")
         self.counters = Counter()
         self.deadlines = Deadlines()
-        self.fault = None
+        self.fault: None = None
         self._draining = False
         self._lost_at: float | None = None
         self.mechanisms: list[str] = []
@@ -426,7 +426,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._anew()
         self._go_on(now)
 
-    timely: ClassVar = {"reply": _reply_missing}
+    timely: ClassVar[dict[Any, Any]] = {"reply": _reply_missing}
 
     # ── turned away ───────────────────────────────────────────────────────────────────────────────
 

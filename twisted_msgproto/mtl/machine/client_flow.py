@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines, Pending
@@ -155,7 +155,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self.confirms = confirm
         self.counters = Counter()
         self.deadlines = Deadlines()
-        self.fault = None
+        self.fault: None = None
         self._draining = False
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
@@ -176,8 +176,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
         self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
         self._incoming = Incoming()
-        self.unconfirmed = self._incoming.unconfirmed
-        self.doubted = False
+        self.unconfirmed: OrderedDict[int, None] = self._incoming.unconfirmed
+        self.doubted: bool = False
         self._heard_at = 0.0
         self._sent_at = 0.0
         self._probed_at = 0.0
@@ -666,7 +666,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._sent_at = now
         self.deadlines.set("heartbeat", self._sent_at + self._heartbeat)
 
-    timely: ClassVar = {
+    timely: ClassVar[dict[Any, Any]] = {
         "lease": _lease_expired,
         "silence": _silence_expired,
         "response": _responses_expired,

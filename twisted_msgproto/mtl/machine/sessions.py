@@ -150,9 +150,9 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         self.limits = limits
         self._every = SessionMemory() if every is None else every
-        self.profiles = by_name(profiles)
+        self.profiles: dict[str, Profile] = by_name(profiles)
         self.counters = Counter() if counters is None else counters
-        self.fault = None
+        self.fault: None = None
         self.deadlines = ManyDeadlines()
         self.data_port = data_port
         self._may = may

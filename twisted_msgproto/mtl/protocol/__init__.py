@@ -42,7 +42,7 @@ PROTOCOL: Final = "mtl"
 PROFILES: Final = Topic("more like it")
 """Profiles that raise: they may do so for each content."""
 
-log = SteadyLogger(namespace="twisted_msgproto.mtl")
+log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 UNREAD_LOOK_SECONDS: Final = 0.02
@@ -70,7 +70,7 @@ class DealerWire(Wire):
         self._clock = clock
         self._address = Endpoint(address)
         self._closed = closed
-        self.paused = False
+        self.paused: bool = False
         self._look: Any = None  # the call that closes the wire once everything was sent
         self.socket: Any = None
 
@@ -225,8 +225,8 @@ class BrokerLink(SessionLink):
     factory: MsgprotoServerFactory
     machine: Server
     wire: SocketPair
-    answerEvents: ClassVar = frozenset({SessionEnded})
-    turns: ClassVar = (*SessionLink.turns, "_refill")
+    answerEvents: ClassVar[frozenset[type]] = frozenset({SessionEnded})
+    turns: ClassVar[tuple[str, ...]] = (*SessionLink.turns, "_refill")
 
     def told(self) -> None:
         """Each client has a session of its own, which hears of its beginning."""
@@ -362,7 +362,7 @@ class BrokerLink(SessionLink):
         self.machine.refuse(session, self._now())
         self._settle()
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         ContentReceived: _alone(_contentReceived),
         AuthenticationRequested: _alone(_authenticationRequested),
         SessionOpened: _alone(_sessionOpened),

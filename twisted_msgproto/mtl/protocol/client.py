@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
-from ...core.limits import Limits
+from ...core.limits import Limit, Limits
 from ...net.clients.client import ClientLink
 from ...net.clients.reconnect import (
     DRAIN_SECONDS,
@@ -65,10 +65,10 @@ class ControlLink(ClientLink):
         owner: who hears what happens; None: nobody.
     """
 
-    log: ClassVar = SteadyLogger(namespace="twisted_msgproto.mtl")
-    noInputs: ClassVar = ()
-    readsWhileDraining: ClassVar = True
-    answerEvents: ClassVar = frozenset({Answered, RequestRefused, RequestTimedOut})
+    log: ClassVar[SteadyLogger] = SteadyLogger(namespace="twisted_msgproto.mtl")
+    noInputs: ClassVar[Any] = ()
+    readsWhileDraining: ClassVar[bool] = True
+    answerEvents: ClassVar[frozenset[type]] = frozenset({Answered, RequestRefused, RequestTimedOut})
 
     factory: MtlClientFactory
     machine: Client
@@ -78,8 +78,8 @@ class ControlLink(ClientLink):
 
     def __init__(self, protocol: MtlClient) -> None:
         super().__init__(protocol)
-        self.clock = self.factory.clock
-        self.limits = self.factory.limits
+        self.clock: Any = self.factory.clock
+        self.limits: Limits = self.factory.limits
         self.flows: dict[int, FlowLink] = {}
         self._requests: Tickets[Reply] = Tickets()
         self._renewals: dict[FlowLink, Any] = {}
@@ -335,8 +335,8 @@ class MtlClient(ClientSession, link=ControlLink):
         if factory is None:
             factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
         self.factory = factory
-        self.clock = factory.clock
-        self.limits = factory.limits
+        self.clock: Any = factory.clock
+        self.limits: Limits = factory.limits
         self.link.begin(endpoint, persistent)
 
     @property
@@ -439,7 +439,7 @@ class MtlClientFactory(SessionFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = CLIENT_LIMITS
+    LIMITS: ClassVar[tuple[Limit, ...]] = CLIENT_LIMITS
     protocol: type[MtlClient] = MtlClient
 
     def __init__(

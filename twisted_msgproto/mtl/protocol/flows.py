@@ -91,7 +91,7 @@ class RenewalBackoff:
 # ── Flows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-log = SteadyLogger(namespace="twisted_msgproto.mtl")
+log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 @dataclass(slots=True)
@@ -151,17 +151,17 @@ class FlowLink(Link):
         tickets: who waits for the answers to commands and contents.
     """
 
-    log: ClassVar = log
-    noInputs: ClassVar = ()
-    readsWhileDraining: ClassVar = True
-    answerEvents: ClassVar = frozenset(
+    log: ClassVar[SteadyLogger] = log
+    noInputs: ClassVar[Any] = ()
+    readsWhileDraining: ClassVar[bool] = True
+    answerEvents: ClassVar[frozenset[type]] = frozenset(
         {Responded, ContentsConfirmed, ContentsRefused, ContentTooLarge}
     )
 
     factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
-    number = 0
+    number: int = 0
     new: Sequence[str] = ()
 
     def __init__(self, flow: MtlFlow, client: Owner, confirm: bool) -> None:
@@ -177,7 +177,7 @@ class FlowLink(Link):
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
         self._ending: Any = None  # the call that gives up a connection that the server has ended
-        self.renewals = RenewalBackoff()
+        self.renewals: RenewalBackoff = RenewalBackoff()
         limits = self.factory.limits
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 

@@ -20,7 +20,8 @@ from twisted.python.failure import Failure
 
 from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
-from ...core.limits import Limits
+from ...core.limits import Limit, Limits
+from ...core.machine import Table
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
@@ -61,7 +62,7 @@ CONTROL_MESSAGES: Final = 16
 KEYS: Final = Topic("more like it", 1)
 """Clients that libzmq turned away for their keys: they try for ever."""
 
-log = SteadyLogger(namespace="twisted_msgproto.mtl")
+log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 class MtlServer(SessionHooks):
@@ -163,9 +164,9 @@ class MtlServerFactory(MsgprotoServerFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
-    actions = frozenset({CONSUME, PUBLISH})
-    stateTable = SESSION
+    LIMITS: ClassVar[tuple[Limit, ...]] = (*SERVER_LIMITS, *LOGIN_LIMITS)
+    actions: ClassVar[frozenset[str]] = frozenset({CONSUME, PUBLISH})
+    stateTable: ClassVar[Table[Any] | None] = SESSION
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -219,7 +220,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._profiles = tuple(profiles)
         for one in self._profiles:
             expect("profiles", one, "a Profile", isinstance(one, Profile))
-        self.queues = queues or broker_of(
+        self.queues: ServedBroker = queues or broker_of(
             self.sink,
             self.clock,
             broker_limits(self.limits),

@@ -35,7 +35,7 @@ from .unfinished import (
     Unfinished,
 )
 
-log = Logger(namespace="twisted_msgproto.mtl")
+log: Logger = Logger(namespace="twisted_msgproto.mtl")
 
 
 def guarded(hook: Callable[..., object], *arguments: Any) -> None:
@@ -127,7 +127,7 @@ class Bounded:
         self._paused = False
         self._backlogs: dict[bytes, Backlog] = {}
         self._retry: Any = None
-        self.highWaterMark = bounds.peer_messages
+        self.highWaterMark: int = bounds.peer_messages
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
         socket.set(zmq.RCVBUF, KERNEL_BYTES)
@@ -418,7 +418,7 @@ class Routing:
         self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
-        self.unfinished = Unfinished(
+        self.unfinished: Unfinished = Unfinished(
             every, bounds, endless, self._readSoon, made_room=made_room, trusted=trusted
         )
         self._tellUnread = unread

@@ -133,7 +133,7 @@ class Watched:
         in memory.
         """
         socket: Any = self
-        self.unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)
+        self.unfinished: Unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _cutOff(self, host: str, nbytes: int) -> None:
@@ -270,7 +270,7 @@ class ConnectionAdmission:
         self._addresses: Counter[str] = Counter()
         self._listeners: dict[int, object] = {}  # by descriptor
         self._failing: dict[object, str] = {}  # by listener: why its next connection ends
-        self.strangers = Strangers(self._tell)
+        self.strangers: Strangers = Strangers(self._tell)
 
     def happened(
         self, messages: list[list[bytes]], listener: object = None, *, curve: bool = False
@@ -407,7 +407,7 @@ class Sockets:
         factory, self._router, self._admission, self._dealer, self._monitor = _txzmq()
         self._factory = factory()
         self._factory.reactor = reactor
-        self.connections = Connections()
+        self.connections: Connections = Connections()
         self._numbers = count()
         self._every = EveryUnfinished(reactor)
 

@@ -179,7 +179,7 @@ class EveryUnfinished:
         self._turn: Iterator[tuple[Unfinished, int]] = iter(())
         self._timer: Any = None
         self._looks = LOOKS_PER_TURN
-        self.moved = True
+        self.moved: bool = True
         self.weight = 0
 
     @classmethod
@@ -269,9 +269,9 @@ class Unfinished:
         ``trusted(name)`` tells whether a connection may have large messages.
         """
         message = LARGE_FRAMES * bounds.frame_bytes
-        self.largest = message + SLACK_BYTES
+        self.largest: int = message + SLACK_BYTES
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
-        self.held = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
+        self.held: int = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
         self._every = every
         self._made_room = made_room
         self._trusted = trusted
@@ -462,9 +462,9 @@ class Backlog:
 
     def __init__(self, since: float) -> None:
         self.messages: deque[list[bytes]] = deque()
-        self.nbytes = 0
-        self.since = since
-        self.full = False  # the caller knows that there should be no more now
+        self.nbytes: int = 0
+        self.since: float = since
+        self.full: bool = False  # the caller knows that there should be no more now
 
 
 class SendBacklog:
@@ -497,7 +497,7 @@ class SendBacklog:
         self.descriptor = descriptor
         self.movement = Movement(descriptor)
         self.passed = self.waiting = self.entered = self.read = 0
-        self.check_at = STEP_BYTES
+        self.check_at: int = STEP_BYTES
         self._acknowledged = 0
         self.note_read()
 

@@ -234,7 +234,7 @@ class Authentication:
         ``interface``: the kind of avatar that the portal returns.  ``nameOf``: an avatar's name.
         ``peerLog``: who was refused is logged through it.
         """
-        self.portal = expected_portal(portal)
+        self.portal: Portal = expected_portal(portal)
         self._clock = clock
         self._counters: MutableMapping[str, int] = Counter() if counters is None else counters
         self._interface = interface

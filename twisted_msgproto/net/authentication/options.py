@@ -23,7 +23,7 @@ from ..reloading import Change
 from .login import portal_over
 from .password_file import read_users
 
-log = Logger(namespace="twisted_msgproto.net.authentication")
+log: Logger = Logger(namespace="twisted_msgproto.net.authentication")
 
 FILE_SCHEMES: Final = ("file", "passwords")
 
@@ -61,7 +61,10 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
 
-    supportedInterfaces = (IUsernamePassword, IAnonymous)
+    supportedInterfaces: tuple[type[IUsernamePassword], type[IAnonymous]] = (
+        IUsernamePassword,
+        IAnonymous,
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -160,7 +160,7 @@ class PasswordFile:
     credentialInterfaces: ClassVar[tuple[Any, ...]] = (IUsernamePassword, IUsernameHashedPassword)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(path)
+        self.path: str = os.path.abspath(path)
         self._seen: tuple[int, ...] = ()
         self._users: Mapping[str, Keys | str] = {}
         self._checks = DeferredSemaphore(CHECKS_AT_ONCE)

@@ -301,7 +301,7 @@ class Authenticator:
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
-        self.names = tuple(self._mechanisms)
+        self.names: tuple[str, ...] = tuple(self._mechanisms)
         self._authentication = authentication
         self._left = left
         self._cycles: dict[Attempting, SaslCycle] = {}
@@ -359,7 +359,7 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    mechanism = Plain.name
+    mechanism: str = Plain.name
     finished = True
 
     def __init__(self, user: str, password: str) -> None:
@@ -372,7 +372,7 @@ class PlainClient:
 
 
 class AnonymousClient:
-    mechanism = AnonymousAccess.name
+    mechanism: str = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
@@ -388,7 +388,7 @@ class ScramClient:
         finished: whether the server has proved that it knows the password.
     """
 
-    mechanism = ScramSha256.name
+    mechanism: str = ScramSha256.name
 
     def __init__(
         self, user: str, password: str, iterations_max: int = SCRAM_ITERATIONS_MAX
@@ -397,7 +397,7 @@ class ScramClient:
         self._iterations_max = iterations_max
         self._client = _scramp().ScramClient([self.mechanism], user, password)
         self._step = 0
-        self.finished = False
+        self.finished: bool = False
 
     def respond(self, challenge: bytes | None) -> bytes:
         client, error = self._client, _scramp().ScramException

@@ -310,8 +310,8 @@ class Throttle:
 
         ``hand_shake``: the seconds within which a client has to be answered.
         """
-        self.delay = limits["login-delay"]
-        self.wait = max(0.0, min(WAIT_SECONDS, hand_shake - 2 * self.delay))
+        self.delay: float = limits["login-delay"]
+        self.wait: float = max(0.0, min(WAIT_SECONDS, hand_shake - 2 * self.delay))
         self._line_max = LINE_MAX
         rate, window = limits["login-rate"], WINDOW_SECONDS
         of_address = limits.integer("login-address-failures")
@@ -322,7 +322,7 @@ class Throttle:
         self._line: dict[Attempt, None] = {}  # in the order of arrival
         self._decided: list[tuple[Attempt, bool]] = []
         self._changed = False  # tokens may be free again, or be so earlier
-        self.deadline = inf
+        self.deadline: float = inf
 
     def arrive(self, address: str, name: str, now: float, within: float = inf) -> Attempt:
         """Note that a client wants to log in and has to be answered ``within`` this many

@@ -14,7 +14,7 @@ from ...core.broker.fields import Fields, as_text
 from ...core.errors import ConfigurationError
 from ...registry import part
 
-log = Logger(namespace="twisted_msgproto.broker")
+log: Logger = Logger(namespace="twisted_msgproto.broker")
 
 
 def fields_of(envelope: Opened) -> Fields:

@@ -56,7 +56,7 @@ class BrokerPersistence:
         state: the durable half; None before :meth:`open`.
     """
 
-    log = Logger(namespace="twisted_msgproto.broker")
+    log: Logger = Logger(namespace="twisted_msgproto.broker")
 
     def __init__(self, sink: DurableSink, clock: Any) -> None:
         self._sink = sink

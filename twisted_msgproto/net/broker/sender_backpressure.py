@@ -45,7 +45,7 @@ class SenderBackpressure:
         there is too much; 0: never.  ``clock`` has ``callLater()``.
         """
         self.limit = limit
-        self.waiting = 0
+        self.waiting: int = 0
         self._seconds = seconds
         self._clock = clock
         self._own: dict[Sender, int] = {}

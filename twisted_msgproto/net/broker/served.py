@@ -34,6 +34,7 @@ from ...core.broker import (
     QueueName,
     weight,
 )
+from ...core.broker.store import QueueStore
 from ...core.limits import Limits
 
 LETTERS_AT_ONCE: Final = 200
@@ -59,9 +60,11 @@ class ServedBroker:
         told_full: is called with the name of a queue whose senders wait from now on.
     """
 
-    log = Logger(namespace="twisted_msgproto.broker")
+    log: Logger = Logger(namespace="twisted_msgproto.broker")
     durable = False
-    tells_of_memory = False  # say, with the first queue, that messages are stored and queues not
+    tells_of_memory: bool = (
+        False  # say, with the first queue, that messages are stored and queues not
+    )
 
     def __init__(
         self,
@@ -79,11 +82,11 @@ class ServedBroker:
         self._clock = clock
         # Messages keep the time of their arrival over a restart, and time never runs backwards.
         self._epoch: float = wallClock() - clock.seconds()
-        self.limits = Limits.of(LIMITS) if limits is None else limits
-        self.machine = Broker(
+        self.limits: Limits = Limits.of(LIMITS) if limits is None else limits
+        self.machine: Broker = Broker(
             self.limits, durable=self.durable, when_full=when_full, changed=self._look
         )
-        self.store = self.machine.store
+        self.store: QueueStore = self.machine.store
         self.told_full: Callable[[QueueName], None] = lambda name: None
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order

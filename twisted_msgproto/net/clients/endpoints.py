@@ -36,7 +36,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
 from ..endpoint_strings import CLIENTS, check_parts, file_trouble
-from .shapes import ConnectOptions
+from .shapes import ClientEndpoint, ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
 
@@ -54,7 +54,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 def client_endpoint(
     reactor: IReactorCore, options: ConnectOptions, tls: Any = None
-) -> IStreamClientEndpoint:
+) -> ClientEndpoint:
     """Return the endpoint for ``tcp:HOST:PORT``, ``tls:HOST:PORT`` or ``unix:PATH``.
 
     Any other Twisted client endpoint string works too.  Raises ConfigurationError, also for files
@@ -73,7 +73,7 @@ def client_endpoint(
         return wrapClientTLS(tls or tls_options(options, host), plain)
     try:
         check_parts(options.endpoint, CLIENTS, IStreamClientEndpointStringParserWithReactor)
-        endpoint: IStreamClientEndpoint = clientFromString(reactor, options.endpoint)
+        endpoint: ClientEndpoint = clientFromString(reactor, options.endpoint)
     except Exception as error:
         meant = f"; write tcp:{options.endpoint}" if ADDRESS.fullmatch(options.endpoint) else ""
         raise ConfigurationError(

@@ -91,7 +91,7 @@ class Backoff:
         self._most = most
         self._random = random
         self._jitter = jitter
-        self.attempts = 0
+        self.attempts: int = 0
 
     def next(self) -> float:
         """Return seconds to wait now; one attempt more has failed."""
@@ -130,11 +130,11 @@ class PendingCall(Generic[S, T]):
         forget: Callable[[PendingCall[S, T]], None],
     ) -> None:
         self.verb = verb
-        self.deadline = deadline
-        self.nbytes = nbytes
-        self.safe = safe
-        self.over = False  # its Deferred has fired, or is about to
-        self.sending = False  # its verb is just being called
+        self.deadline: float = deadline
+        self.nbytes: int = nbytes
+        self.safe: bool = safe
+        self.over: bool = False  # its Deferred has fired, or is about to
+        self.sending: bool = False  # its verb is just being called
         self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
         self.timer: Any = None  # while it waits for a session
 

@@ -38,6 +38,14 @@ from twisted.python.failure import Failure
 from ...core.errors import LimitExceeded, Refused, TimedOut
 from ...core.strict_json import NotJson, parse_json
 
+
+class ClientEndpoint(Protocol):
+    """Where to connect to: any of Twisted's client endpoints is one."""
+
+    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
+        """Connect; the Deferred fires with the protocol."""
+
+
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})

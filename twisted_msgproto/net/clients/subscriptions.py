@@ -84,7 +84,7 @@ class Backlog(Generic[T]):
         """
         self._left = left
         self._weigh = weigh
-        self.nbytes = 0
+        self.nbytes: int = 0
         self._items: deque[tuple[T, int]] = deque()
         self._takers: deque[Deferred[T | None]] = deque()
         self._over = False

@@ -23,7 +23,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from ...core.errors import MsgprotoError
 from .shapes import NoSuchQueue
 
-log = Logger(namespace="twisted_msgproto.site")
+log: Logger = Logger(namespace="twisted_msgproto.site")
 
 CHANGES: Final = b"x-msgproto"
 """A request that changes something has this field in its header."""
@@ -56,7 +56,7 @@ class BoundedChannel(HTTPChannel):
         answering: whether a request is being answered, or a stream is open.
     """
 
-    answering = False
+    answering: bool = False
     site: BoundedSite
     transport: Any
 
@@ -93,7 +93,7 @@ class BoundedSite(Site):
 
     protocolName: ClassVar[str] = "control"
     noisy = False
-    protocol = BoundedChannel  # type: ignore[assignment]
+    protocol: type[BoundedChannel] = BoundedChannel  # type: ignore[assignment]
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         settings.setdefault("timeout", REQUEST_SECONDS)

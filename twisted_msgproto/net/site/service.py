@@ -61,7 +61,7 @@ TOKEN_BYTES_LEAST: Final = 16
 
 OPEN_PATH: Final = b"healthz"
 
-log = Logger(namespace="twisted_msgproto.site")
+log: Logger = Logger(namespace="twisted_msgproto.site")
 
 
 def _events(gateway: Any) -> Events:

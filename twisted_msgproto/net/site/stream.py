@@ -30,7 +30,7 @@ LISTENERS_MAX: Final = 32
 STALLED_SECONDS: Final = 30.0
 """A page that has not read for this long gives way to another one, where all places are taken."""
 
-log = Logger(namespace="twisted_msgproto.site")
+log: Logger = Logger(namespace="twisted_msgproto.site")
 
 
 @implementer(IPushProducer)

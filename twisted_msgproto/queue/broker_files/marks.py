@@ -63,10 +63,10 @@ class Segment:
     __slots__ = ("_bits", "done", "end", "first", "outstanding")
 
     def __init__(self, first: int, end: int = OPEN_END) -> None:
-        self.first = first
-        self.end = end
-        self.outstanding = 0
-        self.done = False
+        self.first: int = first
+        self.end: int = end
+        self.outstanding: int = 0
+        self.done: bool = False
         self._bits = bytearray()
 
     def set(self, lo: int, hi: int) -> int:
@@ -206,8 +206,8 @@ class Marks:
         self._firsts: list[int] = []
         self.limit = OPEN_END
         self._beyond = False
-        self.tries = Places(SMALL)
-        self.moved = Moved()
+        self.tries: Places = Places(SMALL)
+        self.moved: Moved = Moved()
 
     def __iter__(self) -> Iterator[Segment]:
         return iter([self._segments[first] for first in self._firsts])

@@ -38,8 +38,8 @@ class Names:
         self._queue_id = queue_id
         nbytes = read_whole(disk, self._path)
         known = None if nbytes is None else parsed(nbytes, queue_id)
-        self.missing = nbytes is None
-        self.damaged = known is None
+        self.missing: bool = nbytes is None
+        self.damaged: bool = known is None
         self.first: dict[QueueName, int] = known or {}
 
     def holds(self, name: QueueName, place: int) -> bool:

@@ -84,8 +84,12 @@ class OverflowLog:
         self._disk = disk
         self._queue_id = queue_id
         known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
-        self.log = SegmentLog(os.path.join(directory, DIRECTORY), disk=disk, **(known | options))  # type: ignore[arg-type]
-        self.lines = list(self.log.recovery.lines)
+        self.log: SegmentLog = SegmentLog(
+            os.path.join(directory, DIRECTORY),
+            disk=disk,
+            **(known | options),  # type: ignore[arg-type]
+        )
+        self.lines: list[str] = list(self.log.recovery.lines)
         self._spare = SPARE_SEGMENTS * self.log.segment_bytes
         self._chunks: dict[int, Chunk] = {}  # by the first place
         self._starts: list[int] = []  # these places, in order

@@ -74,7 +74,7 @@ class Scan:
         self._marks = marks
         self._heads: dict[bytes, QueueName | None] = {}
         self.queues: Queues = {}
-        self.nonsense = 0
+        self.nonsense: int = 0
 
     def add(self, messages: Messages, places: Sequence[int] | None = None) -> int:
         """Add those of some messages that wait; return their number.

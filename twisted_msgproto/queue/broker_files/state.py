@@ -100,7 +100,7 @@ class BrokerState:
         self._troubles = Troubles(report)
         self._restored = self._closed = False
         self.missing: str | None = None
-        self.copied_messages = 0
+        self.copied_messages: int = 0
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)

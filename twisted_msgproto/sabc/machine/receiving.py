@@ -87,16 +87,16 @@ class Incoming:
     )
 
     def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
-        self.key = key
-        self.id = id
+        self.key: tuple[bool, str] | None = key
+        self.id: str | None = id
         self.fields: dict[str, str] = {}
         self.parts: list[bytes] = []
-        self.send_only = False
-        self.size = 0
-        self.weight = 0
-        self.cut = False
-        self.muted = False
-        self.heard = now
+        self.send_only: bool = False
+        self.size: int = 0
+        self.weight: int = 0
+        self.cut: bool = False
+        self.muted: bool = False
+        self.heard: float = now
 
     def mute(self) -> None:
         self.muted = True

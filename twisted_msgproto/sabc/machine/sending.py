@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines, Pending
-from ...core.errors import LimitExceeded
+from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from .. import wire
@@ -80,7 +80,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         "taken_at",
     )
 
-    TABLE: ClassVar[Table]  # type: ignore[type-arg]
+    TABLE: ClassVar[Table[Any]]
     counters: Counters
     deadlines: Deadlines
     _closed: S
@@ -89,9 +89,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def __init__(self, initial: S, limits: Limits | None, *, framed: bool) -> None:
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
         self._limits = limits
-        self.bounds = Bounds.of(limits)
-        self.part_bytes = limits.integer("part-bytes")
-        self.message_bytes = limits.integer("message-bytes")
+        self.bounds: Bounds = Bounds.of(limits)
+        self.part_bytes: int = limits.integer("part-bytes")
+        self.message_bytes: int = limits.integer("message-bytes")
         self.peer_bytes: int | None = None
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
@@ -99,8 +99,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.fault = None
-        self.lengths = False
+        self.fault: Fault | None = None
+        self.lengths: bool = False
 
         self._machine = Machine(self.TABLE, initial)
         self._out: list[bytes] = []
@@ -497,8 +497,8 @@ class OutgoingMessage:
         self._tail = b""  # the end of what was sent, for what parts make together
         self._begun = False  # a part was sent
         self._sent = 0  # bytes of all parts, with what the framing adds
-        self.id = id
-        self.finished = False
+        self.id: str | None = id
+        self.finished: bool = False
 
     def check(self, nbytes: bytes) -> None:
         """Raise ValueError if these bytes cannot be sent next (``SA-21``); nothing is sent then.

@@ -18,11 +18,12 @@ import calendar
 import re
 from collections.abc import Container, Mapping
 from email.utils import formatdate
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import Fault
 from ...core.limits import Limits
+from ...core.machine import Table
 from .. import wire
 from ..terms import (
     BAD_REQUEST,
@@ -202,7 +203,7 @@ class Side(Listener[S]):
                 incoming.heard = now
             self.deadlines.no_later("unfinished", incoming.heard + seconds)
 
-    timely: ClassVar = {
+    timely: ClassVar[dict[Any, Any]] = {
         "connect": _connect_expired,
         "answer": _answers_expired,
         "unfinished": _unfinished_expired,
@@ -226,7 +227,7 @@ class Server(Side[Serving]):
 
     __slots__ = ("_announced", "_attempts_left", "_authenticates")
 
-    TABLE = SERVER
+    TABLE: ClassVar[Table[Any]] = SERVER
     _closed = Serving.CLOSED
     _open = (Serving.OPEN, Serving.DRAINING)
     _draining = Serving.DRAINING
@@ -370,7 +371,7 @@ class Server(Side[Serving]):
         self._machine.step(Expired)
         events.append(SessionExpired())
 
-    timely: ClassVar = {
+    timely: ClassVar[dict[Any, Any]] = {
         **Side.timely,
         "drain": _drain_expired,
         "expiry": _session_expired,
@@ -388,7 +389,7 @@ class Client(Side[Connecting]):
 
     __slots__ = ("_leave_seconds",)
 
-    TABLE = CLIENT
+    TABLE: ClassVar[Table[Any]] = CLIENT
     _closed = Connecting.CLOSED
     _open = (Connecting.OPEN, Connecting.DRAINING)
     _draining = Connecting.CLOSED  # a client never refuses a server's message for draining
@@ -501,7 +502,11 @@ class Client(Side[Connecting]):
         self.stop()
         events.append(DrainTimedOut())
 
-    timely: ClassVar = {**Side.timely, "connect": _connect_expired, "drain": _drain_expired}
+    timely: ClassVar[dict[Any, Any]] = {
+        **Side.timely,
+        "connect": _connect_expired,
+        "drain": _drain_expired,
+    }
 
 
 _DATE = re.compile(

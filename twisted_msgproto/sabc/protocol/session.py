@@ -74,7 +74,7 @@ LIMITS: Final = (
     ),
 )
 
-log = SteadyLogger(namespace="twisted_msgproto.sabc")
+log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 PARTS_A_TURN: Final = 16
 """This many pieces of a streamed body are sent before other work gets its turn."""
@@ -149,7 +149,7 @@ class Stream:
         self._outgoing = outgoing
         self._pieces = pieces
         self._done = done
-        self.waiting = waiting  # for an answer
+        self.waiting: bool = waiting  # for an answer
         self._call: Any = None
 
     def go(self) -> None:
@@ -216,7 +216,7 @@ class SabcLink(SessionLink):
     machine: Server | Client
 
     # What most sessions never change stands here: an idle one weighs less.
-    outputPaused = False
+    outputPaused: bool = False
     _leaves = False  # in order, because we want to
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
     _memory: MemoryShare | None = None
@@ -552,7 +552,7 @@ class SabcLink(SessionLink):
             for stream in list(self.streams.values()):
                 stream.go()
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         Fault: SessionLink.peerFaulted,
         MessagesReceived: _deliver,
         MessagesSafe: _nowSafe,

@@ -16,14 +16,15 @@ from twisted.python.failure import Failure
 from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Refused
-from ...core.limits import Limits
+from ...core.limits import Limit, Limits
+from ...core.machine import Table
 from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.shapes import ClientEndpoint
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect, host_of
 from ...net.lifetimes import (
-    ClientEndpoint,
     ClientTLS,
     Connecting,
     Ports,
@@ -151,7 +152,7 @@ class SabcServerLink(SabcLink):
             )
         super().sessionEnding(reason)
 
-    actions: ClassVar = {**SabcLink.actions, ConnectReceived: _connecting}
+    actions: ClassVar[dict[type, Any]] = {**SabcLink.actions, ConnectReceived: _connecting}
 
 
 class SabcServer(SabcSession, link=SabcServerLink):
@@ -193,10 +194,10 @@ class SabcServerFactory(MsgprotoServerFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = LIMITS
-    actions = frozenset({CALL, PUBLISH})
-    stateTable = SERVER
-    protocol = SabcServer  # type: ignore[assignment]
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+    actions: ClassVar[frozenset[str]] = frozenset({CALL, PUBLISH})
+    stateTable: ClassVar[Table[Any] | None] = SERVER
+    protocol: type[SabcServer] = SabcServer  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class SabcClientLink(ClientLink, SabcLink):
     factory: SabcClientFactory
     machine: Client
     readsWhileUnread = True  # it writes requests, and reads their answers
-    timeFaults = frozenset({"connect-seconds"})
+    timeFaults: ClassVar[frozenset[str]] = frozenset({"connect-seconds"})
 
     def leave(self) -> Deferred[None]:
         if self._gone:
@@ -308,7 +309,7 @@ class SabcClientLink(ClientLink, SabcLink):
         self.because(Refused(f"the server refused the session: {event.text}", event.code))
         self.endNow()
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         **SabcLink.actions,
         SessionGranted: _granted,
         ConnectRefused: _refused,
@@ -349,8 +350,8 @@ class SabcClientFactory(SessionFactory, ClientFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = (*LIMITS, *UNSENT_LIMITS)
-    protocol = SabcClient  # type: ignore[assignment]
+    LIMITS: ClassVar[tuple[Limit, ...]] = (*LIMITS, *UNSENT_LIMITS)
+    protocol: type[SabcClient] = SabcClient  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -374,7 +375,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         Client(self.limits).connect(clientId, passcode, now=0.0, headers=headers)  # a trial
         self.clientId = clientId
         self.passcode = passcode
-        self.connectHeaders = dict(headers or {})
+        self.connectHeaders: dict[str, str] = dict(headers or {})
         self.lenient = lenient
 
     def webSocketFactory(self, url: str, *, origin: str | None = None) -> Any:
@@ -416,7 +417,7 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
             origins=origins,
             protocols=[SUBPROTOCOL],
         )
-        self.first_bytes = _first_bytes(sessions.limits)
+        self.first_bytes: int = _first_bytes(sessions.limits)
 
     def drain(self) -> Deferred[None]:
         self.abortUpgrades()
@@ -435,7 +436,7 @@ class WebSocketClientFactory(websocket.WebSocketClientFactory):
             origin=origin,
             protocols=[SUBPROTOCOL],
         )
-        self.first_bytes = _first_bytes(sessions.limits)
+        self.first_bytes: int = _first_bytes(sessions.limits)
 
 
 C = TypeVar("C", bound=SabcClient, default=SabcClient)

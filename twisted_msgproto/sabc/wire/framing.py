@@ -145,7 +145,7 @@ class Decoder:
         """Make a decoder; ``lenient``: bare LF ends a line as well.  ``framed``: what comes is
         one frame, and nothing follows it.
         """
-        self.lengths = False
+        self.lengths: bool = False
         self.session_id: str | None = None
         self._bounds = bounds = bounds or Bounds()
         self._lines = LENIENT if lenient else STRICT

@@ -86,7 +86,7 @@ class Lines:
     __slots__ = ("_end", "_start", "lenient")
 
     def __init__(self, lenient: bool) -> None:
-        self.lenient = lenient
+        self.lenient: bool = lenient
         line_end = rb"\r?\n" if lenient else rb"\r\n"
         self._end = re.compile(line_end + line_end + rb"\0")
         self._start = re.compile(rb"(?:" + line_end + rb")?\0")

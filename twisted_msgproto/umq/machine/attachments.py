@@ -88,8 +88,8 @@ class Incoming:
         # An empty deque weighs 760 bytes, and most peers never send an attachment.
         self.announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
-        self.nbytes = 0
-        self.waiting = 0
+        self.nbytes: int = 0
+        self.waiting: int = 0
 
     def __len__(self) -> int:
         return len(self.announcements)

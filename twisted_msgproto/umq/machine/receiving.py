@@ -119,7 +119,7 @@ class Peer(Speaker):
         self._decode = Decoder(limits).decode
         self._attachment_seconds = limits["attachment-seconds"]
         self._incoming_since = now  # of the last announcement or filled slot
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.attributes: dict[str, PeerAttribute] = {}
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -647,7 +647,7 @@ class Peer(Speaker):
         if closing:
             self.deadlines.set("closing", next(iter(closing.values())))
 
-    timely: ClassVar = {
+    timely: ClassVar[dict[Any, Any]] = {
         "hello": _hello_expired,
         "attachment": _attachment_expired,
         "call": _calls_expired,

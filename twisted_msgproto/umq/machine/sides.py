@@ -11,7 +11,7 @@ Inputs and outputs are WebSocket messages, ``str`` for text and ``bytes`` for bi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
@@ -44,8 +44,8 @@ class Client(Peer):
     """
 
     table = CLIENT
-    open_state = ClientState.OPEN
-    closed_state = ClientState.CLOSED
+    open_state: ClientState = ClientState.OPEN
+    closed_state: ClientState = ClientState.CLOSED
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Server(Peer):
     """The side that answers: after HelloReceived, ``welcome`` or ``fatal`` (UM-06, UM-07)."""
 
     table = SERVER
-    open_state = ServerState.OPEN
-    closed_state = ServerState.CLOSED
+    open_state: ServerState = ServerState.OPEN
+    closed_state: ServerState = ServerState.CLOSED
 
     def __init__(
         self, limits: Limits | None = None, now: float = 0.0, *, every: SessionMemory | None = None
@@ -162,7 +162,7 @@ class Server(Peer):
         else:
             super()._hello_expired(now, events)
 
-    timely: ClassVar = {**Peer.timely, "hello": _hello_expired}
+    timely: ClassVar[dict[Any, Any]] = {**Peer.timely, "hello": _hello_expired}
 
     def welcome(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""

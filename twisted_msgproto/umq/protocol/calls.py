@@ -231,7 +231,7 @@ class Streams:
     def __init__(self, link: Any) -> None:
         self._link = link
         self._open: dict[int, tuple[object, AttachmentStream]] = {}
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def announced(self, event: AttachmentsAnnounced) -> None:
         """Have the attachments of ``event.message`` one by one from now on."""
@@ -350,8 +350,8 @@ class Calls:
         self._link = link
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._seconds = link.factory.limits["call-seconds"]
-        self.gathered = GatheredCalls()
-        self.stores = (
+        self.gathered: GatheredCalls = GatheredCalls()
+        self.stores: bool = (
             link.factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
             or kind.messageReceived is not SessionHooks.messageReceived

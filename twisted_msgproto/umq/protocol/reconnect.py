@@ -19,7 +19,7 @@ from .calls import Reply, Request, Update
 from .sides import UmqClient, UmqClientFactory
 from .topics import Subscription, Updates
 
-log = Logger(namespace="twisted_msgproto.umq")
+log: Logger = Logger(namespace="twisted_msgproto.umq")
 
 
 class Renewed(subscriptions.Renewed):

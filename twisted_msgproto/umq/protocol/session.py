@@ -93,15 +93,15 @@ class UmqLink(SessionLink):
     counted = CounterPaths.of(terms.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
-    timeFaults = frozenset({"hello-seconds"})
+    timeFaults: ClassVar[frozenset[str]] = frozenset({"hello-seconds"})
 
     factory: Any
     machine: Server | Client
     wire: WebSocketWire
 
     # What most sessions never change stands here: an idle one weighs less.
-    over = False
-    leaving = False
+    over: bool = False
+    leaving: bool = False
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait while it is over
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
@@ -112,9 +112,9 @@ class UmqLink(SessionLink):
 
     def __init__(self, protocol: Any) -> None:
         super().__init__(protocol)
-        self.calls = Calls(self)
-        self.topics = Topics(self)
-        self.streams = Streams(self)
+        self.calls: Calls = Calls(self)
+        self.topics: Topics = Topics(self)
+        self.streams: Streams = Streams(self)
 
     # ── for the parts of the session ────────────────────────────────────────────────────────────
 
@@ -453,7 +453,7 @@ class UmqLink(SessionLink):
     def _onFault(self, fault: Fault) -> None:
         self.peerFaulted(fault)
 
-    actions: ClassVar = {
+    actions: ClassVar[dict[type, Any]] = {
         CallReceived: _onCall,
         CallbackReceived: _onCall,
         CallsSafe: _onCallsSafe,

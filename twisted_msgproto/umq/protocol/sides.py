@@ -17,14 +17,15 @@ from twisted.python.failure import Failure
 from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
-from ...core.limits import Limits
+from ...core.limits import Limit, Limits
+from ...core.machine import Table
 from ...core.memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.shapes import ClientEndpoint
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
-    ClientEndpoint,
     ClientTLS,
     Connecting,
     Ports,
@@ -132,7 +133,7 @@ class UmqServerLink(UmqLink):
             self.log.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)
 
-    actions: ClassVar = {**UmqLink.actions, HelloReceived: _onHello}
+    actions: ClassVar[dict[type, Any]] = {**UmqLink.actions, HelloReceived: _onHello}
 
 
 class UmqServer(UmqSession, link=UmqServerLink):
@@ -190,10 +191,10 @@ class UmqServerFactory(MsgprotoServerFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = LIMITS
-    actions = frozenset({CALL, PUBLISH, SUBSCRIBE})
-    stateTable = SERVER
-    protocol = UmqServer  # type: ignore[assignment]
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+    actions: ClassVar[frozenset[str]] = frozenset({CALL, PUBLISH, SUBSCRIBE})
+    stateTable: ClassVar[Table[Any] | None] = SERVER
+    protocol: type[UmqServer] = UmqServer  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class UmqServerFactory(MsgprotoServerFactory):
             budget=budget,
             authoriser=authoriser,
         )
-        self.webSocket = WebSocketServerFactory(
+        self.webSocket: WebSocketServerFactory = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
         self.webSocket.first_bytes = HELLO_BYTES
@@ -296,7 +297,7 @@ class UmqClientLink(ClientLink, UmqLink):
         self.because(Refused("the server was not accepted", Code.REJECTED.value))
         self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
-    actions: ClassVar = {**UmqLink.actions, WelcomeReceived: _onWelcome}
+    actions: ClassVar[dict[type, Any]] = {**UmqLink.actions, WelcomeReceived: _onWelcome}
 
 
 class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
@@ -344,8 +345,8 @@ class UmqClientFactory(SessionFactory, ClientFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = (*LIMITS, *UNSENT_LIMITS)
-    protocol = UmqClient  # type: ignore[assignment]
+    LIMITS: ClassVar[tuple[Limit, ...]] = (*LIMITS, *UNSENT_LIMITS)
+    protocol: type[UmqClient] = UmqClient  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -366,7 +367,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         Raises ValueError or TypeError for a ``hello`` that cannot be sent.
         """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
-        self.webSocket = WebSocketClientFactory(
+        self.webSocket: WebSocketClientFactory = WebSocketClientFactory(
             self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
         ready = [body for body in helloAttachments if not isinstance(body, Deferred)]

@@ -369,11 +369,11 @@ class Topics:
     __slots__ = ("_count", "_paused", "link", "published", "slow", "subscribed", "waiting_bytes")
 
     def __init__(self, link: Any) -> None:
-        self.link = link
+        self.link: Any = link
         self.published: dict[int, Topic] = {}
         self.subscribed: dict[int, Subscription] = {}
         self.slow: dict[Topic, None] = {}
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
         self._count = 0  # of updates that nobody has taken yet
         self._paused = False
 

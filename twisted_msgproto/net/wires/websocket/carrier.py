@@ -123,7 +123,7 @@ class Carrier(_Mixin):
         oversize: the peer began a message above the limit.
     """
 
-    log = QuietLog()
+    log: QuietLog = QuietLog()
     factory: Any
     transport: Any
     session: Any

@@ -174,7 +174,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     It needs no URL, so it listens on any endpoint.
     """
 
-    protocol = ServerCarrier
+    protocol: type[ServerCarrier] = ServerCarrier
     noisy = False
     sessions: MsgprotoServerFactory
 
@@ -197,7 +197,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         )
         self.sessions = sessions
         self._build = build
-        self.origins = parse_origins(origins)
+        self.origins: frozenset[str] = parse_origins(origins)
         self._upgrading: dict[Carrier, str] = {}
         self.bound(limits)
 
@@ -255,7 +255,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
 
 
 class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
-    protocol = ClientCarrier
+    protocol: type[ClientCarrier] = ClientCarrier
     noisy = False
 
     def __init__(

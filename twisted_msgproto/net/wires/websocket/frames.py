@@ -355,7 +355,7 @@ def close_reason(text: str) -> bytes:
 # ── replace what autobahn logs and times by what this package do ────────────────────────────────
 
 
-log = Logger(namespace="twisted_msgproto.net.wires.websocket")
+log: Logger = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 
 class Call(Shape):
@@ -392,7 +392,7 @@ class PlainTimer:
     __slots__ = ("clock",)
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+        self.clock: Clock = clock
 
     def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
         """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""

@@ -34,8 +34,8 @@ class Round:
     __slots__ = ("asked_at", "members")
 
     def __init__(self, asked_at: float, members: list[Keepalive]) -> None:
-        self.asked_at = asked_at
-        self.members = members
+        self.asked_at: float = asked_at
+        self.members: list[Keepalive] = members
 
 
 class Keepalives:
@@ -62,8 +62,8 @@ class Keepalives:
 
         ``clock`` has ``seconds()`` and ``callLater()``.
         """
-        self.interval = interval
-        self.patience = patience
+        self.interval: float = interval
+        self.patience: float = patience
         self._clock = clock
         self._call: Call | None = None
         # When the call comes; nothing is earlier while a step is made.
@@ -192,7 +192,7 @@ class Keepalive:
         self._joined = False
         self.ping: Callable[[], None] | None = ping
         self.gone: Callable[[], bool] | None = gone
-        self.heard = False
+        self.heard: bool = False
 
     def start(self) -> None:
         if self._all.interval > 0:
