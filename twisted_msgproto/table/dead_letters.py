@@ -99,16 +99,22 @@ def land_without(
         raise TableError(f"{error}; it looks across rows, so any of {shown} may be the reason")
     landed: list[LandedRanges] = []
     rejected: list[tuple[Range, FunctionFailed]] = []
-    waiting = halves(whole)
+    waiting = _halves(whole)
+    fails = False
     try:
         while waiting:
-            ranges = waiting.pop()
+            ranges, first = waiting.pop()
             rows = sum(part.hi - part.lo for part in ranges)
+            if fails and rows > 1:
+                waiting += _halves(ranges)
+                fails = False
+                continue
+            fails = False
             try:
                 done = run(plan.cut(ranges, plan.task_number(rows, len(ranges), cores)))
             except FunctionFailed as failed:
                 if rows > 1:
-                    waiting += halves(ranges)
+                    waiting += _halves(ranges)
                     continue
                 rejected.append((ranges[0], failed))
                 if len(rejected) > (limit or 0):
@@ -117,6 +123,7 @@ def land_without(
             landed.append(done)
             if done.failed:
                 break
+            fails = first  # the other half then, which is next
     except BaseException:
         _forget(storage, landed)
         raise
@@ -129,9 +136,10 @@ def land_without(
     return found
 
 
-def halves(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Return both halves of a batch's rows, the first one last; all of it if it is one row."""
-    return plan.cut(ranges, 2)[::-1]
+def _halves(ranges: Sequence[Range]) -> list[tuple[list[Range], bool]]:
+    """Return both halves of a batch, the first one last, and whether it is the first of two."""
+    parts = plan.cut(ranges, 2)
+    return [(part, number < len(parts) - 1) for number, part in enumerate(parts)][::-1]
 
 
 def _too_many(rejected: Sequence[tuple[Range, FunctionFailed]], limit: int | None) -> str:
