@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterator
@@ -47,6 +48,40 @@ def test_each_way_to_begin_behind_a_balancer_is_taken(launch: Launcher, words: b
         one.sendall(words + EVENT)
         assert one.recv(len(ACK)) == ACK
     server.line("ended after .* and 1 messages: the peer closed the connection")
+
+
+NO_HEADERS = {
+    "a port above all": b"PROXY TCP4 198.51.100.1 198.51.100.2 99999 2\r\n",
+    "a name": b"PROXY TCP4 balancer 198.51.100.2 1 2\r\n",
+    "an address of the other family": b"PROXY TCP6 198.51.100.1 198.51.100.2 1 2\r\n",
+    "a line feed in an address": b"PROXY TCP4 1.1.1.1\n1.1.1.1 198.51.100.2 1 2\r\n",
+    "an escape in a zone": b"PROXY TCP6 fe80::1%\x1b[0m fe80::2 1 2\r\n",
+    "version 2, a command that is none": V2 + b"\x22\x11\0\x0c" + bytes(12),
+    "version 2, too short": V2 + b"\x21\x11\0\x05" + bytes(5),
+}
+
+
+def test_a_header_may_come_in_pieces_and_has_addresses_that_are_some(launch: Launcher) -> None:
+    """RD-24: what is logged and told apart by a peer's address is no text of the peer's choice."""
+    endpoint = "haproxy:tcp:0:interface=127.0.0.1"
+    (launch.directory / "g.toml").write_text(f'[lumberjack]\nendpoint = "{endpoint}"\n')
+    server = launch("gateway", "--config=g.toml")
+
+    def answer(pieces: list[bytes]) -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(ConnectionError):
+                for piece in pieces:
+                    one.sendall(piece)
+                return one.recv(len(ACK))
+        return b""
+
+    for name, words in HEADERS.items():
+        first = {at: answer([words[:at], words[at:] + EVENT]) for at in (1, 5, 12, 15)}
+        assert first == dict.fromkeys(first, ACK), name
+        assert answer([bytes((one,)) for one in words] + [EVENT]) == ACK, name
+    for name, words in NO_HEADERS.items():
+        assert answer([words + EVENT]) == b"", name
 
 
 class Tunnel(Protocol):

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_chec
 
 from twisted.application.service import IServiceCollection
 from twisted.internet import endpoints, tcp
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import (
@@ -30,6 +31,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
+from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
 from twisted.protocols.haproxy._info import ProxyInfo
 from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
@@ -474,33 +476,48 @@ LENGTH: Final = slice(14, 16)
 
 
 class LineParser(V1Parser):
-    """A reader of version 1 which takes the short form of an unknown peer, too.
+    """A reader of version 1 which takes the short form of an unknown peer, too, and no addresses
+    that are none: they are logged, and told apart.
 
-    Load balancers send it when they look whether a server is well.
+    Load balancers send the short form when they look whether a server is well.
     """
 
     @classmethod
     def parse(cls, line: bytes) -> ProxyInfo:
-        return super().parse(line + b" " if line == b"PROXY UNKNOWN" else line)
+        info = super().parse(line + b" " if line == b"PROXY UNKNOWN" else line)
+        for one in (info.source, info.destination):
+            if isinstance(one, IPv4Address | IPv6Address):
+                family = socket.AF_INET if isinstance(one, IPv4Address) else socket.AF_INET6
+                socket.inet_pton(family, one.host)
+                if not 0 <= one.port <= PORT_MOST:
+                    raise InvalidProxyHeader
+        return info
 
 
 class ProxiedConnection(HAProxyProtocolWrapper):
     factory: Any
     transport: Any
+    _first = b""
 
     def dataReceived(self, data: bytes) -> None:
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
-        if (  # Twisted's reader wants these bytes with the first read
-            self._parser is None
-            and data.startswith(V2Parser.PREFIX)
-            and 16 + int.from_bytes(data[LENGTH]) > HEADER_BYTES_MAX
-        ):
-            self._refuse()
-            return
-        if self._parser is None and data.startswith(V1Parser.PROXYSTR):
-            self._parser = LineParser()
+        if self._parser is None:  # Twisted's reader wants what tells the version in one piece
+            self._first = data = self._first + data
+            if V1Parser.PROXYSTR.startswith(data) or (
+                len(data) < LENGTH.stop and V2Parser.PREFIX.startswith(data[: LENGTH.start - 2])
+            ):
+                return
+            del self._first
+            if data.startswith(V1Parser.PROXYSTR):
+                self._parser = LineParser()
+            elif (
+                data.startswith(V2Parser.PREFIX)
+                and 16 + int.from_bytes(data[LENGTH]) > HEADER_BYTES_MAX
+            ):
+                self._refuse()
+                return
         ends = self.disconnecting
         try:
             super().dataReceived(data)

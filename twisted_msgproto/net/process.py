@@ -91,8 +91,9 @@ def keep_freed_memory() -> bool:
 def give_back_memory() -> None:
     """Return to the kernel what this process has freed between pieces that it holds, after a flood.
 
-    glibc by itself gives back only what is free at the end of the heap.  It takes 0.1 s for some
-    hundred MiB; without glibc nothing is done.
+    glibc by itself gives back only what is free at the end of the heap.  It takes 0.1 s or more for
+    some hundred MiB, and whoever wants memory of glibc waits meanwhile, other threads too: not to
+    be called but after a flood.  Without glibc nothing is done.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(KEPT_BYTES)
