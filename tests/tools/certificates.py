@@ -15,6 +15,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAY = datetime.timedelta(days=1)
 
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""What Python 3.13 and newer want of an authority."""
+
 
 def subject(**parts: str) -> x509.Name:
     names = {"O": NameOID.ORGANIZATION_NAME, "CN": NameOID.COMMON_NAME}
@@ -36,6 +49,10 @@ class Authority:
         self._certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(SIGNS, critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.cert = directory / f"{name}.pem"
@@ -53,6 +70,11 @@ class Authority:
             .serial_number(serial or x509.random_serial_number())
             .not_valid_before(now + self._days[0] * DAY)
             .not_valid_after(now + self._days[1] * DAY)
+            # Python 3.13 and newer want to know which of an authority's keys has signed.
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
         )
 
     def _write(self, name: str, certificate: x509.Certificate, key: object) -> Pair:
