@@ -59,6 +59,8 @@ FRAME_BYTES_MAX = 2**31 - 1
 """Arrow's text and binary columns count bytes in 31 bits."""
 
 WINDOW_BYTES = 1 << 20
+READ_ON = 4
+"""So many windows at once has who reads on behind the one before."""
 
 BLOCK_BYTES = 4096
 """Where a disk cannot be read, this much is skipped at a time."""
@@ -345,7 +347,10 @@ class Segment:
             return memoryview(b"")
         start = position - self._window_position
         if start < 0 or start + nbytes > len(self._window):
-            wanted = min(max(nbytes, self._window_bytes), self.size - position)
+            # Who reads on reads more at a time: what a few small windows leave when they are freed
+            # together the C library gives back, and each page of the next ones is met anew.
+            ahead = self._window_bytes * (READ_ON if 0 < start <= len(self._window) else 1)
+            wanted = min(max(nbytes, ahead), self.size - position)
             self._window = memoryview(self._read(position, wanted))
             self._window_position = position
             start = 0
