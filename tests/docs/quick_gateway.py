@@ -6,10 +6,10 @@
 import sys
 
 from twisted_msgproto import cli
-from twisted_msgproto.net.site import flow
+from twisted_msgproto.net import counters
 
 SAMPLE_SECONDS = 0.1
 
 if __name__ == "__main__":
-    flow.SAMPLE_SECONDS = SAMPLE_SECONDS  # type: ignore[misc]
+    counters.SAMPLE_SECONDS = SAMPLE_SECONDS  # type: ignore[misc]
     sys.exit(cli.main(["gateway", *sys.argv[1:]]))
