@@ -411,6 +411,31 @@ class RecvFrom:
         error = self.failureResultOf(received.done, Refused).value
         self.assertEqual(str(error), "the server reports an error: the archive is away")
 
+    @only(*sorted({*BOTH_WAYS} & {*CONNECTED}))
+    def test_a_large_message_that_comes_steadily_is_waited_for__RD_43(self: Any) -> None:
+        """RD-43: however long the whole of it takes; one that stands still is given up."""
+        for steady in (True, False):
+            world = self.world(SafeSink())
+            received = Received(self, world, timeout=TIMEOUT_SECONDS)
+            (peer,) = world.peers[-1:]
+            end = peer.line.client
+            end.deaf = True
+            body = random.Random(43).randbytes(400_000).hex().encode()
+            answer = peer.push(body)
+            answer.addErrback(lambda failed: None)
+            for _ in range(1000):
+                if received.shown or received.done.called:
+                    break
+                world.wait(TIMEOUT_SECONDS / 4)
+                end.deaf = False
+                if steady:
+                    end.read(40_000)
+                end.deaf = True
+            self.assertEqual([one.body for one in received.shown], [body] if steady else [])
+            end.deaf = False
+            world.wait(3 * TIMEOUT_SECONDS)
+            self.successResultOf(received.done)
+
     @only(*BOTH_WAYS)
     def test_a_server_which_goes_away_ends_it(self: Any) -> None:
         world = self.world(SafeSink())

@@ -51,8 +51,8 @@ async def receive(
 ) -> None:
     """Call ``show`` with what comes, until there is enough of it or nobody wants it any more.
 
-    It returns when ``options.count`` messages came, when none came for ``timeout`` seconds, or
-    when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
+    It returns when ``options.count`` messages came, when no part of one came for ``timeout``
+    seconds, or when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
     where none are given) begin when the server has agreed to send what waits.  What comes after the
     end, or cannot be shown, is refused, so that nobody takes it for received.  Raises
     BrokenPipeError as soon as nobody reads the pipe ``output`` any more, or when ``show``
@@ -63,6 +63,7 @@ async def receive(
     came = 0
     over = False  # nothing more is shown
     broken: BrokenPipeError | None = None
+    parts: list[Callable[[float], float]] = []  # say when a part of a message came
     timer: Any = None  # ends the wait for a message; once that is over, the protocol's leaving
 
     def end(error: BrokenPipeError | None = None) -> None:
@@ -77,7 +78,17 @@ async def receive(
     def begin() -> None:
         nonlocal timer
         if timer is None and timeout is not None and not over:
-            timer = reactor.callLater(timeout, end)
+            timer = reactor.callLater(timeout, waited, timeout)
+
+    def waited(seconds: float) -> None:
+        """End, unless a part of a message has come meanwhile."""
+        nonlocal timer
+        now = reactor.seconds()
+        left = max((came_at(now) for came_at in parts), default=0.0) + seconds - now
+        if left > 0 and not over:
+            timer = reactor.callLater(left, waited, seconds)
+        else:
+            end()
 
     def refuse(text: str) -> None:
         """Raise Refused, so that the message is not acknowledged."""
@@ -106,7 +117,7 @@ async def receive(
         options = replace(options, ready=begin)
     else:
         begin()
-    work = command.recv(reactor, options, received)
+    work = command.recv(reactor, replace(options, follow=parts.append), received)
     receiving = Attempt(reactor, work)
     try:
         await receiving.result()

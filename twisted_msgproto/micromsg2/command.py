@@ -241,6 +241,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     kind = type("Receiver", (_Receiver,), {"show": staticmethod(show), "left": options.count})
     client = cast(_Receiver, await _connect(reactor, options, choices, kind))
     ended = client.ended = Deferred[None]()
+    if options.follow is not None:
+        options.follow(client.link.arrivedAt)
     try:
         if client.extension(PUB_SUB):
             await client.subscribe(destination, wanted)

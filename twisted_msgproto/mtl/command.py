@@ -179,6 +179,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     try:
         reader = await client.reader([target.resource], confirm, received)
         reader.lost = lost
+        if options.follow is not None:
+            options.follow(reader.link.takenAt)
         await reader.summon(target.resource)
         if options.ready is not None:
             options.ready()

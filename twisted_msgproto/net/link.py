@@ -190,6 +190,7 @@ class Link:
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
     _held = 0  # bytes of incomplete messages
+    _grown_at = 0.0  # when these became more
     _stretch = FIRST_READ_BYTES  # bytes that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
@@ -262,6 +263,10 @@ class Link:
     def takenAt(self, now: float) -> float:
         """Return when the peer took something of ours last, for machine and commands."""
         return self.wire.takenAt(now)
+
+    def arrivedAt(self, now: float) -> float:
+        """Return when a part of an unfinished message came last; 0 if none did."""
+        return self._grown_at
 
     def oversized(self) -> None:
         """Note that a message above the limit begins (WebSocket); the wire closes after this."""
@@ -634,6 +639,8 @@ class Link:
         if nbytes <= self.factory.budget.held.uncounted:
             nbytes = 0
         if nbytes != self._held:
+            if nbytes > self._held:
+                self._grown_at = self._now()
             self._held = nbytes
             self.factory.budget.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
 

@@ -156,6 +156,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     Showing.show = staticmethod(show)
     Showing.ended = ended
     session = await _connected(reactor, options, Showing)
+    if options.follow is not None:
+        options.follow(session.link.arrivedAt)
     try:
         await ended
         if options.count is not None:

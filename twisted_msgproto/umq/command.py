@@ -172,6 +172,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     kind = type("Showing", (Receiver,), {"show": staticmethod(show), "ended": Deferred()})
     session = await _connected(reactor, options, kind)
     assert isinstance(session, Receiver)
+    if options.follow is not None:
+        options.follow(session.link.arrivedAt)
     name = options.destination
 
     def update(update: Update) -> None:

@@ -127,11 +127,14 @@ class RecvOptions(ConnectOptions):
         filter: an expression of the protocol's, which messages have to meet; None for all.
         ready: where it is given, ``recv`` calls it once the server has agreed to send what waits
             there; None: nobody wants to know.
+        follow: where it is given, ``recv`` calls it once it is connected, with a function: given
+            the time now, that returns when a part of a message came last.
     """
 
     count: int | None = None
     filter: str | None = None
     ready: Callable[[], object] | None = None
+    follow: Callable[[Callable[[float], float]], object] | None = None
 
 
 class Messages(Protocol):
