@@ -185,6 +185,11 @@ def ports() -> Iterator[dict[str, str]]:
         yield dict(zip(named, map(str, free), strict=True))
 
 
+def replaced(text: str, names: Mapping[str, str]) -> str:
+    """Replace all names at once: a free port may have another name of the page in its digits."""
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
@@ -197,9 +202,7 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
     places = {"/srv/msgproto": str(here), "gw1.example": "localhost", **ports}
 
     def here_and_now(text: str) -> str:
-        for name, place in places.items():
-            text = text.replace(name, place)
-        return text
+        return replaced(text, places)
 
     def serve(endpoint: str) -> Launched:
         file = (here / "gateway.toml").read_text()
@@ -304,9 +307,7 @@ class Scene:
         (self.here / "gateway.toml").write_text(self.text(text))
 
     def text(self, text: str) -> str:
-        for name, place in self.names.items():
-            text = text.replace(name, place)
-        return text
+        return replaced(text, self.names)
 
     def start(self, text: str) -> Launched:
         return self.launch(*shlex.split(self.text(text))[1:])
