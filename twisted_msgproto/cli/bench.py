@@ -179,8 +179,8 @@ async def drive(
         patience = Patience(load.clock, arguments.timeout or PATIENCE_SECONDS, client, client)
         try:
             await patience.run(command.send(load.clock, options, patience, patience))
-        except (ConfigurationError, LimitExceeded):
-            raise  # every client has the same options
+        except (ConfigurationError, LimitExceeded, ModuleNotFoundError):
+            raise  # it is the same for every client
         except Exception as error:
             load.errors[
                 reason(error, options.endpoint, served=bool(load.counted.messages_acknowledged))

@@ -151,7 +151,7 @@ def why_not(
     _begin_logging()
     try:
         run_in_reactor(work)
-    except (ConfigurationError, BrokenPipeError):
+    except (ConfigurationError, BrokenPipeError, ModuleNotFoundError):
         raise
     except LimitExceeded as error:
         raise ConfigurationError(reason(error, endpoint)) from error
