@@ -51,7 +51,7 @@ from .net.logs import twist_log
 from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit, usage_errors
 from .net.process import (
     count_monotonically,
-    forget_own_pid,
+    forget_other_pid,
     share_processor,
     spare_lasting_objects,
 )
@@ -168,7 +168,7 @@ class Options(LegibleOptions):
         self.path = Path(self["config"]).absolute()
         with usage_errors():
             self["configuration"] = self.read()
-        forget_own_pid(self.parent)
+        forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))

@@ -89,6 +89,20 @@ def test_the_same_command_starts_again_after_a_kill(
         server.kill()  # and unshare hands SIGTERM to nobody
 
 
+def test_a_pid_that_another_program_has_now_is_no_obstacle__RD_10(
+    launch: Launcher, directory: Path
+) -> None:
+    """RD-10: a container with an init of its own gives the number to whoever comes first."""
+    other = launch.command(["sleep", "1000"])
+    (directory / "twistd.pid").write_text(str(other.pid))
+    server = launch.command([sys.executable, *WAYS["twistd -n"]])
+    server.line("lumberjack listening on unix:")
+    assert (directory / "twistd.pid").read_text() == str(server.pid)
+    second = launch.command([sys.executable, *WAYS["twistd -n"]])
+    assert second.wait() == 1
+    assert "Another twistd server is running" in second.output
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.xdist_group("spark")

@@ -25,7 +25,7 @@ from .endpoint_strings import located
 from .endpoints import TCP_KINDS, check_endpoint, exposure, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .logs import twist_log
-from .process import forget_own_pid
+from .process import forget_other_pid
 from .reloading import Change
 from .sink import IMessageSink
 
@@ -372,7 +372,7 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
-        forget_own_pid(self.parent)
+        forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]

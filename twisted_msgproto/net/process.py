@@ -118,13 +118,24 @@ def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotoni
     return True
 
 
-def forget_own_pid(parent: Any) -> None:
-    """Remove ``twistd``'s PID file if it names this process; ``parent`` are its options.
+def forget_other_pid(parent: Any) -> None:
+    """Remove ``twistd``'s PID file if it names no server that runs; ``parent`` are its options.
 
-    The process of that file was killed, and this one has got its number: the rule in a container,
-    where ``twistd`` would wait for itself to end.
+    The process of that file was killed, and another one has got its number: this one, as nearly
+    always in a container, where ``twistd`` would wait for itself to end, or one that is no twistd.
     """
     path = (parent or {}).get("pidfile")
     with suppress(OSError, ValueError):
-        if path and int(Path(path).read_text()) == os.getpid():
+        if path and not _is_twistd(int(Path(path).read_text())):
             os.unlink(path)
+
+
+def _is_twistd(pid: int) -> bool:
+    """Return whether that may be; ``twistd`` itself sees to the numbers that nobody has."""
+    if pid == os.getpid():
+        return False
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # no such process, or a system without /proc
+        return True
+    return any(b"twist" in os.path.basename(word) for word in words)
