@@ -12,11 +12,12 @@ import re
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.chaos.clients import Shipper
 from tests.spark.conftest import identity, messages, write
@@ -24,15 +25,19 @@ from tests.tools.dying import POINTS
 from tests.tools.endpoints import reserved
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
+from tests.tools.s3 import Store
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
-from twisted_msgproto.spark.table import LandedTable
 
 START_SECONDS = 600.0
 """How long a bridge may take to its next step on a machine with much else to do."""
 
 ANYWHERE, FROZEN = "anywhere", "frozen"
 """Killed from outside, after some batches; the same, and what the bridge had started lives on."""
+
+
+IN_OBJECTS = [point for point in POINTS if point != "linked"]
+"""An object store makes a commit visible and durable in one step."""
 
 
 class Kill(NamedTuple):
@@ -43,16 +48,17 @@ class Kill(NamedTuple):
     java: bool
 
 
-def kills(chance: random.Random, long: bool) -> Iterator[Kill]:
+def kills(chance: random.Random, points: Collection[str], long: bool) -> Iterator[Kill]:
     """Twelve kills: three of a bridge with Spark, and nine of one which is its own worker.
 
     Each point is among these nine.  The long form has ten and twenty.
     """
     with_java = [FROZEN, "landed", ANYWHERE]
-    without = [*POINTS, ANYWHERE]
+    without = [*points, ANYWHERE]
     if long:
-        with_java += ["linked", "committed", FROZEN, "unmarked", ANYWHERE, "marked", FROZEN]
-        without += [*POINTS, "committed", "unmarked", "linked"]
+        with_java += ["synced", "committed", FROZEN, "unmarked", ANYWHERE, "marked", FROZEN]
+        without += [*points, "committed", "unmarked", "landed", "planned", "marked"]
+        del without[20:]
     each = len(without) // len(with_java)
     for number, point in enumerate(with_java):
         for other in without[each * number : each * (number + 1)]:
@@ -75,19 +81,19 @@ def gateway(launch: Launcher, queue: Path, port: int) -> Launched:
     return server
 
 
-def draining(launch: Launcher, queue: Path, table: Path) -> Launched:
+def draining(launch: Launcher, queue: Path, landing: Sequence[str]) -> Launched:
     """The bridge after all kills: what is left is landed without Java, as by most of them."""
-    words = ("--here", "bridge", "--queue", queue, "--table", table, "--once")
+    words = ("--here", "bridge", "--queue", queue, *landing, "--once")
     return launch(*words, module="tests.tools.dying")
 
 
-def dying_bridge(launch: Launcher, queue: Path, table: Path, kill: Kill) -> Launched:
+def dying_bridge(launch: Launcher, queue: Path, landing: Sequence[str], kill: Kill) -> Launched:
     words: list[str | Path] = [] if kill.java else ["--here"]
     if kill.point in POINTS:
         # A bridge registers once; the rest it does again and again.
         nth = 1 if kill.point == "registered" else kill.nth
         words += ["--at", kill.point, "--nth", str(nth)]
-    words += ["bridge", "--queue", queue, "--table", table, "--master", "local[2]"]
+    words += ["bridge", "--queue", queue, *landing, "--master", "local[2]"]
     return launch(*words, "--trigger", "200ms", module="tests.tools.dying")
 
 
@@ -99,15 +105,23 @@ def chance_of_run() -> random.Random:
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("storage", ["disk", pytest.param("s3", marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
-    launch: Launcher, tmp_path: Path, port: int, pytestconfig: pytest.Config
+    launch: Launcher, tmp_path: Path, port: int, storage: str, request: pytest.FixtureRequest
 ) -> None:
     """LJ-13, LJ-15, TB-01, TB-02: gateway killed twice, bridge twelve times, under load.
 
-    In the long form five and thirty times.
+    In the long form five and thirty times, and as often with the table in an object store.
     """
-    planned = list(kills(chance_of_run(), pytestconfig.getoption("--long")))
-    queue, table = tmp_path / "queue", tmp_path / "table"
+    queue, table = tmp_path / "queue", str(tmp_path / "table")
+    options: dict[str, str] = {}
+    if storage == "s3":
+        store: Store = request.getfixturevalue("s3")
+        table, options = store.new_location(), store.options
+    given = [word for pair in options.items() for word in ("--storage", "=".join(pair))]
+    to_table = ["--table", table, *given]
+    points = IN_OBJECTS if options else list(POINTS)
+    planned = list(kills(chance_of_run(), points, request.config.getoption("--long")))
     server = gateway(launch, queue, port)
     shippers = [Shipper(name, port) for name in ("a", "b")]
     for shipper in shippers:
@@ -118,7 +132,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
     statuses = []
     try:
         for number, kill in enumerate(planned):
-            landing = dying_bridge(launch, queue, table, kill)
+            landing = dying_bridge(launch, queue, to_table, kill)
             if number % 6 == 5:
                 assert server.kill() == -signal.SIGKILL
                 server = gateway(launch, queue, port)
@@ -143,10 +157,11 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
     for shipper in shippers:
         shipper.finish()
     assert server.end() is not None
-    drained = draining(launch, queue, table)
+    drained = draining(launch, queue, to_table)
     assert drained.wait(seconds=START_SECONDS) == 0, drained.output
 
-    landed = LandedTable(table).read(["gateway", "offset", "body", "session"])
+    columns = ["gateway", "offset", "body", "session"]
+    landed = DeltaTable(table, storage_options=options).to_pyarrow_table(columns=columns)
     acknowledged = set().union(*(shipper.acknowledged for shipper in shippers))
     bodies = Counter(landed["body"].to_pylist())
     assert not acknowledged - bodies.keys()
