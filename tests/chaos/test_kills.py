@@ -83,8 +83,8 @@ def gateway(launch: Launcher, queue: Path, port: int) -> Launched:
 
 def draining(launch: Launcher, queue: Path, landing: Sequence[str]) -> Launched:
     """The bridge after all kills: what is left is landed without Java, as by most of them."""
-    words = ("--here", "bridge", "--queue", queue, *landing, "--once")
-    return launch(*words, module="tests.tools.dying")
+    words = ("bridge", "--queue", str(queue), *landing, "--once")
+    return launch("--here", *words, module="tests.tools.dying")
 
 
 def dying_bridge(launch: Launcher, queue: Path, landing: Sequence[str], kill: Kill) -> Launched:
@@ -118,7 +118,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
     if storage == "s3":
         store: Store = request.getfixturevalue("s3")
         table, options = store.new_location(), store.options
-    given = [word for pair in options.items() for word in ("--storage", "=".join(pair))]
+    given = [word for name, value in options.items() for word in ("--storage", f"{name}={value}")]
     to_table = ["--table", table, *given]
     points = IN_OBJECTS if options else list(POINTS)
     planned = list(kills(chance_of_run(), points, request.config.getoption("--long")))
@@ -194,8 +194,8 @@ def thaw(pids: set[int]) -> None:
 
 
 def here(launch: Launcher, queue: Path, *options: str) -> Launched:
-    words = ["--here", "bridge", "--queue", queue, "--table", "table", "--trigger", "0", *options]
-    return launch(*words, module="tests.tools.dying")
+    words = ["bridge", "--queue", str(queue), "--table", "table", "--trigger", "0", *options]
+    return launch("--here", *words, module="tests.tools.dying")
 
 
 def batch(process: Launched, rows: int) -> None:
