@@ -24,7 +24,6 @@ from twisted_msgproto import __version__
 from twisted_msgproto.registry import PROTOCOLS
 
 PROJECT = Path(__file__).parent.parent
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -41,6 +40,17 @@ def ours() -> dict[str, str]:
         for maker in getPlugins(IServiceMaker)
         if maker.module.startswith("twisted_msgproto.")
     }
+
+
+def files_of_a_clone() -> set[str]:
+    """What is in git; the tests of an unpacked sdist read the list that it has."""
+    if (PROJECT / ".git").exists():
+        git = ["git", "-C", str(PROJECT), "ls-files", "-z"]
+        names = subprocess.run(git, check=True, capture_output=True).stdout.decode().split("\0")
+    else:
+        names = (PROJECT / "twisted_msgproto.egg-info" / "SOURCES.txt").read_text().splitlines()
+        names = [name for name in names if name != "setup.cfg" and ".egg-info" not in name]
+    return {name for name in names if (PROJECT / name).is_file()}
 
 
 def test_twistd_finds_a_server_for_every_protocol_and_the_gateway() -> None:
@@ -75,14 +85,10 @@ def test_each_extra_that_is_named_anywhere_exists() -> None:
     """In pages, messages, units and images: ``twisted-msgproto[…]`` and ``.[…]``."""
     text = (PROJECT / "pyproject.toml").read_text()
     extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
-    git = ["git", "-C", str(PROJECT), "ls-files", "-z"]
-    names = subprocess.run(git, check=True, capture_output=True).stdout.decode().split("\0")
     named = {
         (name, extra)
-        for name in names
-        if name
-        and Path(name).suffix in {".py", ".md", ".toml", ".yaml", ".ipynb", ""}
-        and (PROJECT / name).is_file()
+        for name in files_of_a_clone()
+        if Path(name).suffix in {".py", ".md", ".toml", ".yaml", ".ipynb", ""}
         for words in re.findall(
             r"(?:twisted[-_]msgproto|'\.|\"\.)\[([a-z,]+)\]",
             (PROJECT / name).read_text(errors="replace"),
@@ -152,18 +158,19 @@ class Installed:
         return done.stdout
 
 
+BUILT = ("twisted/plugins/dropin.cache", "clients/js/node_modules/ws/index.js")
+BUILT += ("docs/_build/a.html", "tests/__pycache__/a.pyc", ".venv/bin/python")
+BUILT += ("twisted_msgproto/core/_packed.abi3.so",)
+
+
 def copy_of_the_source(source: Path) -> Path:
-    """The tree as a clone has it: without what was compiled or cached here."""
-    source.mkdir()
-    for name in ("twisted_msgproto", "twisted"):
-        shutil.copytree(
-            PROJECT / name,
-            source / name,
-            ignore=shutil.ignore_patterns("__pycache__", "*.so", "dropin.cache"),
-        )
-    for name in FILES:
-        shutil.copy(PROJECT / name, source)
-    (source / "twisted/plugins/dropin.cache").write_bytes(b"of a developer")
+    """The tree as a clone has it, and files which it gets in use."""
+    for name in files_of_a_clone():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, source / name)
+    for name in BUILT:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(b"of a developer")
     return source
 
 
@@ -235,7 +242,7 @@ def test_a_wheel_has_the_files_of_the_tree_and_no_others(releases: Releases) -> 
 
 @of_releases
 def test_an_sdist_has_all_that_it_was_made_from(releases: Releases, tmp_path: Path) -> None:
-    """The sdist of the unpacked sdist has the same files, and none of tests or caches."""
+    """It has what a clone has, tests and pages too, and so does the sdist of the unpacked sdist."""
     with tarfile.open(releases.sdist) as archive:
         archive.extractall(tmp_path, filter="data")
         names = archive.getnames()
@@ -244,7 +251,10 @@ def test_an_sdist_has_all_that_it_was_made_from(releases: Releases, tmp_path: Pa
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     with tarfile.open(source / "again" / releases.sdist.name) as archive:
         assert sorted(archive.getnames()) == sorted(names)
-    assert not [name for name in names if "/tests" in name or ".cache" in name]
+    has = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    added = {name for name in has - files_of_a_clone() if ".egg-info" not in name}
+    assert added == {"PKG-INFO", "setup.cfg", f"again/{releases.sdist.name}"}
+    assert files_of_a_clone() <= has
 
 
 @of_releases
