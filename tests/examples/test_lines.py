@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -59,6 +60,7 @@ def test_it_is_one_folder_one_entry_point_and_one_plugin_line() -> None:
     assert {path.relative_to(LINES).parts[0] for path in files()} == {
         "msgproto_lines",
         "pyproject.toml",
+        "test_lines.py",
         "twisted",
     }
     project = tomllib.loads((LINES / "pyproject.toml").read_text())["project"]
@@ -108,7 +110,7 @@ def test_it_is_written_against_public_names_alone(path: Path) -> None:
         words = [*module.split("."), name]
         assert module == "__future__" or not any(word.startswith("_") for word in words)
         if module.split(".")[0] == "twisted_msgproto":
-            assert module == OFFERED, module
+            assert module == (OFFERED if path.parent != LINES else "twisted_msgproto.testing")
     own = {
         node.name
         for file in LINES.rglob("*.py")
@@ -214,6 +216,10 @@ class Served:
         for pair in self.pairs:
             pair.cut()
         assert self.clock.getDelayedCalls() == []
+
+
+def test_the_test_that_its_page_shows_passes(lines: Any) -> None:
+    runpy.run_path(str(LINES / "test_lines.py"))["test_an_acknowledgement_waits_for_the_disk"]()
 
 
 def failure_of(deferred: Any) -> Exception:

@@ -9,6 +9,7 @@ from .protocol import (
     LinesClientService,
     LinesServer,
     LinesServerFactory,
+    connect,
 )
 
 REGISTERED = Registered(
@@ -29,4 +30,5 @@ __all__ = [
     "LinesServer",
     "LinesServerFactory",
     "Server",
+    "connect",
 ]

@@ -11,7 +11,6 @@ from twisted.python.failure import Failure
 from twisted_msgproto.extend import (
     TLS_OPTIONS,
     ConnectionClosed,
-    ConnectOptions,
     Message,
     Messages,
     Progress,
@@ -21,7 +20,7 @@ from twisted_msgproto.extend import (
     client_endpoint,
 )
 
-from .protocol import LinesClient, LinesClientFactory
+from .protocol import LinesClient, connect
 
 DEFAULT_ENDPOINT = "tcp:127.0.0.1:5060"
 SEND_OPTIONS = TLS_OPTIONS | {"window"}
@@ -29,24 +28,10 @@ RECV_OPTIONS = TLS_OPTIONS
 WINDOW = 256
 
 
-async def connected(
-    reactor: Any, options: ConnectOptions, protocol: type[LinesClient] = LinesClient
-) -> LinesClient:
-    """Connect to whom the operator means."""
-    factory = LinesClientFactory(clock=reactor)
-    factory.protocol = protocol
-    client: Any = await client_endpoint(reactor, options).connect(factory)
-    standing: LinesClient = await client.whenEstablished()
-    return standing
-
-
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all messages; return when each is acknowledged."""
-    client = await connected(reactor, options)
-    try:
+    async with connect(reactor, client_endpoint(reactor, options)) as client:
         await ask_each(reactor, messages, progress, options.window or WINDOW, client.send)
-    finally:
-        await client.close()
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
@@ -62,10 +47,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
             """There is no more to come."""
             ended.callback(None)
 
-    client = await connected(reactor, options, Showing)
-    try:
+    async with connect(reactor, client_endpoint(reactor, options), Showing) as client:
         await client.subscribe()
         await ended
         raise ConnectionClosed("the server has ended the connection")
-    finally:
-        client.abort()

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted_msgproto.extend import (
     ClientLink,
     ClientSession,
+    Connecting,
     ConnectionClosed,
     Fault,
     IllegalTransition,
@@ -29,6 +30,7 @@ from twisted_msgproto.extend import (
     SessionLink,
     SteadyLogger,
     StreamWire,
+    connecting,
     hook,
 )
 
@@ -68,9 +70,9 @@ class LinesServerLink(SessionLink):
         super().sessionEnding(reason)
 
     def _received(self, event: BodiesReceived) -> None:
-        count, octets = len(event.bodies), sum(map(len, event.bodies))
+        count, nbytes = len(event.bodies), sum(map(len, event.bodies))
         origin = (self.receivedAt(), self.peer, self.session, self.clientId)
-        batch = MessageBatch(PROTOCOL, KIND, *origin, count, octets)
+        batch = MessageBatch(PROTOCOL, KIND, *origin, count, nbytes)
         batch.message_id, batch.body = range(event.first, event.first + count), event.bodies
         self.deliver(batch, event.position)
 
@@ -196,6 +198,15 @@ class LinesClientFactory(SessionFactory, ClientFactory):
     protocolName = PROTOCOL
     LIMITS = LIMITS
     protocol = LinesClient
+
+
+def connect(
+    reactor: Any, to: Any, client: type[LinesClient] = LinesClient, timeout: float = 30.0
+) -> Connecting[LinesClient]:
+    """Return what connects to an endpoint, or its string, when it is awaited or entered."""
+    factory = LinesClientFactory(clock=reactor)
+    factory.protocol = client
+    return connecting(to, factory, timeout, reactor)
 
 
 class LinesClientService(ReconnectingClient[LinesClient]):
