@@ -478,7 +478,7 @@ def websocket_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── MTL ─────────────────────────────────────────────────────────────────────────────────────────
 
-MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-bytes": 400})
+MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"control-bytes": 400})
 MTL_TABLES: tuple[dict[str, Any], ...] = (
     {},
     {"a": 1, "b": "two", "c": True, "d": None, "e": 1.5},

@@ -222,7 +222,7 @@ def test_a_payload_of_several_parts_is_judged_as_a_whole() -> None:
 
 def test_json_is_checked_only_up_to_a_size() -> None:
     """HO-15, MM-28, MM-32: what is larger is carried as it is"""
-    server = server_with("json", json_bytes=10)
+    server = server_with("json", checked_json_bytes=10)
     assert bodies(receive(server, message(1, b'"12345678"'))) == [b'"12345678"']
     assert bodies(receive(server, message(2, b'"123456789"'))) == [b'"123456789"']
     assert bodies(receive(server, message(3, b"not json, too"))) == [b"not json, too"]

@@ -42,7 +42,7 @@ from twisted_msgproto.mtl import MtlClient, zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
 
 SMALL = 10_000
-LIMITS: dict[str, object] = {"content-bytes": SMALL, "json-bytes": 1000, "liveness": 20}
+LIMITS: dict[str, object] = {"content-bytes": SMALL, "control-bytes": 1000, "liveness": 20}
 """With these a connection is suspected from 86 KB on, so that honest ones pass that often."""
 
 
@@ -206,7 +206,7 @@ class Hostile(MtlCase):
 
     @run
     async def test_on_the_control_socket__NB_02(self) -> None:
-        await self.cut_off(0, "json-bytes")
+        await self.cut_off(0, "control-bytes")
 
     @run
     async def test_on_the_data_socket__NB_02(self) -> None:

@@ -352,14 +352,14 @@ class PubSub(Extension):
 class Json(Extension):
     """With this, every body is one JSON document (``MM-28``).
 
-    A body above ``json-bytes`` is carried unchecked.
+    A body above ``checked-json-bytes`` is carried unchecked.
     """
 
     name = "json"
 
     def objection(self, body: bytes) -> str | None:
         """Why ``body`` is not JSON."""
-        if len(body) > self.limits.integer("json-bytes"):
+        if len(body) > self.limits.integer("checked-json-bytes"):
             return None
         try:
             check_json(body)
@@ -369,7 +369,7 @@ class Json(Extension):
 
     def inspection(self, body: bytes) -> Inspection | None:
         nbytes = len(body)
-        if nbytes <= CHECKED_DEPTH_MAX or nbytes > self.limits["json-bytes"]:
+        if nbytes <= CHECKED_DEPTH_MAX or nbytes > self.limits["checked-json-bytes"]:
             return None
         if nbytes <= CHECKED_AT_ONCE_BYTES:
             containers = body.count(b"[") + body.count(b"{")

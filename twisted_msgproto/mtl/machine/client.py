@@ -188,9 +188,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._leases.pop(number, None)
 
     def _submit(self, task: _Task, now: float) -> int:
-        """Queue a request; raises LimitExceeded for one above ``json-bytes``."""
+        """Queue a request; raises LimitExceeded for one above ``control-bytes``."""
         _, body = encode_request(task.request)
-        self._limits.check("json-bytes", len(body))
+        self._limits.check("control-bytes", len(body))
         self._numbers += 1
         task.number = self._numbers
         self._waiting.append(task)

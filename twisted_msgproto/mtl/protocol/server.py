@@ -53,8 +53,8 @@ from ..zeromq.sockets import ConnectionAdmission, Sockets
 from ..zeromq.unfinished import EveryUnfinished
 from . import PROTOCOL, BrokerLink, SocketPair
 
-CONTROL_BYTES_OVER_JSON: Final = 1024
-"""What a control frame may have above the JSON limit, so that too large a body gets its 400."""
+BYTES_OVER_BODY: Final = 1024
+"""What a control frame may have above its body's limit, so that too large a body gets its 400."""
 
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
@@ -373,9 +373,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             "handshake_seconds": limits["handshake"],
         }
         peer_bytes = limits.integer("peer-bytes")
-        json_bytes = limits.integer("json-bytes") + CONTROL_BYTES_OVER_JSON
+        control_bytes = limits.integer("control-bytes") + BYTES_OVER_BODY
         if data is None:
-            content_bytes = max(content_bytes, json_bytes)
+            content_bytes = max(content_bytes, control_bytes)
         data_bounds = Bounds(
             content_bytes, messages_within(peer_bytes, content_bytes, PEER_MESSAGES), **bounds
         )
@@ -392,8 +392,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             self._control = sockets.router(
                 partial(link.arrived, Channel.CONTROL),
-                Bounds(json_bytes, CONTROL_MESSAGES, unread_messages=100, **bounds),
-                endless=partial(self._endless, "json-bytes"),
+                Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **bounds),
+                endless=partial(self._endless, "control-bytes"),
                 **options,
             )
             self._data = sockets.router(

@@ -22,7 +22,7 @@ from ...core.strict_json import JsonRefused, NotJson, parse_json
 from .data import SHORT_STRING_BYTES_MAX, IllFormed, decode_name
 
 LIMITS: Final = (
-    Limit("json-bytes", 64 << 10, "bytes", "of a control request's or reply's JSON body", 64),
+    Limit("control-bytes", 64 << 10, "bytes", "of a control request's or reply's JSON body", 64),
 )
 """Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
 
@@ -149,7 +149,7 @@ def parse_body(data: bytes, limits: Limits) -> dict[str, Any]:
     (``MT-02``).
     """
     try:
-        body = parse_json(data, limits.integer("json-bytes"), JSON_DEPTH)
+        body = parse_json(data, limits.integer("control-bytes"), JSON_DEPTH)
     except NotJson as error:
         raise IllFormed("json", str(error)) from None
     except JsonRefused as error:
