@@ -42,14 +42,14 @@ def sent(machine, now=0.0):
 
 
 def flat(events_):
-    """Events without the parcels' identity."""
+    """Events without the batches' identity."""
     return [
         (type(event).__name__, event.reason)
         if isinstance(event, Fault)
         else (
             type(event).__name__,
             getattr(event, "count", 0),
-            [parcel.token for parcel in getattr(event, "parcels", [])],
+            [batch.token for batch in getattr(event, "batches", [])],
         )
         for event in events_
     ]
@@ -161,14 +161,14 @@ def test_a_partial_ack_is_progress_and_does_not_end_the_window():
     assert [w[2] for w in sent(machine)] == [[b"6"]]
 
 
-def test_a_parcel_is_acknowledged_with_its_last_event():
+def test_a_batch_is_acknowledged_with_its_last_event():
     """LJ-09: also when it spans windows."""
     machine = writer(window=2)
-    parcel = machine.send(documents(3), "all")
+    batch = machine.send(documents(3), "all")
     sent(machine)
     assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
     assert flat(machine.receive(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [])]
-    assert (parcel.acknowledged, parcel.missing) == (2, 1)
+    assert (batch.acknowledged, batch.missing) == (2, 1)
     sent(machine)
     assert flat(machine.receive(encode_ack(1), 0.0)) == [("WindowAcknowledged", 1, ["all"])]
 
@@ -207,7 +207,7 @@ def test_an_ack_beyond_what_was_sent_is_a_protocol_error(sequence):
     assert fault.text == f"an ack of {sequence} of a window of 5"
     assert machine.snapshot()["state"] == "FAILED"
     assert machine.fault is fault
-    assert [parcel.token for parcel in unanswered(machine)] == [1, 2, 3, 4, 5]
+    assert [batch.token for batch in unanswered(machine)] == [1, 2, 3, 4, 5]
 
 
 def test_an_ack_while_nothing_is_in_flight_is_a_protocol_error():
@@ -352,7 +352,7 @@ def test_settings_which_cannot_be_are_refused(settings):
 
 
 def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
-    """LJ-15: of two windows in flight and of the queue, each parcel once."""
+    """LJ-15: of two windows in flight and of the queue, each batch once."""
     machine = writer(window=2, pipelining=2)
     machine.send([b"1"], "a")
     machine.send(documents(4, 2), "b")  # acknowledged, in flight twice, and queued
@@ -361,16 +361,16 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     machine.receive(encode_ack(2), 0.0)
     sent(machine)
     machine.receive(encode_ack(1), 0.0)
-    parcels = unanswered(machine)
-    assert [(parcel.token, parcel.acknowledged) for parcel in parcels] == [("b", 2), ("c", 0)]
+    batches = unanswered(machine)
+    assert [(batch.token, batch.acknowledged) for batch in batches] == [("b", 2), ("c", 0)]
     assert (machine.unsent, machine.unsent_bytes, machine.in_flight) == (0, 0, 0)
     assert machine.snapshot()["state"] == "CLOSED"
     assert unanswered(machine) == []
     assert machine.outputs() == b""
 
     other = writer()
-    for parcel in parcels:
-        other.submit(parcel)
+    for batch in batches:
+        other.submit(batch)
     assert other.unsent == 3
     assert sent(other) == [(3, [1, 2, 3], [b"4", b"5", b"6"])]
     assert flat(other.receive(encode_ack(3), 0.0)) == [("WindowAcknowledged", 3, ["b", "c"])]
@@ -382,7 +382,7 @@ def test_what_is_formed_and_not_written_yet_is_given_back_too():
     machine = writer()
     machine.send([b"1"], "a")
     machine.flush(0.0)
-    assert [parcel.token for parcel in unanswered(machine)] == ["a"]
+    assert [batch.token for batch in unanswered(machine)] == ["a"]
     assert machine.outputs() == b""
 
 
@@ -398,28 +398,28 @@ def test_a_writer_that_is_lost_keeps_nothing_of_what_it_had_not_sent__NB_02():
     assert alive() is None
 
 
-def test_a_parcel_can_be_withdrawn_while_nothing_of_it_is_in_flight():
+def test_a_batch_can_be_withdrawn_while_nothing_of_it_is_in_flight():
     """LJ-09: cancelled Deferreds write nothing; what is in flight stays."""
     machine = writer(window=2)
-    parcels = [machine.send(documents(2), token) for token in "abc"]
+    batches = [machine.send(documents(2), token) for token in "abc"]
     sent(machine)
-    assert not machine.withdraw(parcels[0])
-    assert machine.withdraw(parcels[1])
-    assert not machine.withdraw(parcels[1])
+    assert not machine.withdraw(batches[0])
+    assert machine.withdraw(batches[1])
+    assert not machine.withdraw(batches[1])
     assert (machine.unsent, machine.unsent_bytes) == (2, 22)
     machine.receive(encode_ack(2), 0.0)
     sent(machine)
-    assert [parcel.token for parcel in unanswered(machine)] == ["c"]
+    assert [batch.token for batch in unanswered(machine)] == ["c"]
 
 
-def test_a_parcel_which_is_partly_in_flight_cannot_be_withdrawn():
+def test_a_batch_which_is_partly_in_flight_cannot_be_withdrawn():
     """LJ-09: but its rest can, once its start is acknowledged."""
     machine = writer(window=2)
-    parcel = machine.send(documents(3))
+    batch = machine.send(documents(3))
     sent(machine)
-    assert not machine.withdraw(parcel)
+    assert not machine.withdraw(batch)
     machine.receive(encode_ack(2), 0.0)
-    assert machine.withdraw(parcel)
+    assert machine.withdraw(batch)
     assert (machine.unsent, machine.unsent_bytes) == (0, 0)
     assert sent(machine) == []
 
@@ -436,9 +436,9 @@ def test_a_failed_or_closed_writer_takes_and_reads_nothing():
     assert due(machine, 1e9)[1] is None
     with pytest.raises(IllegalTransition):
         machine.drain(0.0)
-    (parcel, *_) = unanswered(machine)
+    (batch, *_) = unanswered(machine)
     with pytest.raises(IllegalTransition):
-        machine.submit(parcel)
+        machine.submit(batch)
 
 
 # ── Draining ──────────────────────────────────────────────────────────────────────────────────────
@@ -462,7 +462,7 @@ def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
     assert sent(machine) == []
     with pytest.raises(IllegalTransition):
         machine.send([b"4"])
-    assert [parcel.token for parcel in unanswered(machine)] == ["b"]
+    assert [batch.token for batch in unanswered(machine)] == ["b"]
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -481,7 +481,7 @@ def test_a_reader_which_stays_silent_is_left():
     assert machine.fault.reason == "timeout"
     assert machine.fault.text == "no ack for 30 s"
     assert machine.snapshot()["state"] == "FAILED"
-    assert [parcel.token for parcel in unanswered(machine)] == ["a"]
+    assert [batch.token for batch in unanswered(machine)] == ["a"]
 
 
 @pytest.mark.parametrize("sequence", [0, 1])
@@ -551,10 +551,10 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
         **{"full": False, "finished": False},
     }
     changed = Figures(figures)
-    parcels: list[Any] = []
+    batches: list[Any] = []
 
     def send(*events: bytes) -> None:
-        parcels.append(writer.send(events))
+        batches.append(writer.send(events))
 
     steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
         (
@@ -569,7 +569,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
         ),
         (lambda: send(b"6"), {"unsent": 6, "unsent_bytes": 72, "unacknowledged": 6}, 0),
         (
-            lambda: writer.withdraw(parcels[2]),
+            lambda: writer.withdraw(batches[2]),
             {"unsent": 5, "unsent_bytes": 61, "unacknowledged": 5},
             0,
         ),
@@ -583,7 +583,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
             62,
         ),
         (lambda: writer.flush(1.5), {}, 0),
-        (lambda: writer.withdraw(parcels[1]), {}, 0),
+        (lambda: writer.withdraw(batches[1]), {}, 0),
         (lambda: writer.receive(encode_ack(0), 2.0), {"keepalives": 1}, 0),
         (
             lambda: writer.receive(encode_ack(1), 3.0),

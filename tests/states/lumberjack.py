@@ -64,11 +64,11 @@ class Lumberjack(Pairing):
         return 20 - self.writer.unacknowledged
 
     def resubmit(self) -> list[bytes]:
-        """Hand in the parcels of the connection before."""
+        """Hand in the batches of the connection before."""
         bodies = []
-        for parcel in self.carried:
-            bodies += parcel.token[parcel.acknowledged :]
-            self.writer.submit(parcel)
+        for batch in self.carried:
+            bodies += batch.token[batch.acknowledged :]
+            self.writer.submit(batch)
         self.sent += bodies
         return bodies
 
@@ -109,6 +109,6 @@ class Lumberjack(Pairing):
         return int(self.options["window"] * self.options["pipelining"])
 
 
-def left(parcel: terms.Parcel) -> list[bytes]:
-    """What of a parcel is not acknowledged."""
-    return list(parcel.token[parcel.acknowledged :])
+def left(batch: terms.PreparedBatch) -> list[bytes]:
+    """What of a batch is not acknowledged."""
+    return list(batch.token[batch.acknowledged :])

@@ -48,7 +48,7 @@ Event = TypeVar("Event")
 class WorkLost:
     """The connection is gone: ``work`` of ours will not be answered on it, oldest first.
 
-    The protocol decides what ``work`` contains: the waiters, parcels or numbers that its verbs
+    The protocol decides what ``work`` contains: the waiters, batches or numbers that its verbs
     accepted or returned.  Nobody knows whether the peer has done it.
     """
 

@@ -153,7 +153,7 @@ Event = bytes | Mapping[str, str]
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class PreparedBatch:
     """Events that were submitted together, as they will stand in frames.
 
     Attributes:
@@ -181,11 +181,11 @@ class Parcel:
 class PartAcknowledged:
     """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
 
-    ``parcels`` are those that are wholly acknowledged by now, oldest first.
+    ``batches`` are those that are wholly acknowledged by now, oldest first.
     """
 
     count: int
-    parcels: list[Parcel]
+    batches: list[PreparedBatch]
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class WindowAcknowledged:
     """The last ``count`` events of the oldest window in flight are acknowledged."""
 
     count: int
-    parcels: list[Parcel]
+    batches: list[PreparedBatch]
 
 
 @dataclass(slots=True)

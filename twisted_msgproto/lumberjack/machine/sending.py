@@ -7,7 +7,7 @@ flight; this is only right with readers that acknowledge every window.
 
 The caller of a :class:`Writer` calls ``flush(now)`` after ``send``, ``submit`` and ``receive``,
 ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our bytes,
-and ``lost(now)`` at the end: it returns the unacknowledged parcels, in order (``LJ-15``).
+and ``lost(now)`` at the end: it returns the unacknowledged batches, in order (``LJ-15``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..terms import (
     Event,
     EventsQueued,
     KeptAlive,
-    Parcel,
     PartAcknowledged,
+    PreparedBatch,
     WindowAcknowledged,
     WindowSent,
     WindowsFilled,
@@ -60,7 +60,7 @@ from ..wire.frames import KEY_BYTES, PAIRS_MAX
 
 
 class Packer:
-    """The limits of events, and how parcels are made of them (``LJ-17``, ``LJ-18``)."""
+    """The limits of events, and how batches are made of them (``LJ-17``, ``LJ-18``)."""
 
     def __init__(self, limits: Limits, version: int) -> None:
         """``limits`` holds at least :data:`WRITER_LIMITS`; ``version`` is 1 or 2, as a number."""
@@ -70,8 +70,8 @@ class Packer:
         self._json_bytes_max = limits.integer("json-bytes")
         self._data_bytes_max = limits.integer("data-bytes")
 
-    def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
-        """Return one parcel of all ``events``: documents in version 2, mappings in version 1
+    def pack(self, events: Iterable[Event], token: Any = None) -> PreparedBatch:
+        """Return one batch of all ``events``: documents in version 2, mappings in version 1
         (``LJ-21``).
 
         Raises LimitExceeded if one of them is above a limit, TypeError if one is of the wrong
@@ -81,7 +81,7 @@ class Packer:
             return self._pack_documents(events, token)
         return self._pack_mappings(events, token)
 
-    def _pack_documents(self, events: Iterable[Event], token: Any) -> Parcel:
+    def _pack_documents(self, events: Iterable[Event], token: Any) -> PreparedBatch:
         documents: list[Any] = list(events)
         if not documents:
             raise ValueError("no events")
@@ -93,9 +93,9 @@ class Packer:
             raise LimitExceeded(
                 f"a document of {max(sizes)} bytes, at most {self._json_bytes_max}; nothing sent"
             )
-        return Parcel(documents, sum(sizes) + FRAME_BYTES * len(documents), token)
+        return PreparedBatch(documents, sum(sizes) + FRAME_BYTES * len(documents), token)
 
-    def _pack_mappings(self, events: Iterable[Event], token: Any) -> Parcel:
+    def _pack_mappings(self, events: Iterable[Event], token: Any) -> PreparedBatch:
         payloads = []
         for event in events:
             if not isinstance(event, Mapping):
@@ -103,7 +103,7 @@ class Packer:
             payloads.append(self._encode(event))
         if not payloads:
             raise ValueError("no events")
-        return Parcel(payloads, sum(map(len, payloads)) + FRAME_BYTES * len(payloads), token)
+        return PreparedBatch(payloads, sum(map(len, payloads)) + FRAME_BYTES * len(payloads), token)
 
     def _encode(self, pairs: Mapping[str, str]) -> bytes:
         if len(pairs) > PAIRS_MAX:
@@ -130,26 +130,26 @@ class Packer:
 
 @dataclass(slots=True)
 class Flight:
-    """One window in flight: it knows the parcel of each of its events, in order."""
+    """One window in flight: it knows the batch of each of its events, in order."""
 
-    portions: deque[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
+    portions: deque[tuple[PreparedBatch, int]]  # batch, events of it that are not acknowledged
     size: int
     acknowledged: int = 0
 
-    def acknowledge(self, count: int) -> list[Parcel]:
+    def acknowledge(self, count: int) -> list[PreparedBatch]:
         self.acknowledged += count
         done = []
         while count:
-            parcel, events = self.portions[0]
+            batch, events = self.portions[0]
             covered = min(count, events)
             count -= covered
-            parcel.acknowledged += covered
+            batch.acknowledged += covered
             if covered == events:
                 self.portions.popleft()
             else:
-                self.portions[0] = (parcel, events - covered)
-            if not parcel.missing:
-                done.append(parcel)
+                self.portions[0] = (batch, events - covered)
+            if not batch.missing:
+                done.append(batch)
         return done
 
 
@@ -228,7 +228,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
         self._machine = Machine(WRITER, Writing.IDLE)
         self._decoder = AckDecoder()
-        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._queue: OrderedDict[PreparedBatch, None] = OrderedDict()
         self._flights = SendWindow[Flight](pipelining)  # of windows; numbered as they were formed
         self._out: list[bytes] = []
         self._paused = False  # our bytes wait in the transport: silence means nothing
@@ -276,42 +276,42 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 
-    def send(self, events: Iterable[Event], token: Any = None) -> Parcel:
-        """Queue ``events`` as one parcel, acknowledged together; ``token`` comes back with it.
+    def send(self, events: Iterable[Event], token: Any = None) -> PreparedBatch:
+        """Queue ``events`` as one batch, acknowledged together; ``token`` comes back with it.
 
         Raises LimitExceeded (and queues nothing) if an event is above a limit or too much waits
         already; TypeError and ValueError as :meth:`Packer.pack`; IllegalTransition when the writer
         is draining, has failed or is closed.
         """
-        parcel = self._packer.pack(events, token)
+        batch = self._packer.pack(events, token)
         if (
-            self.unsent + len(parcel.payloads) > self._unsent_max
-            or self.unsent_bytes + parcel.nbytes > self._unsent_bytes_max
+            self.unsent + len(batch.payloads) > self._unsent_max
+            or self.unsent_bytes + batch.nbytes > self._unsent_bytes_max
         ):
             raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
-        self.submit(parcel)
-        return parcel
+        self.submit(batch)
+        return batch
 
-    def submit(self, parcel: Parcel) -> None:
-        """Queue a parcel that was made before, perhaps for a connection that is lost.
+    def submit(self, batch: PreparedBatch) -> None:
+        """Queue a batch that was made before, perhaps for a connection that is lost.
 
         What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
         """
         self._machine.step(EventsQueued)
-        parcel.written = parcel.acknowledged
-        self._queue[parcel] = None
-        self.unsent += parcel.missing
-        self.unsent_bytes += _bytes_left(parcel)
+        batch.written = batch.acknowledged
+        self._queue[batch] = None
+        self.unsent += batch.missing
+        self.unsent_bytes += _bytes_left(batch)
 
-    def withdraw(self, parcel: Parcel) -> bool:
-        """Remove a parcel from the queue; return False if any of it is in flight (or it is not
+    def withdraw(self, batch: PreparedBatch) -> bool:
+        """Remove a batch from the queue; return False if any of it is in flight (or it is not
         here).
         """
-        if parcel not in self._queue or parcel.written > parcel.acknowledged:
+        if batch not in self._queue or batch.written > batch.acknowledged:
             return False
-        del self._queue[parcel]
-        self.unsent -= parcel.missing
-        self.unsent_bytes -= _bytes_left(parcel)
+        del self._queue[batch]
+        self.unsent -= batch.missing
+        self.unsent_bytes -= _bytes_left(batch)
         return True
 
     def flush(self, now: float) -> int:
@@ -343,32 +343,32 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     def _take(self) -> tuple[Flight, list[bytes]]:
         payloads: list[bytes] = []
-        portions: deque[tuple[Parcel, int]] = deque()
+        portions: deque[tuple[PreparedBatch, int]] = deque()
         nbytes = 0
         while self._queue and len(payloads) < self._window:
-            parcel = next(iter(self._queue))
-            start = parcel.written
-            end = min(len(parcel.payloads), start + self._window - len(payloads))
-            if nbytes + parcel.nbytes > self._window_bytes:
-                end = self._end_of_room(parcel, end, nbytes)
+            batch = next(iter(self._queue))
+            start = batch.written
+            end = min(len(batch.payloads), start + self._window - len(payloads))
+            if nbytes + batch.nbytes > self._window_bytes:
+                end = self._end_of_room(batch, end, nbytes)
                 if end == start and not payloads:
                     end = start + 1
                 if end == start:
                     break
-            taken = parcel.payloads[start:end]
+            taken = batch.payloads[start:end]
             nbytes += sum(map(len, taken)) + FRAME_BYTES * len(taken)
             payloads += taken
-            portions.append((parcel, end - start))
-            parcel.written = end
-            if end < len(parcel.payloads):
+            portions.append((batch, end - start))
+            batch.written = end
+            if end < len(batch.payloads):
                 break
-            del self._queue[parcel]
+            del self._queue[batch]
         self.unsent_bytes -= nbytes
         return Flight(portions, len(payloads)), payloads
 
-    def _end_of_room(self, parcel: Parcel, end: int, nbytes: int) -> int:
-        for index in range(parcel.written, end):
-            nbytes += len(parcel.payloads[index]) + FRAME_BYTES
+    def _end_of_room(self, batch: PreparedBatch, end: int, nbytes: int) -> int:
+        for index in range(batch.written, end):
+            nbytes += len(batch.payloads[index]) + FRAME_BYTES
             if nbytes > self._window_bytes:
                 return index
         return end
@@ -424,11 +424,11 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.counters.acks += 1
         self.counters.acknowledged += count
         self.in_flight -= count
-        parcels = flight.acknowledge(count)
+        batches = flight.acknowledge(count)
         if flight.acknowledged < flight.size:
-            return PartAcknowledged(count, parcels)
+            return PartAcknowledged(count, batches)
         self._flights.acknowledge_oldest()
-        return WindowAcknowledged(count, parcels)
+        return WindowAcknowledged(count, batches)
 
     def _fail(self, fault: Fault) -> None:
         self.fault = fault
@@ -490,17 +490,17 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._decoder.end()
         self._out.clear()
         self.deadlines.clear_all()
-        parcels: dict[Parcel, None] = {}  # one may stand in two windows and in the queue
+        batches: dict[PreparedBatch, None] = {}  # one may stand in two windows and in the queue
         for flight in self._flights.drain():
-            parcels.update((parcel, None) for parcel, _ in flight.portions)
-        parcels.update(self._queue)
+            batches.update((batch, None) for batch, _ in flight.portions)
+        batches.update(self._queue)
         self._queue.clear()
         self.unsent = self.unsent_bytes = self.in_flight = 0
-        return [WorkLost(list(parcels))] if parcels else []
+        return [WorkLost(list(batches))] if batches else []
 
 
-def _bytes_left(parcel: Parcel) -> int:
-    if not parcel.written:
-        return parcel.nbytes
-    rest = parcel.payloads[parcel.written :]
+def _bytes_left(batch: PreparedBatch) -> int:
+    if not batch.written:
+        return batch.nbytes
+    rest = batch.payloads[batch.written :]
     return sum(map(len, rest)) + FRAME_BYTES * len(rest)

@@ -49,7 +49,7 @@ from ...net.clients.reconnect import (
 )
 from ...net.limit_types import LumberjackShipperLimits, ReconnectLimits
 from ...net.outbox import ProducerControl, fail_all
-from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
+from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, PreparedBatch
 from .sides import (
     CLIENT_LIMITS,
     LumberjackClient,
@@ -180,7 +180,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
             self.fruitless = 0
         self._shipper.progressed(count)
 
-    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+    def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
         error = link.ending
         assert error is not None
         self._expired = link.expired
@@ -188,12 +188,12 @@ class _Line(ReconnectingClient[LumberjackClient]):
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
             self._change(ReconnectState.CONNECTING)
-        self._shipper._takeBack(parcels)
+        self._shipper._takeBack(batches)
         self._shipper.connectionEnded(error, stood)
-        if stood and parcels and not link.expired and not self._shipper._closing:
-            self._cameToNothing(link, parcels)
+        if stood and batches and not link.expired and not self._shipper._closing:
+            self._cameToNothing(link, batches)
 
-    def _cameToNothing(self, link: WriterLink, parcels: list[Parcel]) -> None:
+    def _cameToNothing(self, link: WriterLink, batches: list[PreparedBatch]) -> None:
         self.fruitless += 1
         if self.fruitless == FRUITLESS_TOLD:
             log.warn(
@@ -203,7 +203,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
                 " Deferred that send returned for that event",
                 peer=link.peer,
                 ends=self.fruitless,
-                count=sum(parcel.missing for parcel in parcels),
+                count=sum(batch.missing for batch in batches),
             )
 
 
@@ -277,7 +277,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
             for group in groups
         ]
         self._capacity = factory.capacity * len(self._lines)
-        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._queue: OrderedDict[PreparedBatch, None] = OrderedDict()
         self._producers = ProducerControl()
         self._unsentBytes = 0
         self.unsent: int = 0
@@ -313,15 +313,15 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
         try:
-            parcels = [
+            batches = [
                 pack(events[start : start + window]) for start in range(0, len(events), window)
             ]
-            self._checkRoom(len(events), sum(parcel.nbytes for parcel in parcels))
+            self._checkRoom(len(events), sum(batch.nbytes for batch in batches))
         except LimitExceeded as error:
             return fail(error)
-        for parcel in parcels:
-            ticket.add(parcel)
-            self._enqueue(parcel)
+        for batch in batches:
+            ticket.add(batch)
+            self._enqueue(batch)
         self.unacknowledged += len(events)
         self._look()
         return ticket
@@ -409,12 +409,12 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        parcels = list(self._queue)
+        batches = list(self._queue)
         self._queue.clear()
         self._unsentBytes = 0
         self.unacknowledged -= self.unsent
         self.unsent = 0
-        fail_all([parcel.token for parcel in parcels], error)
+        fail_all([batch.token for batch in batches], error)
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 
@@ -433,24 +433,24 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
     # ── the queue ───────────────────────────────────────────────────────────────────────────────
 
-    def _enqueue(self, parcel: Parcel, first: bool = False) -> None:
-        self._queue[parcel] = None
+    def _enqueue(self, batch: PreparedBatch, first: bool = False) -> None:
+        self._queue[batch] = None
         if first:
-            self._queue.move_to_end(parcel, last=False)
-        self.unsent += parcel.missing
-        self._unsentBytes += parcel.nbytes
+            self._queue.move_to_end(batch, last=False)
+        self.unsent += batch.missing
+        self._unsentBytes += batch.nbytes
 
-    def _dequeue(self, parcel: Parcel) -> None:
-        del self._queue[parcel]
-        self.unsent -= parcel.missing
-        self._unsentBytes -= parcel.nbytes
+    def _dequeue(self, batch: PreparedBatch) -> None:
+        del self._queue[batch]
+        self.unsent -= batch.missing
+        self._unsentBytes -= batch.nbytes
 
-    def _withdraw(self, parcel: Parcel) -> None:
-        missing = parcel.missing
-        if parcel in self._queue:
-            self._dequeue(parcel)
+    def _withdraw(self, batch: PreparedBatch) -> None:
+        missing = batch.missing
+        if batch in self._queue:
+            self._dequeue(batch)
         elif not any(
-            client.link.machine.withdraw(parcel) for client in self.factory.liveConnections
+            client.link.machine.withdraw(batch) for client in self.factory.liveConnections
         ):
             return
         self.unacknowledged -= missing
@@ -472,9 +472,9 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def _give(self, link: WriterLink) -> None:
         writer = link.machine
         while self._queue and writer.wanted:
-            parcel = next(iter(self._queue))
-            self._dequeue(parcel)
-            writer.submit(parcel)
+            batch = next(iter(self._queue))
+            self._dequeue(batch)
+            writer.submit(batch)
 
     def progressed(self, count: int) -> None:
         """Note a reader's sign of life: ``count`` (or 0) more events are acknowledged."""
@@ -482,13 +482,13 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._lookProducer()
         self._lookEmpty()
 
-    def _takeBack(self, parcels: list[Parcel]) -> None:
+    def _takeBack(self, batches: list[PreparedBatch]) -> None:
         """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
-        for parcel in reversed(parcels):
-            if parcel.token.called:  # cancelled while it was in flight
-                self.unacknowledged -= parcel.missing
+        for batch in reversed(batches):
+            if batch.token.called:  # cancelled while it was in flight
+                self.unacknowledged -= batch.missing
             else:
-                self._enqueue(parcel, first=True)
+                self._enqueue(batch, first=True)
         self._look()
         self._lookEmpty()
 

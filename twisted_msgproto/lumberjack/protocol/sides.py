@@ -70,8 +70,8 @@ from ..terms import (
     Event,
     JsonReceived,
     KeptAlive,
-    Parcel,
     PartAcknowledged,
+    PreparedBatch,
     WindowAcknowledged,
     Writing,
 )
@@ -222,38 +222,38 @@ log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Sent(Ticket[None]):
-    """A Deferred that fires when the last of its parcels is acknowledged."""
+    """A Deferred that fires when the last of its batches is acknowledged."""
 
-    def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
+    def __init__(self, withdraw: Callable[[PreparedBatch], object]) -> None:
         super().__init__(self._cancelled)
         self._withdraw = withdraw
-        self.parcels: dict[Parcel, None] = {}
+        self.batches: dict[PreparedBatch, None] = {}
 
     def _cancelled(self, _: Deferred[None]) -> None:
-        for parcel in list(self.parcels):
-            self._withdraw(parcel)
+        for batch in list(self.batches):
+            self._withdraw(batch)
 
-    def add(self, parcel: Parcel) -> None:
-        parcel.token = self
-        self.parcels[parcel] = None
+    def add(self, batch: PreparedBatch) -> None:
+        batch.token = self
+        self.batches[batch] = None
 
-    def acknowledged(self, parcel: Parcel) -> None:
-        del self.parcels[parcel]
-        if not self.parcels:
+    def acknowledged(self, batch: PreparedBatch) -> None:
+        del self.batches[batch]
+        if not self.batches:
             self.done(None)
 
 
 class Owner(TypingProtocol):
     def clientWants(self, link: WriterLink) -> None:
-        """The client may send: submit parcels while its ``machine.wanted`` is not 0."""
+        """The client may send: submit batches while its ``machine.wanted`` is not 0."""
 
     def clientProgressed(self, count: int) -> None:
         """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
         know.
         """
 
-    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
-        """The client has ended, for ``link.ending``; ``parcels`` are unacknowledged, in order.
+    def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
+        """The client has ended, for ``link.ending``; ``batches`` are unacknowledged, in order.
 
         ``stood``: events could be written.
         """
@@ -264,7 +264,7 @@ class WriterLink(ClientLink):
 
     Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         expired: the connection ended because its time (``ttl``) was over.
-        owner: who submits parcels and receives them back; None: those who wait get errors.
+        owner: who submits batches and receives them back; None: those who wait get errors.
         producers: who writes events as space comes.
     """
 
@@ -283,7 +283,7 @@ class WriterLink(ClientLink):
         super().__init__(protocol)
         self.producers: ProducerControl = ProducerControl()
         self._ttl: Any = None
-        self._unanswered: list[Parcel] = []
+        self._unanswered: list[PreparedBatch] = []
         self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
@@ -291,9 +291,9 @@ class WriterLink(ClientLink):
     def look(self) -> None:
         self._settle()
 
-    def withdraw(self, parcel: Parcel) -> None:
-        """Nobody waits for ``parcel`` any more: forget what of it is not written yet."""
-        if self.machine.withdraw(parcel):
+    def withdraw(self, batch: PreparedBatch) -> None:
+        """Nobody waits for ``batch`` any more: forget what of it is not written yet."""
+        if self.machine.withdraw(batch):
             self.look()
 
     def endInOrder(self) -> None:
@@ -343,7 +343,7 @@ class WriterLink(ClientLink):
         if self.owner is not None:
             self.owner.clientLost(self, self._unanswered, self._established)
         else:
-            fail_all([parcel.token for parcel in self._unanswered], self.ending)
+            fail_all([batch.token for batch in self._unanswered], self.ending)
         self.producers.stop()
         if self._established:
             self._guarded(self.protocol.sessionLost, reason)
@@ -353,8 +353,8 @@ class WriterLink(ClientLink):
 
     def _acknowledged(self, event: PartAcknowledged | WindowAcknowledged) -> None:
         self._progress = max(self._progress, 0) + event.count
-        for parcel in event.parcels:
-            parcel.token.acknowledged(parcel)
+        for batch in event.batches:
+            batch.token.acknowledged(batch)
 
     def _keptAlive(self, event: KeptAlive) -> None:
         self._progress = max(self._progress, 0)
@@ -449,12 +449,12 @@ class LumberjackClient(ClientSession, link=WriterLink):
             return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
         ticket = Sent(link.withdraw)
         try:
-            parcel = link.machine.send(events, ticket)
+            batch = link.machine.send(events, ticket)
         except LimitExceeded as error:
             return fail(error)
         except IllegalTransition:
             return fail(ConnectionClosed("the connection is ending; nothing sent"))
-        ticket.add(parcel)
+        ticket.add(batch)
         link.look()
         return ticket
 
