@@ -81,6 +81,13 @@ def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
     assert set(inner) == set(extras) - {"all", "java"}  # a JRE is not everybody's
 
 
+def test_each_dependency_of_a_user_has_a_lower_bound() -> None:
+    """Which packaging/lowest.sh tries."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    wanted = sum(project["optional-dependencies"].values(), project["dependencies"])
+    assert [one for one in wanted if not re.search(r">=\d|^twisted-msgproto\[", one)] == []
+
+
 def test_each_extra_that_is_named_anywhere_exists() -> None:
     """In pages, messages, units and images: ``twisted-msgproto[…]`` and ``.[…]``."""
     text = (PROJECT / "pyproject.toml").read_text()
