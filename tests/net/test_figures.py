@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from bisect import bisect_left
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,17 @@ from twisted.internet.task import Clock
 from tests.contract.cases import CASES, Case
 from tests.contract.world import World
 from tests.docs import grafana
+from tests.doubles import HeldSink
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters
-from twisted_msgproto.net.counters import CounterPaths, FlowHistory, Traffic, quantile, since
+from twisted_msgproto.net.counters import (
+    BOUNDS,
+    CounterPaths,
+    FlowHistory,
+    Traffic,
+    quantile,
+    since,
+)
 from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.site.metrics import exposition
 from twisted_msgproto.net.site.service import drawings
@@ -126,11 +135,29 @@ def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
 SAMPLE_SECONDS, SAMPLES_MAX = 5.0, 180
 
 
+def became_safe(traffic: Traffic, count: int, began: float) -> None:
+    """Note what a session notes when so many messages are safe that were read at ``began``."""
+    traffic.latencies[bisect_left(BOUNDS, traffic.seconds() - began)] += count
+
+
+def test_a_message_counts_with_the_time_from_its_read_until_it_is_safe() -> None:
+    sink = HeldSink()
+    world = World(CASES[0], sink)
+    world.join().send()
+    world.pump()
+    world.clock.advance(0.5)
+    sink.safe()
+    traffic = world.factory.traffic
+    assert traffic.latencies == [bound == 0.5 for bound in (*BOUNDS, None)]
+    assert traffic.waited == pytest.approx(0.5)
+    world.close()
+
+
 @pytest.mark.parametrize("seconds", [0.00005, 0.0042, 0.7, 33.0])
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_a_quantile_is_right_to_a_quarter(seconds: float, share: float) -> None:
     traffic = Traffic(lambda: seconds)
-    traffic.acknowledged(1000, 0.0)
+    became_safe(traffic, 1000, 0.0)
     found = quantile(traffic.latencies, share)
     assert found is not None
     assert found == pytest.approx(seconds, rel=0.25, abs=0.0001)
@@ -138,9 +165,9 @@ def test_a_quantile_is_right_to_a_quarter(seconds: float, share: float) -> None:
 
 def test_the_slow_few_stand_in_p99_alone_and_what_is_above_all_bounds_at_the_last() -> None:
     traffic = Traffic(lambda: 0.001)
-    traffic.acknowledged(980, 0.0)
+    became_safe(traffic, 980, 0.0)
     traffic.seconds = lambda: 1000.0
-    traffic.acknowledged(20, 0.0)
+    became_safe(traffic, 20, 0.0)
     assert quantile(traffic.latencies, 0.5) == pytest.approx(0.001, rel=0.25)
     assert quantile(traffic.latencies, 0.99) == 100.0
     assert quantile([0] * len(traffic.latencies), 0.5) is None
@@ -159,7 +186,7 @@ class Kept:
     def tick(self, messages: int = 0) -> None:
         self.traffic.messages += messages
         self.traffic.nbytes += 100 * messages
-        self.traffic.acknowledged(messages, self.clock.seconds() - 0.01)
+        became_safe(self.traffic, messages, self.clock.seconds() - 0.01)
         self.clock.advance(SAMPLE_SECONDS)
 
 

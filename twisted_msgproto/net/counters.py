@@ -231,12 +231,6 @@ class Traffic:
         self.waited: float = 0.0
         self.seconds: Callable[[], float] = seconds
 
-    def acknowledged(self, count: int, began: float) -> None:
-        """Note that ``count`` messages that were read at ``began`` are safe now."""
-        took = self.seconds() - began
-        self.latencies[bisect_left(BOUNDS, took)] += count
-        self.waited += took * count
-
 
 def quantile(latencies: Sequence[int], share: float) -> float | None:
     """Return how many seconds ``share`` of the messages waited at most; None without messages.

@@ -11,6 +11,7 @@ It owns its link, behind the one name ``link``, and inherits nothing of it::
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import takewhile
@@ -26,6 +27,7 @@ from zope.interface import implementer
 from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
+from .counters import BOUNDS
 from .factory import host_of
 from .link import Link
 from .outbox import Later, Waiters, awaited
@@ -454,7 +456,10 @@ class SessionLink(OrderlyLink):
         if isinstance(result, Failure):
             self._notSafe(position, result)
         else:
-            factory.traffic.acknowledged(count, began)
+            traffic = factory.traffic
+            waited = traffic.seconds() - began
+            traffic.latencies[bisect_left(BOUNDS, waited)] += count
+            traffic.waited += waited * count
             self._safe(position)
 
     def _safe(self, position: Any) -> None:
