@@ -217,6 +217,7 @@ class Broker:
     Attributes:
         queues: the names of queues that take messages, by destination.
         envelopes: makes the envelopes of messages for them.
+        topics: the subscribers of each topic that has any.
         counters: plain integers for metrics.
     """
 
@@ -248,7 +249,7 @@ class Broker:
         self.queues: Mapping[str, QueueName] = queues.names(space)
         self.envelopes: Envelopes = Envelopes(space)
         self._glance = Glance(fields_of)
-        self._topics: dict[str, dict[Subscriber, None]] = {}
+        self.topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.
         self._publications: deque[Iterator[int]] = deque()
@@ -314,7 +315,7 @@ class Broker:
         if weight > 0 and not subscriber.kept.fits(weight):
             raise MemoryLimitExceeded(destination)
         if destination.startswith(TOPIC_PREFIX):
-            self._topics.setdefault(destination, {})[subscriber] = None
+            self.topics.setdefault(destination, {})[subscriber] = None
         else:
             self._compete(subscriber, destination, chosen)
         filters[destination] = chosen
@@ -354,24 +355,19 @@ class Broker:
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
         subscriber.kept.remove(_weight(destination, subscriber.filters.pop(destination)))
-        if destination in self._topics:
+        if destination in self.topics:
             self._leave(subscriber, destination)
         else:
             name = QueueName(self._space, destination)
             self._served.machine.unsubscribe(subscriber, name, self._served.now())
 
     def _leave(self, subscriber: Subscriber, topic: str) -> None:
-        subscribers = self._topics[topic]
+        subscribers = self.topics[topic]
         del subscribers[subscriber]
         if not subscribers:
-            del self._topics[topic]
+            del self.topics[topic]
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────
-
-    def concerns_topics(self, destinations: Iterable[str]) -> bool:
-        """Return whether any of these destinations is a topic that somebody has subscribed to."""
-        # Most servers have no subscriber at all, and most batches one destination.
-        return bool(self._topics) and not self._topics.keys().isdisjoint(set(destinations))
 
     def publish(
         self,
@@ -438,7 +434,7 @@ class Broker:
     def _publish(self, rows: Iterable[Row], published: Callable[[], None]) -> Iterator[int]:
         topics: defaultdict[str, list[Routed]] = defaultdict(list)
         for destination, run in groupby(rows, itemgetter(0)):
-            if destination in self._topics:
+            if destination in self.topics:
                 yield from self._route(run, topics[destination])
             else:
                 yield MESSAGE_STEPS
@@ -465,7 +461,7 @@ class Broker:
         yield steps
 
     def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
-        subscribers = chain.from_iterable(self._topics.get(name, ()) for name in topics)
+        subscribers = chain.from_iterable(self.topics.get(name, ()) for name in topics)
         concerned = dict.fromkeys(subscribers)
         yield len(concerned)
         for subscriber in concerned:
@@ -594,6 +590,6 @@ class Broker:
         subscriber.kept.clear()
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
-            if destination in self._topics:
+            if destination in self.topics:
                 self._leave(subscriber, destination)
         self._served.machine.gone(subscriber, self._served.now(), orderly=orderly)

@@ -203,6 +203,16 @@ class Linked(Protocol):
         self.link.writeConnectionLost()
 
 
+def put_into(sink: Any, batch: MessageBatch) -> Deferred[Any] | None:
+    """Return what ``put`` of ``sink`` returned, as a Deferred, or None: safe, or there is none.
+
+    Raises TypeError if that is neither a Deferred nor a coroutine nor None.
+    """
+    stored = None if sink is None else sink.put(batch)
+    ready = stored is None or isinstance(stored, Deferred)
+    return stored if ready else awaited(stored, sink, "put")
+
+
 class SessionHooks:
     """What an application may override where messages are stored, whatever the protocol.
 
@@ -221,16 +231,13 @@ class SessionHooks:
         Both may be coroutine functions.  What else they or ``put`` of the sink return is a fault of
         the program: it is logged, and the batch is not acknowledged.
         """
-        sink = self.factory.sink
         if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
-            stored = None if sink is None else sink.put(batch)
-            ready = stored is None or isinstance(stored, Deferred)
-            return stored if ready else awaited(stored, sink, "put")
+            return put_into(self.factory.sink, batch)
         waiting: list[Deferred[Any]] = []
         for message in batch:
             waiting.append(maybeDeferred(self.__hear, message))
-        if sink is not None:
-            stored = awaited(sink.put(batch), sink, "put")
+        if self.factory.sink is not None:
+            stored = put_into(self.factory.sink, batch)
             waiting.append(succeed(None) if stored is None else stored)
         if not waiting:
             return None

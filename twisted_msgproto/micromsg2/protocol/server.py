@@ -177,9 +177,11 @@ class MicroMsg2ServerLink(MicroMsg2Link):
 
     def publish(self, arrived: Arrived) -> None:
         broker, event = self.factory.broker, arrived.event
-        if broker is None or (
-            arrived.envelopes is None and not broker.concerns_topics(event.destinations)
-        ):
+        if broker is None:
+            self.settled(arrived)
+            return
+        topics = broker.topics.keys()  # mostly none
+        if arrived.envelopes is None and (not topics or topics.isdisjoint(event.destinations)):
             self.settled(arrived)
             return
         columns: list[list[Any]]
@@ -190,12 +192,12 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
             columns = [[column[row] for row in kept] if column else [] for column in columns]
         destinations, properties, texts, bodies, notes, envelopes = columns
-        topics = broker.concerns_topics(destinations)
-        publication = Publication(self, arrived, topics + bool(arrived.envelopes))
+        subscribed = not topics.isdisjoint(destinations)
+        publication = Publication(self, arrived, subscribed + bool(arrived.envelopes))
         if arrived.envelopes:
             came, accepted = publication.came, publication.accepted
             broker.enqueue(destinations, bodies, envelopes, came, accepted)
-        if topics:
+        if subscribed:
             broker.publish(destinations, properties, texts, bodies, notes, publication.came)
         publication.wait()
         self.factory.lookBroker()

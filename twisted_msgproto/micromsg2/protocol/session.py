@@ -24,7 +24,7 @@ from ...net.counters import CounterPaths
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.link import SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, awaited, fail_all
-from ...net.session import Session, SessionHooks, SessionLink, hook
+from ...net.session import Session, SessionHooks, SessionLink, hook, put_into
 from .. import application, terms
 from ..machine.extensions import Extension, Proposal
 from ..machine.sides import Session as MachineSession
@@ -304,8 +304,7 @@ class MicroMsg2Link(SessionLink):
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
         if type(self.protocol).messageReceived is SessionHooks.messageReceived:
-            sink = self.factory.sink
-            return None if sink is None else awaited(sink.put(batch), sink, "put")
+            return put_into(self.factory.sink, batch)
         return self.offerTo(self.tell, batch)
 
     def tell(self, message: Message) -> Deferred[Any] | None:
@@ -337,9 +336,8 @@ class MicroMsg2Link(SessionLink):
                 if not answer.check(MessageRefused):
                     raise _Unsafe(sequence, answer)
                 self._refuse(arrived, sequence, answer)
-            if kept and self.factory.sink is not None:
-                sink = self.factory.sink
-                stored = awaited(sink.put(_rows(batch, kept)), sink, "put")
+            if kept:
+                stored = put_into(self.factory.sink, _rows(batch, kept))
         finally:
             if self._offered is offered:
                 self._offered = None
