@@ -176,14 +176,35 @@ def test_parts_that_stop_coming_are_given_up() -> None:
     server.receive(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
     assert due(server, NOW + 60) == ([], NOW + 110)
     assert flat(server.advance(NOW + 110)) == [("MessageAbandoned", "1")]
-    assert server.deadline == NOW + 170
     assert errors(server)[0][:2] == ("408", "1")
-    # late parts are no message of their own, until it is forgotten altogether
-    assert server.receive(msg(b"c", msg_id="1"), NOW + 111) == []
-    server.receive(part(b"a", msg_id="4") + msg(b"x", msg_id="5"), NOW + 120)
-    server.advance(NOW + 180)
-    assert due(server, NOW + 240)[1] is None
+    assert server.no_partial_input
     assert server.snapshot()["unfinished"] == 0
+    assert server.deadline is None
+
+
+@pytest.mark.parametrize("late", [0, 61, 200, 100_000])
+def test_a_late_part_of_what_was_given_up_is_no_message(late: int) -> None:
+    """SA-19, SA-27: however late it comes; its id is free again once its end has come."""
+    server = open_server()
+    server.receive(part(b"front ", msg_id="1"), NOW)
+    server.advance(NOW + 60)
+    for _ in range(3):
+        server.advance(NOW + 60 + late)
+    assert server.receive(part(b"middle ", msg_id="1"), NOW + 60 + late) == []
+    assert requests(server.receive(msg(b"x", msg_id="2"), NOW + 60 + late)) == [("2", b"x", False)]
+    assert server.receive(msg(b"end", msg_id="1"), NOW + 60 + late) == []
+    again = server.receive(msg(b"front middle end", msg_id="1"), NOW + 61 + late)
+    assert requests(again) == [("1", b"front middle end", False)]
+
+
+def test_what_was_given_up_long_ago_takes_no_place_from_others() -> None:
+    """SA-27: a sender which stops after each ERROR 408 may go on for ever."""
+    server = open_server()
+    for minute in range(20):
+        for number in range(16):
+            server.receive(part(b"a", msg_id=f"{minute}.{number}"), NOW + 60 * minute)
+        assert len(server.advance(NOW + 60 * minute + 60)) == 16
+    assert requests(server.receive(msg(b"x", msg_id="y"), NOW + 1200)) == [("y", b"x", False)]
 
 
 def test_a_frame_that_stops_coming_is_given_up() -> None:
@@ -193,8 +214,7 @@ def test_a_frame_that_stops_coming_is_given_up() -> None:
     server.receive(octets[:-8], NOW)
     assert due(server, NOW)[1] == NOW + 60
     assert flat(server.advance(NOW + 60)) == [("MessageAbandoned", "1")]
-    assert server.deadline == NOW + 120
-    assert due(server, NOW + 120)[1] == NOW + 180
+    assert server.deadline is None
     assert server.receive(octets[-8:], NOW + 121) == []
     assert due(server, NOW + 200)[1] is None
     server.receive(b"ERROR\r\ncontent-length::5\r\n\r\n", NOW)

@@ -686,7 +686,9 @@ class Pairs(RuleBasedStateMachine):
     def _rest(self) -> None:
         """Send what is to be sent again, deliver all, store all, until nothing happens."""
         until = self.now + REST_SECONDS
-        while self.up:
+        for _ in range(ROUNDS_MAX):
+            if not self.up:
+                return
             for side in BOTH:
                 if side in self.paused - self.deaf - self.ended:
                     self._resume(side)
@@ -706,6 +708,8 @@ class Pairs(RuleBasedStateMachine):
             self.live = True
             self._wait(max(0.0, min(nearest) - before), late=False)
             self.live = False
+        else:
+            raise Wrong("both sides never come to rest")
 
     def _sendable(self, side: Side) -> bool:
         """Whether something has to be sent once more, and may be."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Container, Mapping, Sequence
 from hmac import compare_digest
+from operator import attrgetter
 from typing import Any, Final
 
 from ...core.errors import Fault
@@ -510,17 +511,33 @@ class Listener(Speaker[S]):
         key = incoming.key
         if key is None or key in self._unfinished:
             return
-        muted = sum(other.muted for other in self._unfinished.values())
-        if not incoming.muted and len(self._unfinished) - muted >= self._unfinished_max:
+        if not incoming.muted and len(self._unfinished) - self._muted >= self._unfinished_max:
             ref = None if key[0] else incoming.id
             text = f"more than {self._unfinished_max} unfinished messages"
             self._refuse(TOO_MANY, text, events, ref, incoming.id)
             incoming.mute()
-        if incoming.muted and muted >= self._unfinished_max:
-            fault = Fault("unfinished-messages", "too many refused messages go on")
-            self._fail(TOO_MANY, fault, events)
-            return
-        self._unfinished[key] = incoming
+        if not (incoming.muted and self._full(incoming.heard, events)):
+            self._unfinished[key] = incoming
+
+    @property
+    def _muted(self) -> int:
+        return sum(incoming.muted for incoming in self._unfinished.values())
+
+    def _full(self, now: float, events: list[Event]) -> bool:
+        """End the session if too many messages that are skipped may still go on.
+
+        One of which nothing has come for a while makes room, when another needs its place.
+        """
+        muted = [incoming for incoming in self._unfinished.values() if incoming.muted]
+        if len(muted) < self._unfinished_max:
+            return False
+        eldest = min(muted, key=attrgetter("heard"))
+        if now >= eldest.heard + self._unfinished_seconds:
+            del self._unfinished[eldest.key]  # type: ignore[arg-type]
+            return False
+        fault = Fault("unfinished-messages", "too many refused messages go on")
+        self._fail(TOO_MANY, fault, events)
+        return True
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
@@ -605,7 +622,8 @@ class Listener(Speaker[S]):
 
     @property
     def no_partial_input(self) -> bool:
-        return not (self._receiving or self._unfinished or self._decoder.weight)
+        unfinished = len(self._unfinished) - self._muted if self._unfinished else 0
+        return not (self._receiving or unfinished or self._decoder.weight)
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 

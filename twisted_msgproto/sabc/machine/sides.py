@@ -135,7 +135,7 @@ class Side(Listener[S]):
             "expires": self.expires,
             "unanswered": len(self._unanswered),
             "outstanding": len(self._pending),
-            "unfinished": len(self._unfinished),
+            "unfinished": len(self._unfinished) - self._muted,
         }
 
     def _learn(self, headers: Mapping[str, str]) -> None:
@@ -183,25 +183,25 @@ class Side(Listener[S]):
     def _unfinished_expired(self, now: float, events: list[Event]) -> None:
         """Drop messages whose parts stopped coming (``SA-27``).
 
-        They are remembered for as long again, so that a late part does not pass for a message.
+        They are remembered, so that a late part does not pass for a message: see ``_full``.
         """
         if self._paused:
             return
-        seconds = self._unfinished_seconds
         for incoming in self._waiting():
-            if now >= incoming.heard + seconds:
-                receiving = self._receiving and incoming is self._current
-                if incoming.muted and not receiving:
-                    del self._unfinished[incoming.key]  # type: ignore[arg-type]
-                    continue
-                if not incoming.muted:
-                    self.counters.abandoned_messages += 1
-                    ref = None if incoming.key is None or incoming.key[0] else incoming.id
-                    self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
-                    events.append(MessageAbandoned(incoming.id))
-                    incoming.mute()
-                incoming.heard = now
-            self.deadlines.no_later("unfinished", incoming.heard + seconds)
+            if incoming.muted:
+                continue
+            due = incoming.heard + self._unfinished_seconds
+            if now < due:
+                self.deadlines.no_later("unfinished", due)
+                continue
+            if incoming.key in self._unfinished and self._full(now, events):
+                return
+            self.counters.abandoned_messages += 1
+            ref = None if incoming.key is None or incoming.key[0] else incoming.id
+            self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
+            events.append(MessageAbandoned(incoming.id))
+            incoming.mute()
+            incoming.heard = now
 
     timely: ClassVar[dict[Any, Any]] = {
         "connect": _connect_expired,
