@@ -87,18 +87,16 @@ def tables(found: dict[str, Verdicts]) -> str:
 
 def differing(found: dict[str, Verdicts], cases: Iterable[str]) -> str:
     """The cases in which the verdicts are not those of bare autobahn."""
-    told = []
+    told: dict[str, list[str]] = {}
     for case in cases:
         for side, verdicts in found.items():
             bare = verdicts[TESTEES[0]][case]
-            others = [
-                f"{name} {verdicts[name][case].text}"
-                for name in TESTEES[1:]
-                if verdicts[name][case] != bare
-            ]
-            if others:
-                told.append(f"{case} ({side}: {', '.join(others)}; autobahn {bare.text})")
-    return f"Other verdicts than bare autobahn's: {'; '.join(told) or 'none'}."
+            for name in TESTEES[1:]:
+                if verdicts[name][case] != bare:
+                    other = f"{name} as {side} {verdicts[name][case].text}, autobahn {bare.text}"
+                    told.setdefault(other, []).append(case)
+    texts = [f"{other} ({', '.join(which)})" for other, which in told.items()]
+    return f"Other verdicts than bare autobahn's: {'; '.join(texts) or 'none'}."
 
 
 def written(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
