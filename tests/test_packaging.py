@@ -265,6 +265,17 @@ def test_an_sdist_has_all_that_it_was_made_from(releases: Releases, tmp_path: Pa
 
 
 @of_releases
+def test_what_an_index_shows_links_to_no_file(releases: Releases) -> None:
+    with zipfile.ZipFile(releases.pure) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        headers, _, shown = wheel.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in headers
+    targets = re.findall(r"\]\(([^)]*)\)|(?:src|srcset|href)=\"([^\"]*)", shown)
+    assert targets and [one for pair in targets for one in pair if one and "://" not in one] == []
+    assert "pip install twisted-msgproto" in shown
+
+
+@of_releases
 def test_the_console_script_says_its_version(installed: Installed) -> None:
     told = installed.run(installed.python.parent / "msgproto", "--version")
     assert told == f"msgproto {__version__}\n"
