@@ -39,7 +39,6 @@ PAIRS = "Eq NotEq, Is IsNot, In NotIn, And Or, Add Sub, LShift RShift, BitOr Bit
 BOTH = [pair.split() for pair in f"{PAIRS}, Break Continue".split(", ")]
 SWAPS = {"Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Div": "Mult"}
 SWAPS |= dict(BOTH) | {b: a for a, b in BOTH}
-HEADS = (ast.If, ast.Call, ast.Raise)
 PASSIVE = ("if TYPE_CHECKING:", "Limit(", "raise NotImplementedError")
 Place = tuple[int, int, str]
 Mutant = tuple[Place, range, Callable[[], Any]]  # lines of its statement; changes the tree
@@ -72,7 +71,7 @@ def mutants(parent: Any, lines: range = range(1), function: str = "") -> Iterato
     function = parent.name if isinstance(parent, ast.FunctionDef) else function
     for field, value in ast.iter_fields(parent):
         for index, node in enumerate(value if isinstance(value, list) else [value]):
-            head = ast.unparse(node)[:40] if isinstance(node, HEADS) else ""
+            head = ast.unparse(node)[:40] if isinstance(node, ast.If | ast.Call | ast.Raise) else ""
             passive = field in ("annotation", "returns") or head.startswith(PASSIVE)
             if not isinstance(node, ast.AST) or passive:
                 continue
@@ -110,8 +109,11 @@ class Tests:
             if "planted" in item.nodeid or not any(word in item.nodeid for word in self.words):
                 items.remove(item)
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
+    def pytest_collectreport(self, report: Any) -> None:  # a file may run the room's code by then
         self.failed = self.failed or (report.nodeid if report.failed else "")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.pytest_collectreport(report)
         self.seconds[report.nodeid] += 1e9 if report.failed else report.duration
 
     def run(self, words: list[str], seconds: float) -> tuple[str, dict[str, float]]:
