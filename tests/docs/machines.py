@@ -19,7 +19,7 @@ from typing import Any
 
 import grimp
 
-from tests.core.broker.states import LETTER
+from tests.core.broker.world import LETTER
 from tests.docs import drawings
 from twisted_msgproto import registry
 from twisted_msgproto.queue import format as formats

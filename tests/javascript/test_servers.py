@@ -1,14 +1,20 @@
-"""The package for JavaScript runs in Node against our real servers."""
+"""The package for JavaScript against our real servers: in Node, and in a page without a bundler."""
 
+import asyncio
 import json
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.tools.certificates import Authority
-from tests.tools.javascript import installed, node
+from tests.tools.javascript import PACKAGE, Page, installed, needs_browser, node, start_browser
 from tests.tools.processes import PROJECT, Launched, Launcher
 from twisted_msgproto.queue import QueueReader
 
@@ -88,3 +94,122 @@ def test_the_example_stores_its_events(launch: Launcher) -> None:
     rows = [row for batch in reader.read(reader.begin(), reader.end()) for row in batch.to_pylist()]
     assert [json.loads(row["body"])[1]["page"] for row in rows] == pages
     assert {row["destination"] for row in rows} == {"visited"}
+
+
+# ── In a page ─────────────────────────────────────────────────────────────────────────────────────
+
+(SHOWN,) = re.findall(r"^```html\n(.*?)^```$", (PACKAGE / "README.md").read_text(), re.M | re.S)
+
+SABC = """
+(async () => {
+  const { SabcClient } = await import("./twisted-msgproto/index.js");
+  const client = await SabcClient.connect("URL", {
+    clientId: "page",
+    onRequest: ({ text }) => `${text} is done`,
+  });
+  const texts = [(await client.request("Grüße")).text, (await client.request("push")).text];
+  const bytes = (await client.request(Uint8Array.of(255, 0, 254))).body;
+  await client.close();
+  return JSON.stringify([...texts, [...bytes], client.state]);
+})()
+"""
+
+STREAMS = """
+(async () => {
+  const client = await import("./twisted-msgproto/index.js");
+  const { bounded, files, paused, working } = await import("./programs.mjs");
+  const held = [];
+  await files(client, "UMQ");
+  held.push("files in pieces");
+  await files(client, "UMQ", { WebSocket });
+  held.push("files on a WebSocket");
+  await paused(client, "UMQ");
+  held.push("paused");
+  await bounded(client, "UMQ", WebSocket);
+  held.push("bounded");
+  await working(client, "SABC");
+  held.push("working");
+  return held.join(", ");
+})().catch((error) => `${error.name}: ${error.message}`)
+"""
+
+WRONG = """
+(async () => {
+  const { UmqClient } = await import("./twisted-msgproto/index.js");
+  const said = [];
+  for (const url of URLS)
+    for (const options of [{}, { WebSocket }])
+      said.push((await UmqClient.connect(url, options).catch((error) => error)).name);
+  for (const options of [{}, { WebSocket }]) {
+    const client = new UmqClient("UMQ", options);
+    const started = client.start().catch((error) => error);
+    await client.close();
+    said.push((await started).name);
+  }
+  return said;
+})()
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files, and says nothing of it."""
+
+    extensions_map: ClassVar = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".js": "text/javascript",
+        ".mjs": "text/javascript",
+    }
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+    """A web server for the files of a directory, which has the package's sources in it."""
+    directory = tmp_path / "site"
+    directory.mkdir()
+    (directory / "twisted-msgproto").symlink_to(PACKAGE / "src")
+    (directory / "programs.mjs").symlink_to(HERE / "programs.mjs")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(directory))) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+@needs_browser
+def test_the_page_of_the_readme_and_slow_programs_in_it(
+    launch: Launcher, site: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    """FC-08, SA-25, UM-19: both protocols from a page, and streams that are taken slowly.
+
+    A WebSocketStream is paused; a WebSocket cannot be, and what is too slow on it is told so.
+    """
+    connect = pytest.importorskip("websockets.asyncio.client").connect
+    origin = f"http://127.0.0.1:{site.server_port}"
+    pair = Authority(tmp_path).server()
+    words = ["--tls", str(pair.cert), str(pair.key), origin]
+    server = launch.command([sys.executable, str(HERE / "server.py"), *words])
+    secure = as_secure(server.address("secure"))
+    umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
+    assert "ws://localhost:5048" in SHOWN
+    page_text = SHOWN.replace("ws://localhost:5048", umq)
+    (tmp_path / "site" / "index.html").write_text(page_text)
+    debugging = start_browser(launch)
+
+    async def visit() -> None:
+        async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
+            page = Page(socket)
+            await page.open(f"{origin}/")
+            await page.shown("Hello, page!")
+            said = await page.value(SABC.replace("URL", f"{sabc}/"))
+            assert said == '["Grüße","work is done",[255,0,254],"closed"]'
+            wrong = WRONG.replace("URLS", json.dumps([secure, f"{sabc}/"]))
+            said = await page.value(wrong.replace("UMQ", f"{umq}/"))
+            assert said == ["ConnectionClosed"] * 6, said
+            held = await page.value(STREAMS.replace("UMQ", f"{umq}/").replace("SABC", f"{sabc}/"))
+            assert held == "files in pieces, files on a WebSocket, paused, bounded, working"
+
+    asyncio.run(asyncio.wait_for(visit(), 150))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.core.broker.states import (
+from tests.core.broker.world import (
     LETTER,
     Acknowledged,
     Buried,
@@ -20,7 +20,7 @@ from tests.core.broker.states import (
     Refused,
     Returned,
 )
-from tests.core.broker.states import Requeued as Moved
+from tests.core.broker.world import Requeued as Moved
 from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (

@@ -15,8 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.broker.states import LETTER, LetterState
-from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
+from tests.core.broker.world import (
+    LETTER,
+    NOW,
+    ORDERS,
+    OTHERS,
+    LetterState,
+    Reader,
+    broker,
+    letters,
+    subscribed,
+)
 from twisted_msgproto.core.broker import Broker, Letter, QueueName, Wanted
 from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
 from twisted_msgproto.core.broker.fields import as_text
