@@ -181,6 +181,25 @@ def test_a_lock_on_a_full_disk_holds_without_its_text(
     unlock()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_that_goes_while_it_is_taken_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """It names another file, as after a copy of the directory: who removes it has a moment."""
+    path = tmp_path / "lock"
+    path.write_text("1 1\n")
+    (tmp_path / "identity").touch()
+
+    def meanwhile(_: float) -> None:
+        path.unlink()
+        if replaced:
+            path.touch()
+
+    monkeypatch.setattr("time.sleep", meanwhile)
+    with pytest.raises(QueueLocked, match="was removed or replaced meanwhile"):
+        OS_DISK.lock(str(path), "busy")
+
+
 def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
     disk = OS_DISK
     path = str(tmp_path / "lock")

@@ -210,21 +210,34 @@ def test_what_is_settled_is_made_durable_anew_at_each_start() -> None:
     assert ("rename", "settled") in operations[synced:]
 
 
-def test_a_damaged_group_in_the_middle_is_told_in_one_line() -> None:
-    world = a_world()
-    for _ in range(3):
-        world.publish()
-        world.settle_some(0.3)
-        world.tend()
-    world.close()
-    octets = bytearray(world.disk.bytes_of(SETTLED))
-    octets[len(octets) // 2] ^= 1
-    world.disk.spoil(SETTLED, bytes(octets))
-    there = dict(world.there)
-    queues = reopened(world)
-    assert there.keys() <= {place for waiting in queues.values() for place in waiting.places}
-    assert len(world.lines) == 1
-    assert "is delivered again" in world.lines[0]
+@pytest.mark.parametrize("how", ["one byte", "other groups' beginnings", "nothing"])
+def test_a_damaged_group_is_told_in_one_line_and_costs_none_behind_it(how: str) -> None:
+    """What the group itself settled is delivered again, and no more than that."""
+    for number in range(5):
+        world = a_world()
+        groups = []
+        for _ in range(6):
+            world.publish()
+            begin, before = len(world.disk.bytes_of(SETTLED)), world.there.keys() | set()
+            world.settle_some(0.3)
+            world.tend()
+            groups.append((begin, len(world.disk.bytes_of(SETTLED)), before - world.there.keys()))
+        world.close()
+        begin, end, settled = groups[number]
+        octets = bytearray(world.disk.bytes_of(SETTLED))
+        assert begin < end < len(octets) and settled
+        if how == "one byte":
+            octets[(begin + end) // 2] ^= 1
+        else:
+            piece = octets[begin : begin + 4] if how.startswith("other") else b"\0"
+            octets[begin:end] = (piece * (end - begin))[: end - begin]
+        world.disk.spoil(SETTLED, bytes(octets))
+        there = dict(world.there)
+        queues = reopened(world)
+        waiting = {place for found in queues.values() for place in found.places}
+        assert there.keys() <= waiting <= there.keys() | settled
+        assert len(world.lines) == 1
+        assert "is delivered again" in world.lines[0]
 
 
 def test_a_file_of_another_queue_is_put_aside_and_told() -> None:

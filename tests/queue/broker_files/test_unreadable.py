@@ -16,7 +16,7 @@ import pytest
 
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.queue import QueueReader, damage
+from twisted_msgproto.queue import QueueReader, SegmentLog, damage
 from twisted_msgproto.queue.broker_files import frames
 from twisted_msgproto.queue.verify import verify
 
@@ -95,6 +95,16 @@ def test_a_start_gives_up_nothing__RD_50(place: str, number: int) -> None:
     world.disk.can_read()
     world.open()
     is_as_before(world, damaged)
+
+
+def test_a_start_says_that_it_checks_later_what_it_cannot_read_now__RD_50() -> None:
+    world = a_world()
+    world.close()
+    world.disk.cannot_read(min(segments_of(world)))
+    log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
+    [line] = log.recovery.lines
+    assert "the disk cannot read 1 of its segments now; they are checked later" in line
+    log.close()
 
 
 @pytest.mark.parametrize("directory", [DIRECTORY, f"{DIRECTORY}/broker/log"])
