@@ -19,8 +19,11 @@ def measured(*words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-WITH_SPARK = [name for name in ROWS if name.startswith(("bridge-", "json-"))]
-LONG = {*WITH_SPARK} - {"bridge-cpu", "json-typed-rate"}  # which measure with the same code
+ALIKE = ("bridge-", "json-", "idle-")
+LONG = {name for name in ROWS if name.startswith(ALIKE) or name.endswith("-large")} - {
+    "json-typed-cpu",
+    "idle-umq",
+}  # each of which measures with the code of another row
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
     return Releases(made[".tar.gz"], compiled, made["-py3-none-any.whl"])
 
 
-@pytest.fixture(scope="module", params=["compiled", "pure", "sdist"])
+@pytest.fixture(scope="module", params=["compiled", "pure"])
 def installed(
     request: pytest.FixtureRequest,
     releases: Releases,
@@ -282,26 +282,20 @@ def test_the_console_script_says_its_version(installed: Installed) -> None:
 
 
 @of_releases
-def test_doctor_says_whether_the_compiled_parts_are_there(installed: Installed) -> None:
-    code = (
-        "from twisted_msgproto.cli.doctor import compiled_parts\n"
-        "found = compiled_parts()\n"
-        "print(found.state, found.text)"
-    )
-    told = installed.run(installed.python, "-c", code)
-    assert told.startswith("ok in use" if installed.compiled else "note not built: "), told
-
-
-@of_releases
-def test_everything_comes_from_there(installed: Installed) -> None:
+def test_everything_comes_from_there_and_doctor_knows_whether_it_is_compiled(
+    installed: Installed,
+) -> None:
     code = (
         "import twisted_msgproto, twisted_msgproto.core.packed as packed,"
         " twisted_msgproto.lumberjack.wire.scan as scan\n"
-        "print(twisted_msgproto.__file__, packed.COMPILED, scan.COMPILED)"
+        "from twisted_msgproto.cli.doctor import compiled_parts\n"
+        "found = compiled_parts()\n"
+        "print(twisted_msgproto.__file__, packed.COMPILED, scan.COMPILED, found.state, found.text)"
     )
-    place, *compiled = installed.run(installed.python, "-c", code).split()
+    place, *compiled, told = installed.run(installed.python, "-c", code).split(maxsplit=3)
     assert Path(place) == installed.site / "twisted_msgproto" / "__init__.py"
     assert compiled == [str(installed.compiled)] * 2
+    assert told.startswith("ok in use" if installed.compiled else "note not built: "), told
 
 
 @of_releases
@@ -333,23 +327,18 @@ def lists_the_plugins(installed: Installed) -> None:
     assert {*PROTOCOLS, "msgproto"} <= names, told
 
 
-@pytest.mark.slow
-def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Path) -> None:
+@of_releases
+def test_without_a_compiler_an_sdist_does_the_same_work_in_python(
+    releases: Releases, tmp_path: Path
+) -> None:
     """What cannot be built is left out, and ``import`` takes Python's form of it."""
-    source = copy_of_the_source(tmp_path / "source")
-    wheels = tmp_path / "wheel"
-    words = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
+    site = tmp_path / "site"
+    words = ["--no-deps", "--no-build-isolation", "--no-compile", "--no-cache-dir"]
     subprocess.run(
-        [*PIP, "wheel", *words],
+        [*PIP, "install", *words, "--target", str(site), str(releases.sdist)],
         check=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "CC": "/nowhere/cc"},
-    )
-    (wheel,) = wheels.glob("*.whl")
-    site = tmp_path / "site"
-    subprocess.run(
-        [*PIP, "install", "--no-deps", "--no-compile", "--target", str(site), str(wheel)],
-        check=True,
     )
     told = subprocess.run(
         [

@@ -75,7 +75,10 @@ def values(packets: list[list[Field]], *names: str) -> list[str]:
     return [value for packet in packets for name, value in packet if name in names]
 
 
-@pytest.mark.parametrize("how", [(WHOLE, "-2"), (SPLIT,), (SPLIT, "-2")], ids=str)
+LONG = [pytest.param(how, marks=pytest.mark.long) for how in [(WHOLE, "-2"), (SPLIT,)]]
+
+
+@pytest.mark.parametrize("how", [(SPLIT, "-2"), *LONG], ids=str)
 def test_the_same_is_shown_however_the_bytes_came(how: tuple[Any, ...]) -> None:
     """In one pass or in two, in large segments or in tiny ones; links name packets, and differ."""
 

@@ -107,6 +107,7 @@ def readings() -> Iterator[tuple[str, str]]:
 READINGS = dict(readings())
 
 
+@pytest.mark.long  # the pages' own run once above, and below stands what keeps the peace
 @pytest.mark.slow
 @pytest.mark.parametrize("place", READINGS)
 def test_what_is_advised_for_reading_a_table_ends_in_peace_20_times(
@@ -147,7 +148,7 @@ CHECKERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.long)])
 def test_type_checkers_accept_the_pages_and_examples(checker: str, tmp_path: Path) -> None:
     """As for somebody without mypy's plugin for zope.interface."""
     for page in with_blocks("python"):

@@ -333,7 +333,11 @@ class TestWithSpark:
             identity(queue): [*range(600), *range(900, 1600)]
         }
 
-    @pytest.mark.parametrize("transform", [False, True], ids=["rows", "transform"])
+    @pytest.mark.parametrize(
+        "transform",
+        [pytest.param(False, marks=pytest.mark.long), True],
+        ids=["rows", "transform"],
+    )
     def test_what_another_spark_left_behind_and_odd_names_hinder_nothing__RD_12__RD_11(
         self, launch: Launcher, tmp_path: Path, transform: bool
     ) -> None:

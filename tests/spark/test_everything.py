@@ -126,9 +126,10 @@ def test_every_row_is_accounted_for_after_everything_at_once(
     launch: Launcher, tmp_path: Path
 ) -> None:
     """Two days of damaged and bad rows, then senders, two kills, growth, erasures, compaction,
-    expiry, and a table that comes later.
+    expiry, and a table that comes later.  The last two bridges do without the Java machine.
     """
     queue = tmp_path / "spool"
+    words = ("bridge", "--config", "bridge.toml")
     today = int(time.time() * 1e6)
     for age in (3, 2):
         first = 100 * (3 - age)
@@ -144,13 +145,13 @@ def test_every_row_is_accounted_for_after_everything_at_once(
     with closing(Senders(launch, gateway)) as senders:
         file = tmp_path / "bridge.toml"
         file.write_text(BRIDGE + TYPED.format(name="access"))
-        bridge = launch("bridge", "--config", "bridge.toml")
+        bridge = launch(*words)
         for name in ("access", "raw"):
             bridge.line(f"{name}: batch", nth=2, seconds=LONG_SECONDS)
         bridge.kill()
 
         file.write_text(BRIDGE + TYPED.format(name="access") + MORE)
-        bridge = launch("bridge", "--config", "bridge.toml")
+        bridge = launch(*words)
         bridge.line("access: batch", nth=2, seconds=LONG_SECONDS)
         erased = {"lumberjack-11", "lumberjack-20", "sabc-7", "old-107", "old-170"}
         while len(wanted := places(tmp_path / "raw", erased)) < len(erased):
@@ -169,11 +170,11 @@ def test_every_row_is_accounted_for_after_everything_at_once(
         file.write_text(file.read_text() + TYPED.format(name="later") + MORE)
         derived = run(launch, "derive", "raw", "later", "--config", "bridge.toml")
         assert "a bridge goes on with it" in derived
-        bridge = launch("bridge", "--config", "bridge.toml")
+        bridge = launch("--here", *words, module="tests.tools.dying")
         bridge.line("later: batch", nth=2, seconds=LONG_SECONDS)
     gateway.end()
     bridge.end(seconds=LONG_SECONDS)
-    drained = launch("bridge", "--config", "bridge.toml", "--once")
+    drained = launch("--here", *words, "--once", module="tests.tools.dying")
     assert drained.wait(seconds=LONG_SECONDS) == 0, drained.output
 
     found = {name: account(tmp_path / name, queue) for name in TABLES}

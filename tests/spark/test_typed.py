@@ -351,6 +351,7 @@ def test_java_that_is_killed_ends_all_tables_with_one_line(
     assert "Spark's Java machine" in process.lines[-1] and "Traceback" not in process.output
 
 
+@pytest.mark.long  # tests/spark/test_everything.py has Spark's workers land two tables as well
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_sparks_workers_land_several_tables(launch: Launcher, tmp_path: Path) -> None:
