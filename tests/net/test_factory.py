@@ -281,7 +281,7 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     second, _ = balancer.connection("198.51.100.1", EVENT)
     refused, third = balancer.connection("198.51.100.1", EVENT)
     assert not third.connected
-    assert "its address has too many connections" in str(refused.link.ending)
+    assert "its address has too many connections" in str(refused.link.closeReason)
     assert balancer.factory.counters["turned_away:connections-per-address"] == 1
     for last in range(2, 9):
         _, other = balancer.connection(f"198.51.100.{last}", EVENT)

@@ -184,8 +184,10 @@ class Links(LinkCase):
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
         self.assertEqual(transport.value(), b"lost 1\n")
         self.lose()
-        self.assertIsInstance(server.ending, NotStored)
-        self.assertEqual(str(server.ending), "what came could not be stored: the disk is broken")
+        self.assertIsInstance(server.closeReason, NotStored)
+        self.assertEqual(
+            str(server.closeReason), "what came could not be stored: the disk is broken"
+        )
 
     def test_a_hook_which_raises_is_an_error_in_code_with_its_traceback(self) -> None:
         def batchReceived(self: Any, batch: MessageBatch) -> Any:
@@ -225,8 +227,8 @@ class Links(LinkCase):
         transport.producer.pauseProducing()
         self.assertEqual(transport.producerState, "paused")
         self.clock.advance(30)
-        self.assertIsInstance(server.ending, TimedOut)
-        self.assertEqual(str(server.ending), "the peer took no bytes for 30 s")
+        self.assertIsInstance(server.closeReason, TimedOut)
+        self.assertEqual(str(server.closeReason), "the peer took no bytes for 30 s")
         self.assertTrue(transport.aborted)
         self.assertEqual(self.factory.counters["fault:unread"], 1)
         self.assertIn("does not read", self.logged[0])
@@ -242,13 +244,13 @@ class Links(LinkCase):
         self.assertRegex(self.logged[0], "cut off: 5000 bytes .* process-held-bytes is 4096")
         self.assertEqual(self.factory.counters["fault:process-held-bytes"], 1)
         self.lose()
-        self.assertRegex(str(server.ending), "^cut off: 5000 bytes")
+        self.assertRegex(str(server.closeReason), "^cut off: 5000 bytes")
 
     def test_a_connection_lost_for_a_breach_of_the_protocol_says_that_breach(self) -> None:
         server, _ = self.link()
         breach = Failure(ProtocolViolation("a frame without a mask"))
         self.assertIs(server.whyLost(breach), breach.value)
-        server.because(TimedOut("silent for 60 s"))
+        server.setCloseReason(TimedOut("silent for 60 s"))
         self.assertEqual(str(server.whyLost(breach)), "silent for 60 s")
         self.lose()
 
@@ -321,13 +323,15 @@ class Edges(LinkCase):
         server, transport = self.link()
         server.abort()
         self.assertTrue(transport.aborted)
-        self.assertEqual(str(server.ending), "the connection was given up")
+        self.assertEqual(str(server.closeReason), "the connection was given up")
         self.lose()
-        self.assertEqual(str(server.ending), "the connection was given up")
+        self.assertEqual(str(server.closeReason), "the connection was given up")
         server, _ = self.link()
         server.connectionLost(Failure(ConnectionLost("")))
         server.abort()
-        self.assertRegex(str(server.ending), "^the connection was lost: Connection to the other")
+        self.assertRegex(
+            str(server.closeReason), "^the connection was lost: Connection to the other"
+        )
 
     def test_a_connection_that_is_lost_for_no_reason_says_so(self) -> None:
         server, _ = self.link()
@@ -391,7 +395,9 @@ class Edges(LinkCase):
         for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
             server, _ = self.link(timeFaults=frozenset(reasons))
             server.dataReceived(b"!\n")
-            self.assertEqual((type(server.ending), str(server.ending)), (kind, "a line '!'"))
+            self.assertEqual(
+                (type(server.closeReason), str(server.closeReason)), (kind, "a line '!'")
+            )
             self.lose()
 
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
@@ -444,7 +450,7 @@ class Edges(LinkCase):
             ["closed: no TLS hand-shake in time"],
         )
         self.lose()
-        self.assertEqual(str(server.ending), "no TLS hand-shake in time")
+        self.assertEqual(str(server.closeReason), "no TLS hand-shake in time")
 
     def test_who_shuts_the_side_that_we_write_to_is_given_up(self) -> None:
         server, transport = self.link()
@@ -584,7 +590,7 @@ class Edges(LinkCase):
         server.displace()
         self.assertTrue(transport.aborted)
         self.lose()
-        self.assertEqual(str(server.ending), "silent while connections were short")
+        self.assertEqual(str(server.closeReason), "silent while connections were short")
 
     def test_what_the_sink_says_after_the_end_is_not_answered(self) -> None:
         sink = Sink(held=True)

@@ -312,7 +312,7 @@ def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -
     ledger.hold(stands, 1, served.clock.seconds())
     served.clock.advance(20)
     ledger.hold(Another(), 99_000, served.clock.seconds())
-    assert (stands.cut, link.ending) == (True, None)
+    assert (stands.cut, link.closeReason) == (True, None)
     link.transport.connectionLost()
     assert ledger.held == 99_000
 
@@ -331,5 +331,5 @@ def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_
     assert len(sink.bodies) == 8 * 60
     assert ledger.held == 0
     for link in links:
-        assert link.ending is None
+        assert link.closeReason is None
         link.transport.connectionLost()

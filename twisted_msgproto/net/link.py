@@ -135,7 +135,7 @@ class Link:
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
         heard: when the peer was heard last, in seconds of the clock.
-        ending: why the connection has ended, or is being ended by this side; None while it lives.
+        closeReason: why the connection has ended, or is being ended by this side; None while it lives.
             Those hear it who wait for something of this connection.
     """
 
@@ -182,7 +182,7 @@ class Link:
     address: str
     heard: float
     loss: Failure | None = None
-    ending: Exception | None = None
+    closeReason: Exception | None = None
 
     # What most connections never change stands here: an idle one weighs less.
     _ended = False  # the wire was asked to end, or has
@@ -364,7 +364,7 @@ class Link:
 
     def _handshakeExpired(self) -> None:
         self._handshake = None
-        self.because(TimedOut("no TLS hand-shake in time"))
+        self.setCloseReason(TimedOut("no TLS hand-shake in time"))
         if not self._ended:
             self._tell(Fault("handshake", "no TLS hand-shake in time"))
         self._abort()
@@ -401,7 +401,7 @@ class Link:
         if is_address(host):
             self.peer, self.address = peer_name(address), host
             if not self._ended and not self.factory.addressKnown(self.protocol, host):
-                self.because(ConnectionClosed("its address has too many connections"))
+                self.setCloseReason(ConnectionClosed("its address has too many connections"))
                 self._abort()
         received(data)
 
@@ -537,18 +537,18 @@ class Link:
                 self._control.pause("draining")
             self._follow(self.machine.drain(self._now()))
 
-    def because(self, error: Exception) -> None:
+    def setCloseReason(self, error: Exception) -> None:
         """This side ends the connection for ``error``, unless there was a reason before."""
-        if self.ending is None:
-            self.ending = error
+        if self.closeReason is None:
+            self.closeReason = error
 
     def whyLost(self, reason: Failure) -> Exception:
         """Return what those are told who wait for something of a connection that is lost."""
-        if self.ending is None and isinstance(reason.value, ProtocolViolation):
+        if self.closeReason is None and isinstance(reason.value, ProtocolViolation):
             return reason.value
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
         closed = ConnectionClosed(f"the connection was lost: {why}")
-        return self.ending or tls_refusal(reason) or closed
+        return self.closeReason or tls_refusal(reason) or closed
 
     def peerError(self, fault: Fault) -> PeerError:
         """Return a fault of the peer as the error that callers are told."""
@@ -557,7 +557,7 @@ class Link:
 
     def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
-        self.because(self.peerError(fault))
+        self.setCloseReason(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         outputs = self.machine.outputs()
         if outputs:
@@ -593,7 +593,7 @@ class Link:
         """Close the connection of a peer that has read nothing for too long; log and count that."""
         if not self._ended:
             seconds = self.factory.limits["unread-seconds"]
-            self.because(TimedOut(f"the peer took no bytes for {seconds:g} s"))
+            self.setCloseReason(TimedOut(f"the peer took no bytes for {seconds:g} s"))
             self.factory.countFault("unread", "unread-seconds")
             text = "{peer}: closed: it does not read what it is sent"
             self.factory.writeOf(self.log, self.address, text, peer=self.peer, reason="unread")
@@ -620,7 +620,7 @@ class Link:
                 f"{nbytes} bytes of an unfinished message arrive too slowly while memory is "
                 f"short; process-held-bytes is {limit:.0f}"
             )
-            self.because(ConnectionClosed(f"cut off: {text}"))
+            self.setCloseReason(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-bytes", text), "cut off")
             self._abort()
 
@@ -632,7 +632,7 @@ class Link:
 
     def displace(self) -> None:
         """Close this silent connection: a newcomer has its place."""
-        self.because(ConnectionClosed("silent while connections were short"))
+        self.setCloseReason(ConnectionClosed("silent while connections were short"))
         self._abort()
 
     def _hold(self, nbytes: int) -> None:
@@ -652,7 +652,7 @@ class Link:
     def abort(self) -> None:
         """End the connection at once: what is in flight fails, and what is unwritten is lost."""
         if not self._gone:
-            self.because(ConnectionClosed("the connection was given up"))
+            self.setCloseReason(ConnectionClosed("the connection was given up"))
             self._abort()
 
     def _abort(self) -> None:
@@ -664,7 +664,7 @@ class Link:
         if self.loss is not None:
             return
         self.loss = reason
-        self.ending = self.whyLost(reason)
+        self.closeReason = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()

@@ -306,13 +306,17 @@ class OrderlyLink(Link):
 
     def _beginEnd(self) -> None:
         if self.transport is None:  # no upgrade yet
-            self.because(ConnectionClosed("the connection was closed before its session stood"))
+            self.setCloseReason(
+                ConnectionClosed("the connection was closed before its session stood")
+            )
             self._abort()
         elif not self._ended:
             self.endInOrder()
 
     def _late(self) -> None:
-        self.because(ConnectionClosed("the connection was closed before everything was answered"))
+        self.setCloseReason(
+            ConnectionClosed("the connection was closed before everything was answered")
+        )
         self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
         if not self._ended:
             self.endNow()
@@ -329,7 +333,7 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        self.ending = error
+        self.closeReason = error
         self._ended = self._gone = True
         self._closed()
 
@@ -484,7 +488,9 @@ class SessionLink(OrderlyLink):
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
         tell_not_stored(self.log, self.peer, failure, self._lossTold)
-        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
+        self.setCloseReason(
+            NotStored(f"what came could not be stored: {failure.getErrorMessage()}")
+        )
         self._lossTold = self._deaf = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
@@ -500,7 +506,7 @@ class SessionLink(OrderlyLink):
         if self._established:
             self._established = False
             if self.factory.sessionLog is not None:
-                self.factory.sessionLog.ended(self, self.ending)
+                self.factory.sessionLog.ended(self, self.closeReason)
             said = self.peerSaid
             self._guarded(self.protocol.sessionLost, reason if said is None else Failure(said))
         super().sessionEnding(reason)

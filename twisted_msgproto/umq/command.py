@@ -159,10 +159,10 @@ class Receiver(UmqClient):
     def sessionLost(self, reason: Failure) -> None:
         if self.ended.called:
             return
-        if reason.check(ConnectionDone) and not isinstance(self.link.ending, Refused):
+        if reason.check(ConnectionDone) and not isinstance(self.link.closeReason, Refused):
             self.ended.callback(None)
         else:
-            self.ended.errback(self.link.ending or ConnectionClosed("the connection was lost"))
+            self.ended.errback(self.link.closeReason or ConnectionClosed("the connection was lost"))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

@@ -140,7 +140,7 @@ class LinesClientLink(ClientLink):
         """The connection is gone; some callers wait in vain."""
         for waiter in work:
             if not waiter.called:
-                waiter.errback(self.ending)
+                waiter.errback(self.closeReason)
 
     def ask(self, word: bytes, body: bytes) -> Deferred[None]:
         """Send a request; fires with its answer."""
@@ -150,7 +150,7 @@ class LinesClientLink(ClientLink):
         except LimitExceeded as error:
             return fail(error)
         except IllegalTransition:
-            return fail(self.ending or ConnectionClosed("the connection is closed"))
+            return fail(self.closeReason or ConnectionClosed("the connection is closed"))
         self.flush()
         return waiter
 

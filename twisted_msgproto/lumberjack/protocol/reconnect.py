@@ -181,7 +181,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
         self._shipper.progressed(count)
 
     def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
-        error = link.ending
+        error = link.closeReason
         assert error is not None
         self._expired = link.expired
         if isinstance(error, Refused) and self.state is ReconnectState.UP:

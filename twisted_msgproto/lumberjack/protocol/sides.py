@@ -123,7 +123,7 @@ class ReaderLink(SessionLink):
         ):
             # The protocol has no word for it: the connection ends, and nothing is acknowledged.
             self.factory.countFault(NOT_ALLOWED)
-            self.because(Refused(refusal_text(PUBLISH, "")))
+            self.setCloseReason(Refused(refusal_text(PUBLISH, "")))
             self._end(fault=True)
             return
         pairs: Sequence[Fields] | None = None
@@ -253,7 +253,7 @@ class Owner(TypingProtocol):
         """
 
     def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
-        """The client has ended, for ``link.ending``; ``batches`` are unacknowledged, in order.
+        """The client has ended, for ``link.closeReason``; ``batches`` are unacknowledged, in order.
 
         ``stood``: events could be written.
         """
@@ -309,7 +309,7 @@ class WriterLink(ClientLink):
 
     def leave(self, error: MsgprotoError) -> None:
         """End the connection at once; ``error`` is what those get who wait for acks."""
-        self.because(error)
+        self.setCloseReason(error)
         self._abort()
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
@@ -339,11 +339,11 @@ class WriterLink(ClientLink):
         if self._ttl is not None:
             self._ttl.cancel()
             self._ttl = None
-        assert self.ending is not None
+        assert self.closeReason is not None
         if self.owner is not None:
             self.owner.clientLost(self, self._unanswered, self._established)
         else:
-            fail_all([batch.token for batch in self._unanswered], self.ending)
+            fail_all([batch.token for batch in self._unanswered], self.closeReason)
         self.producers.stop()
         if self._established:
             self._guarded(self.protocol.sessionLost, reason)
@@ -360,7 +360,7 @@ class WriterLink(ClientLink):
         self._progress = max(self._progress, 0)
 
     def peerFaulted(self, fault: Fault) -> None:
-        self.because(self.peerError(fault))
+        self.setCloseReason(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         self._abort()
 

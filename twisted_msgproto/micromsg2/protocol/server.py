@@ -252,7 +252,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         self.log.failure(
             "{peer}: closed: a message cannot be delivered to it", Failure(error), peer=self.peer
         )
-        self.because(error)
+        self.setCloseReason(error)
         self._abort()
 
     # What is asked of a sender to queues.

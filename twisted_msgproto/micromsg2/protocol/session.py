@@ -172,11 +172,11 @@ class MicroMsg2Link(SessionLink):
         self.producers: ProducerControl = ProducerControl()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self.ending is None and self._lastError is not None:
+        if self.closeReason is None and self._lastError is not None:
             text = f"the peer said {shown(self._lastError.text)} and it ended"
-            self.because(ConnectionClosed(text))
+            self.setCloseReason(ConnectionClosed(text))
             if not self.closing:
-                self.peerSaid = self.ending
+                self.peerSaid = self.closeReason
         super().connectionLost(reason)
 
     # ── what the peer says ──────────────────────────────────────────────────────────────────────
@@ -511,7 +511,7 @@ class MicroMsg2Link(SessionLink):
 
     def leave(self) -> Deferred[None]:
         if not self._ended:
-            self.because(ConnectionClosed("the connection was closed"))
+            self.setCloseReason(ConnectionClosed("the connection was closed"))
             self.endNow()
         return succeed(None) if self._gone else self._leaving.wait()
 
@@ -528,7 +528,7 @@ class MicroMsg2Link(SessionLink):
         self.producers.stop()
 
     def sessionEnding(self, reason: Failure) -> None:
-        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
+        self._endSending(self.closeReason or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
 
 

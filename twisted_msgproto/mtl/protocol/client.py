@@ -241,7 +241,7 @@ class ControlLink(ClientLink):
         self._abort()
 
     def whyLost(self, reason: Failure) -> Exception:
-        return self.ending or ConnectionClosed("the client was closed")
+        return self.closeReason or ConnectionClosed("the client was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
         for number in work:

@@ -365,18 +365,18 @@ class FlowLink(Link):
 
     def whenEnded(self) -> Deferred[Exception]:
         if self._gone:
-            assert self.ending is not None
-            return succeed(self.ending)
+            assert self.closeReason is not None
+            return succeed(self.closeReason)
         return self._leaving.wait()
 
     def close(self) -> None:
-        self.because(ConnectionClosed("the flow was closed"))
+        self.setCloseReason(ConnectionClosed("the flow was closed"))
         self.abort()
 
     def fail(self, error: Exception) -> None:
         if not self._gone:
             self._failed = True
-            self.because(error)
+            self.setCloseReason(error)
             self.abort()
 
     def drain(self) -> None:
@@ -387,7 +387,7 @@ class FlowLink(Link):
             super().drain()
 
     def whyLost(self, reason: Failure) -> Exception:
-        return self.ending or ConnectionClosed("the flow was closed")
+        return self.closeReason or ConnectionClosed("the flow was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
         self._unanswered = work
@@ -446,7 +446,7 @@ class ReaderLink(FlowLink):
 
     def sessionEnding(self, reason: Failure) -> None:
         super().sessionEnding(reason)
-        self.backlog.end(self.ending if self._failed else None)
+        self.backlog.end(self.closeReason if self._failed else None)
 
 
 def _logLoss(error: Exception) -> None:

@@ -53,7 +53,7 @@ class ClientLink(OrderlyLink):
     def whenEstablished(self) -> Deferred[Any]:
         """As :meth:`~twisted_msgproto.net.session.ClientSession.whenEstablished`."""
         if self._gone:
-            return fail(self.ending or ConnectionClosed("the connection has ended"))
+            return fail(self.closeReason or ConnectionClosed("the connection has ended"))
         return succeed(self.protocol) if self._established else self._standing.wait()
 
     def establish(self) -> None:
@@ -66,7 +66,7 @@ class ClientLink(OrderlyLink):
         except (TypeError, ValueError) as error:
             # What the application gave to begin with cannot be sent, so the session never stands.
             self.log.failure("{peer}: the session cannot begin", peer=self.peer)
-            self.because(error)
+            self.setCloseReason(error)
             self._abort()
 
     # ── a server that does not read ─────────────────────────────────────────────────────────────
@@ -98,7 +98,7 @@ class ClientLink(OrderlyLink):
         waiting, most = self.wire.waiting, 2 * self._unsentMax
         if waiting > most:
             text = f"the server does not read: {waiting} bytes wait for it"
-            self.because(TimedOut(f"{text}, and answers to it may be {most} (unsent-bytes)"))
+            self.setCloseReason(TimedOut(f"{text}, and answers to it may be {most} (unsent-bytes)"))
         super().unread()
 
     def neverConnected(self, error: Exception) -> None:
@@ -106,5 +106,5 @@ class ClientLink(OrderlyLink):
         super().neverConnected(error)
 
     def sessionEnding(self, reason: Failure) -> None:
-        self._standing.fail(self.ending or ConnectionClosed("the connection has ended"))
+        self._standing.fail(self.closeReason or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)

@@ -265,7 +265,7 @@ class SabcLink(SessionLink):
     def sessionEnding(self, reason: Failure) -> None:
         if self._memory is not None:
             self._memory.clear()
-        error = self.ending or ConnectionClosed("the session has ended")
+        error = self.closeReason or ConnectionClosed("the session has ended")
         streams, self.streams = self.streams, {}
         for stream in streams.values():
             stream.stop()
@@ -378,11 +378,11 @@ class SabcLink(SessionLink):
         expired = expires is not None and self._now() >= expires
         what = "the session has expired" if expired else "the session has ended"
         self.peerSaid = ConnectionClosed(f"{what}: the peer said DISCONNECTING")
-        self.because(self.peerSaid)
+        self.setCloseReason(self.peerSaid)
 
     def _expired(self, event: SessionExpired) -> None:
         self._countEnd(event)
-        self.because(ConnectionClosed("the session has expired"))
+        self.setCloseReason(ConnectionClosed("the session has expired"))
 
     def _countEnd(self, event: object) -> None:
         self.factory.counters[f"ended:{type(event).__name__}"] += 1

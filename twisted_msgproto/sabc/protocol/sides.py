@@ -279,7 +279,7 @@ class SabcClientLink(ClientLink, SabcLink):
 
     def endNow(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""
-        self.because(ConnectionClosed("the session was ended"))
+        self.setCloseReason(ConnectionClosed("the session was ended"))
         if self.transport is None:
             self._abort()
         else:
@@ -306,7 +306,7 @@ class SabcClientLink(ClientLink, SabcLink):
         self.establish()
 
     def _refused(self, event: ConnectRefused) -> None:
-        self.because(Refused(f"the server refused the session: {event.text}", event.code))
+        self.setCloseReason(Refused(f"the server refused the session: {event.text}", event.code))
         self.endNow()
 
     actions: ClassVar[dict[type, Any]] = {

@@ -160,7 +160,7 @@ class UmqLink(SessionLink):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        fail_all(work, self.ending or ConnectionClosed("the session has ended"))
+        fail_all(work, self.closeReason or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
         try:
@@ -178,8 +178,8 @@ class UmqLink(SessionLink):
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
-        self.because(ConnectionClosed("the session has ended"))
-        self._failAll(Failure(self.ending))
+        self.setCloseReason(ConnectionClosed("the session has ended"))
+        self._failAll(Failure(self.closeReason))
         super()._end(fault)
 
     def _failAll(self, reason: Failure) -> None:
@@ -197,7 +197,7 @@ class UmqLink(SessionLink):
             done.cancel()
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
-        self.because(ConnectionClosed("the session was closed"))
+        self.setCloseReason(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
             self._abort()
         elif not self._ended:
@@ -206,7 +206,7 @@ class UmqLink(SessionLink):
             self._leave(ConnectionClosed("the session was closed"))
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
-        self.because(why)
+        self.setCloseReason(why)
         outputs = self.machine.outputs()
         if outputs:
             self._write(outputs)

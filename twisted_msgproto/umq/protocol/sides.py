@@ -294,7 +294,7 @@ class UmqClientLink(ClientLink, UmqLink):
     def _notAccepted(self, failure: Failure) -> None:
         if not failure.check(MsgprotoError):
             self.log.failure("{peer}: the server is not accepted", failure, peer=self.peer)
-        self.because(Refused("the server was not accepted", Code.REJECTED.value))
+        self.setCloseReason(Refused("the server was not accepted", Code.REJECTED.value))
         self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
     actions: ClassVar[dict[type, Any]] = {**UmqLink.actions, WelcomeReceived: _onWelcome}
