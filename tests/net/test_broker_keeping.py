@@ -103,7 +103,7 @@ class Keeps(TestCase):
         sink, broker = self.start()
         broker.store.declare(ORDERS, broker.now(), kept=True)
         view = ServedQueues([broker], reactor)
-        state: Any = sink.keeping.state  # type: ignore[union-attr]
+        state: Any = sink.brokerPersistence.state  # type: ignore[union-attr]
         file = Path(self.directory) / "broker" / "settled"
         before = file.read_bytes() if file.exists() else b""
         await sink.put(batch(b"1", b"2"))
@@ -226,7 +226,7 @@ class Keeps(TestCase):
     async def test_accepted_means_that_the_name_is_on_disk(self) -> None:
         """BK: the name is synced before the first ack"""
         sink, broker = self.start()
-        state, going = sink.keeping.state, threading.Event()  # type: ignore[union-attr]
+        state, going = sink.brokerPersistence.state, threading.Event()  # type: ignore[union-attr]
         declare = state.declare
 
         def late(names: Any) -> None:
@@ -246,7 +246,7 @@ class Keeps(TestCase):
 
     async def test_a_name_that_cannot_be_written_is_tried_again(self) -> None:
         sink, broker = self.start()
-        state, failures = sink.keeping.state, [OSError("no"), OSError("no")]  # type: ignore[union-attr]
+        state, failures = sink.brokerPersistence.state, [OSError("no"), OSError("no")]  # type: ignore[union-attr]
         declare = state.declare
 
         def failing(names: Any) -> None:
@@ -255,7 +255,9 @@ class Keeps(TestCase):
             declare(names)
 
         self.patch(state, "declare", failing)
-        self.patch(type(sink.keeping), "log", type("Log", (), {"warn": lambda *_, **__: None})())
+        self.patch(
+            type(sink.brokerPersistence), "log", type("Log", (), {"warn": lambda *_, **__: None})()
+        )
         broker.store.declare(ORDERS, broker.now())
         accepted: Deferred[None] = Deferred()
         broker.when_accepted([ORDERS], lambda: accepted.callback(None))
@@ -300,7 +302,7 @@ class Keeps(TestCase):
             def warn(self, text: str, **fields: Any) -> None:
                 said.append(fields)
 
-        keeping: Any = other.keeping
+        keeping: Any = other.brokerPersistence
         keeping.log = Log()
         stranger.join()
         stranger.open()

@@ -143,7 +143,7 @@ class Unopened(TestCase):
 
 
 class ClosingInTime(TestCase):
-    def closed(self, keeping, *timeout):
+    def closed(self, brokerPersistence, *timeout):
         """What the writer is told at the end, and after how many seconds."""
         told = []
 
@@ -168,7 +168,7 @@ class ClosingInTime(TestCase):
 
         clock = Reactor()
         sink = DurableSink.over(Writer(), clock)
-        sink.keeping = keeping
+        sink.brokerPersistence = brokerPersistence
         closed = sink.close(*timeout)
         clock.pump([0.5] * 20)
         self.assertTrue(self.successResultOf(closed))
@@ -194,11 +194,11 @@ class ClosingInTime(TestCase):
 
 
 class MemoryShare(TestCase):
-    def put_all(self, keeping):
+    def put_all(self, brokerPersistence):
         """What became of a message for a queue, and of one that is for none."""
         writer, threads = Writer(), Calls()
         sink = DurableSink.over(writer, threads)
-        sink.keeping = keeping
+        sink.brokerPersistence = brokerPersistence
         brokered, plain = replace(batch(b"1"), envelope=[b"{}"]), batch(b"2")
         safe = [sink.put(brokered), sink.put(plain)]
         for first, callback in enumerate(writer.callbacks):

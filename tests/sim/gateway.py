@@ -174,9 +174,11 @@ class GatewayProcess:
             raise
 
     def end(self) -> Deferred[Any]:
-        keeping = self.sink.keeping
+        persistence = self.sink.brokerPersistence
         drained: Deferred[Any] = self.factory.drain()
-        return drained if keeping is None else drained.addCallback(lambda _: keeping.close())
+        return (
+            drained if persistence is None else drained.addCallback(lambda _: persistence.close())
+        )
 
     def kill(self) -> None:
         self.clock.kill()

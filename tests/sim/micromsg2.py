@@ -514,9 +514,9 @@ def published_before_stored() -> AbstractContextManager[object]:
 
     def early(self: Any, batch: Any) -> Any:
         nonlocal guessed
-        if batch.envelope is not None and self.keeping is not None:
+        if batch.envelope is not None and self.brokerPersistence is not None:
             guessed = max(guessed, self.writer._log.end)
-            publish(self.keeping, batch, guessed)
+            publish(self.brokerPersistence, batch, guessed)
             guessed += batch.count
         return put(self, batch)
 
@@ -547,7 +547,7 @@ def lost_with_their_consumer() -> AbstractContextManager[object]:
 
 def queues_end_with_the_process() -> AbstractContextManager[object]:
     """What waits in a queue is not found again after a crash."""
-    return mock.patch.object(KeptBroker, "restore", lambda self: self._keeping.open())
+    return mock.patch.object(KeptBroker, "restore", lambda self: self._persistence.open())
 
 
 def settled_when_published() -> AbstractContextManager[object]:
@@ -556,7 +556,7 @@ def settled_when_published() -> AbstractContextManager[object]:
 
     def settling(self: Any, letters: Any) -> None:
         came(self, letters)
-        self._keeping.state.settle([letter.place for _, letter in letters])
+        self._persistence.state.settle([letter.place for _, letter in letters])
 
     return mock.patch.object(KeptBroker, "came", settling)
 

@@ -76,14 +76,14 @@ class DurableSink:
     Attributes:
         writer: the queue's writer; its figures are the queue's figures.
         reactor: where its Deferreds fire.
-        keeping: keeps the queues of brokers; None while no server has any.
+        brokerPersistence: keeps the queues of brokers; None while no server has any.
         keeps_queues: whether the queues of brokers outlive the process: not over a writer that is
             none of ours.
         telling: what is to be called, once each, behind the Deferreds of the group that is being
             told to be safe; None while there is none.
     """
 
-    keeping: QueuesOfBrokers | None = None
+    brokerPersistence: QueuesOfBrokers | None = None
     keeps_queues = True
     telling: dict[Callable[[], object], None] | None = None
 
@@ -176,8 +176,12 @@ class DurableSink:
             while self._finished:
                 safe, error, first, brokered = self._finished.popleft()
                 if error is None:
-                    if brokered is not None and first is not None and self.keeping is not None:
-                        self.keeping.stored(brokered, first)
+                    if (
+                        brokered is not None
+                        and first is not None
+                        and self.brokerPersistence is not None
+                    ):
+                        self.brokerPersistence.stored(brokered, first)
                     safe.callback(first)
                 else:
                     safe.errback(error)
@@ -192,7 +196,7 @@ class DurableSink:
         What consumers of queues have settled is written before that.  Fires with whether everything
         that was put is safe.
         """
-        kept = succeed(None) if self.keeping is None else self.keeping.close()
+        kept = succeed(None) if self.brokerPersistence is None else self.brokerPersistence.close()
         kept.addTimeout(timeout, self.reactor).addErrback(lambda failure: None)
         return kept.addCallback(
             lambda _: deferToThreadPool(

@@ -73,9 +73,9 @@ class BrokerPersistence:
     @classmethod
     def of(cls, sink: DurableSink, clock: Any) -> BrokerPersistence:
         """Return what keeps the queues of ``sink``; it is made when it is asked for first."""
-        if not isinstance(sink.keeping, BrokerPersistence):
-            sink.keeping = cls(sink, clock)
-        return sink.keeping
+        if not isinstance(sink.brokerPersistence, BrokerPersistence):
+            sink.brokerPersistence = cls(sink, clock)
+        return sink.brokerPersistence
 
     def serve(self, broker: KeptBroker, spaces: Iterable[str], pin: float) -> None:
         """Let ``broker`` have the queues of ``spaces``; one that ends with a slash stands for all
@@ -243,26 +243,26 @@ class KeptBroker(ServedBroker):
 
     def __init__(
         self,
-        keeping: BrokerPersistence,
+        persistence: BrokerPersistence,
         spaces: Iterable[str],
         clock: Any,
         *arguments: Any,
         **named: Any,
     ) -> None:
         super().__init__(clock, *arguments, **named)
-        self._keeping = keeping
+        self._persistence = persistence
         # A queue begins with the first message that was sent to it, even if that came before its
         # name did.
         self._firsts: dict[QueueName, int] = {}
         # Names that are not durable yet, and who waits for that.
         self._undurable: dict[QueueName, list[Callable[[], None]]] = {}
-        keeping.serve(self, spaces, self.limits["broker-pin-bytes"])
+        persistence.serve(self, spaces, self.limits["broker-pin-bytes"])
 
     def restore(self) -> None:
         """Make the queues as they were; raises QueueError or OSError if that cannot be."""
-        self._keeping.open()
+        self._persistence.open()
         now = self.now()
-        for name, waiting in self._keeping.found(self).items():
+        for name, waiting in self._persistence.found(self).items():
             self.store.restore(
                 name,
                 waiting.places,
@@ -294,16 +294,16 @@ class KeptBroker(ServedBroker):
                 raise found.error
             return found.letters
 
-        return self._keeping.load(places).addCallback(letters)
+        return self._persistence.load(places).addCallback(letters)
 
     def flush(self) -> Deferred[None]:
-        return self._keeping.flush()
+        return self._persistence.flush()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
 
     @property
     def _state(self) -> BrokerState:
-        state = self._keeping.state
+        state = self._persistence.state
         assert state is not None
         return state
 
@@ -319,7 +319,7 @@ class KeptBroker(ServedBroker):
             for call in self._undurable.pop(name):
                 call()
 
-        self._keeping.declare({name: first}).addCallback(durable)
+        self._persistence.declare({name: first}).addCallback(durable)
 
     def _forgotten(self, event: Forgotten) -> None:
         super()._forgotten(event)
@@ -360,7 +360,7 @@ class KeptBroker(ServedBroker):
         def again() -> None:
             self.store.not_loaded(name)
 
-        self._keeping.load(event.places).addCallbacks(loaded, failed)
+        self._persistence.load(event.places).addCallbacks(loaded, failed)
 
     follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
         **ServedBroker.follows,
