@@ -281,6 +281,6 @@ class Kept(Peers):
         self.serve("q", limits={"queue_messages": 1})
         sender, text = self.sender(), crowded()
         sender.write(message(1, b"", "q") + message(2, b"", "q", text))
-        self.assertGreater(self.factory.withheld.waiting, 5 * len(text))
+        self.assertGreater(self.factory.senderBackpressure.waiting, 5 * len(text))
         self.consumer()
-        self.assertEqual(self.factory.withheld.waiting, 0)
+        self.assertEqual(self.factory.senderBackpressure.waiting, 0)

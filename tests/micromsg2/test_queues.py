@@ -183,14 +183,14 @@ class Full(Peers):
                 sender.send("q", body)
             self.turns(5)
             self.assertEqual(sender.acknowledged, 3)
-            self.assertGreater(self.factory.withheld.waiting, 2 * 20)
+            self.assertGreater(self.factory.senderBackpressure.waiting, 2 * 20)
             consumer = self.counted(1)
             consumer.ack()
             self.assertEqual(sender.acknowledged, 3)
             consumer.ack()
             self.turns(1)
             self.assertEqual((sender.acknowledged, consumer.bodies), (5, numbered(3)))
-            self.assertEqual(self.factory.withheld.waiting, 0)
+            self.assertEqual(self.factory.senderBackpressure.waiting, 0)
         (told, _) = [line for line in self.lines if "is full" in line]
         self.assertIn("the queue 'q' is full and its senders wait; queue-messages is 3", told)
 
@@ -245,7 +245,7 @@ class Full(Peers):
             self.turns()
             both.ack()
         self.assertEqual(len(both.bodies), 36)
-        self.assertEqual(self.factory.withheld.waiting, 0)
+        self.assertEqual(self.factory.senderBackpressure.waiting, 0)
 
     def test_who_settles_nothing_is_told_and_closed_in_time__BK_03(self) -> None:
         """BK-03: what it may still send has a deadline, and the end has a word"""

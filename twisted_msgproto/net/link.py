@@ -135,8 +135,8 @@ class Link:
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
         heard: when the peer was heard last, in seconds of the clock.
-        closeReason: why the connection has ended, or is being ended by this side; None while it lives.
-            Those hear it who wait for something of this connection.
+        closeReason: why the connection has ended, or is being ended by this side; None while it
+            lives.  Those hear it who wait for something of this connection.
     """
 
     log: ClassVar[Logger]

@@ -80,7 +80,7 @@ class Publication:
         if self._parts:
             self._paused = True
             self._server.control.pause("fan-out")
-        self._server.factory.withheld.add(self._server, self._bytes)
+        self._server.factory.senderBackpressure.add(self._server, self._bytes)
 
     def came(self) -> None:
         self._parts -= 1
@@ -95,7 +95,7 @@ class Publication:
     def _look(self) -> None:
         if not self._parts and self._accepted:
             if self._bytes:
-                self._server.factory.withheld.remove(self._server, self._bytes)
+                self._server.factory.senderBackpressure.remove(self._server, self._bytes)
             self._server.settled(self._arrived)
 
 
@@ -112,7 +112,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         if self.factory.broker is not None:
             self.factory.broker.lost(self, orderly=self.factory.draining)
             self.factory.lookBroker()
-        self.factory.withheld.forget(self)
+        self.factory.senderBackpressure.forget(self)
         super().sessionEnding(reason)
 
     def outputChanged(self, paused: bool) -> None:
@@ -207,8 +207,8 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
             self.factory.lookBroker()
-            if self.factory.withheld.pressing:
-                self.factory.withheld.settled(self)
+            if self.factory.senderBackpressure.pressing:
+                self.factory.senderBackpressure.settled(self)
 
     actions: ClassVar[dict[type, Any]] = {
         **MicroMsg2Link.actions,
@@ -241,8 +241,8 @@ class MicroMsg2ServerLink(MicroMsg2Link):
 
     def owing(self) -> None:
         """It has messages of queues to acknowledge, and is read from now on."""
-        if self.factory.withheld.pressing:
-            self.factory.withheld.owing(self)
+        if self.factory.senderBackpressure.pressing:
+            self.factory.senderBackpressure.owing(self)
 
     def too_slow(self) -> None:
         """More waits for this subscriber than may (MM-32)."""
@@ -344,7 +344,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
-        self.withheld: SenderBackpressure = SenderBackpressure(
+        self.senderBackpressure: SenderBackpressure = SenderBackpressure(
             self.limits.integer("withheld-bytes"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on
