@@ -18,8 +18,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import directlyProvides
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
+from twisted_msgproto.net.deferreds import ProducerControl, Tickets, Waiters
 from twisted_msgproto.net.memory import ByteBudget
-from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
 from twisted_msgproto.net.wires.stream import Output, flushing_write
 
 LATE_SECONDS = 5.0

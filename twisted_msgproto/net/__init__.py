@@ -4,8 +4,8 @@ from .authentication import Identity, IIdentity, PasswordFile, portal_over
 from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
 from .clients.shapes import ClientEndpoint
 from .counters import Counters
+from .deferreds import Later
 from .lifetimes import ClientTLS, Connecting, ServerEndpoint, Serving
-from .outbox import Later
 from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink
 

@@ -32,9 +32,9 @@ from ..core.reasons import cannot_listen
 from .clients.client import session_of
 from .clients.endpoints import client_endpoint, websocket_endpoint
 from .clients.shapes import ClientEndpoint, ConnectOptions
+from .deferreds import Waiters
 from .endpoints import ServedEndpoint, check_endpoint, kind_of
 from .factory import MsgprotoServerFactory, SessionFactory, expect, peer_name
-from .outbox import Waiters
 from .session import ClientSession
 from .sink import DurableSink, MessageSink
 

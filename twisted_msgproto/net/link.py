@@ -30,10 +30,10 @@ from ..core.errors import (
 )
 from ..core.reasons import TLS_HERE, speaks_tls
 from .counters import CounterPaths
+from .deferreds import run_on
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .logs import NEWS
 from .memory import ReadControl
-from .outbox import run_on
 from .peers import is_address
 from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire

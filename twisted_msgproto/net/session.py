@@ -28,9 +28,9 @@ from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
 from .counters import BOUNDS
+from .deferreds import Later, Waiters, awaited
 from .factory import host_of
 from .link import Link
-from .outbox import Later, Waiters, awaited
 
 GOODBYE_SECONDS: Final = 1.0
 """The last words of a session may need this long to be written and read, then the connection is

@@ -19,7 +19,7 @@ from zope.interface import Interface, implementer
 
 from ..core.errors import ConfigurationError
 from ..core.message import MessageBatch
-from .outbox import Later
+from .deferreds import Later
 
 if TYPE_CHECKING:
     from ..queue import QueueOptions, QueueWriter

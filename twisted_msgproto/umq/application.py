@@ -31,7 +31,7 @@ from ..core.strict_json import (
     parse_json,
 )
 from ..net.authorising import CALL, PUBLISH, SUBSCRIBE
-from ..net.outbox import promised
+from ..net.deferreds import promised
 from ..net.turns import Turn
 from .protocol.calls import CallFailed, Reply, Request, Stored
 from .protocol.topics import Topic

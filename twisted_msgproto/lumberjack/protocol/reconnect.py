@@ -47,8 +47,8 @@ from ...net.clients.reconnect import (
     ReconnectingService,
     ReconnectState,
 )
+from ...net.deferreds import ProducerControl, fail_all
 from ...net.limit_types import LumberjackShipperLimits, ReconnectLimits
-from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, PreparedBatch
 from .sides import (
     CLIENT_LIMITS,

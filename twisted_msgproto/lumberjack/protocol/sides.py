@@ -38,6 +38,7 @@ from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
 from ...net.clients.shapes import ClientEndpoint
 from ...net.counters import CounterPaths
+from ...net.deferreds import ProducerControl, Ticket, fail_all
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
 from ...net.lifetimes import (
     ClientTLS,
@@ -55,7 +56,6 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import LumberjackClientLimits, LumberjackServerLimits
 from ...net.link import FIRST_READ_BYTES, SteadyLogger
-from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import ClientSession, Session, SessionLink
 from ...net.sink import MessageSink
 from ..machine import Reader, Writer

@@ -21,9 +21,9 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import CounterPaths
+from ...net.deferreds import ProducerControl, Ticket, awaited, fail_all
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.link import SteadyLogger
-from ...net.outbox import ProducerControl, Ticket, awaited, fail_all
 from ...net.session import Session, SessionHooks, SessionLink, hook, put_into
 from .. import application, terms
 from ..machine.extensions import Extension, Proposal

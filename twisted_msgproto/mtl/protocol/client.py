@@ -21,10 +21,10 @@ from ...net.clients.reconnect import (
     ReconnectOptions,
     ReconnectState,
 )
+from ...net.deferreds import Tickets
 from ...net.factory import SessionFactory, expect
 from ...net.limit_types import MtlClientLimits
 from ...net.link import SteadyLogger
-from ...net.outbox import Tickets
 from ...net.session import ClientSession
 from ..machine.client import Client, Credentials
 from ..terms import (

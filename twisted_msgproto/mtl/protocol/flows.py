@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
+from ...net.deferreds import Tickets, Waiters
 from ...net.factory import SessionFactory
 from ...net.link import Link, SteadyLogger
-from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow, too_large
 from ..terms import (
     LEASE_UNANSWERED,

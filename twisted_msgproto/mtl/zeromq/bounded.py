@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError
 from ...core.reasons import cannot_listen
+from ...net.deferreds import run_on
 from ...net.memory import ByteBudget
-from ...net.outbox import run_on
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
 from . import DESCRIPTOR, PROPERTY, Bounds, Connections
 from .unfinished import (

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, TimedOut
 from ...core.limits import Limit
-from ..outbox import Waiters
+from ..deferreds import Waiters
 from ..session import OrderlyLink
 
 UNSENT_BYTES: Final = 64 << 20

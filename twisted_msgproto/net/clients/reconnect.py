@@ -22,9 +22,9 @@ from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
+from ..deferreds import Waiters
 from ..lifetimes import BeforeShutdown, is_cancelled
 from ..limit_types import ReconnectLimits
-from ..outbox import Waiters
 from .client import session_of
 
 RECONNECT_LIMITS: Final = (

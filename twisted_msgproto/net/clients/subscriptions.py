@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.logger import Logger
 
 from ...core.errors import ConnectionClosed, shown
-from ..outbox import Waiters
+from ..deferreds import Waiters
 
 T = TypeVar("T")
 

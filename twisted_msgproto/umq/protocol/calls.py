@@ -15,7 +15,7 @@ from ...core.machine import IllegalTransition
 from ...core.memory import SESSION_LIMIT
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CALL, refusal_text
-from ...net.outbox import Ticket, promised
+from ...net.deferreds import Ticket, promised
 from ...net.session import SessionHooks
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachment_bytes
 from ..terms import (

@@ -24,8 +24,8 @@ from ...core.message import Message
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
 from ...net.counters import CounterPaths
+from ...net.deferreds import fail_all
 from ...net.link import SteadyLogger
-from ...net.outbox import fail_all
 from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
