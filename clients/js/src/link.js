@@ -95,7 +95,7 @@ export class Link {
    *
    * @param {Error} why
    */
-  because(why) {
+  setCloseReason(why) {
     this._why = why;
   }
 

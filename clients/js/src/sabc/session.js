@@ -101,7 +101,7 @@ export class SabcSession extends LinkedSession {
       this._reading.begin();
     },
     refused: ({ code, text }) => {
-      this._link.because(new SessionRefused(text, code));
+      this._link.setCloseReason(new SessionRefused(text, code));
       this._link.close();
     },
     request: (event) => this._serve(new Message(event)),
@@ -113,9 +113,9 @@ export class SabcSession extends LinkedSession {
     "frame-refused": () => {},
     "frame-discarded": () => {},
     abandoned: () => {},
-    disconnecting: () => this._link.because(new ConnectionClosed("the server has ended the session")),
+    disconnecting: () => this._link.setCloseReason(new ConnectionClosed("the server has ended the session")),
     "drain-timed-out": () => {},
-    fault: ({ fault }) => this._link.because(fault),
+    fault: ({ fault }) => this._link.setCloseReason(fault),
   };
 
   /**

@@ -194,8 +194,8 @@ export class UmqSession extends LinkedSession {
       this._stands();
       this._reading.begin();
     },
-    fatal: ({ code, text }) => this._link.because(new SessionRefused(text, code)),
-    fault: ({ fault }) => this._link.because(fault),
+    fatal: ({ code, text }) => this._link.setCloseReason(new SessionRefused(text, code)),
+    fault: ({ fault }) => this._link.setCloseReason(fault),
     call: (event) => this._serve({ ...event, callback: null }, this._answering(event.payload)),
     callback: (event) => this._serve(event, this._callbacks.get(event.callback)),
     result: (event) => {
