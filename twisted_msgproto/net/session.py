@@ -270,10 +270,10 @@ class OrderlyLink(Link):
     A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
     """
 
-    _lateness: Any = None  # the call that ends an orderly end that takes too long
+    _drainTimer: Any = None  # the call that ends an orderly end that takes too long
 
     @cached_property
-    def _leaving(self) -> Waiters[None]:
+    def _closeWaiters(self) -> Waiters[None]:
         """Return who waits for the end.  A WebSocket session may be closed before it has a
         connection.
         """
@@ -285,22 +285,22 @@ class OrderlyLink(Link):
 
     @property
     def closing(self) -> bool:
-        return self._lateness is not None
+        return self._drainTimer is not None
 
     def receivedAt(self) -> int:
         """Return the time as batches want it: microseconds since 1970-01-01 UTC."""
         return int(self.factory.wallClock() * 1_000_000)
 
     def whenGone(self) -> Deferred[None]:
-        return succeed(None) if self._gone else self._leaving.wait()
+        return succeed(None) if self._gone else self._closeWaiters.wait()
 
     def close(self) -> Deferred[None]:
         left = self.whenGone()
         if self._gone:
             return left
-        if self._lateness is None:
+        if self._drainTimer is None:
             drain = self.factory.limits["drain"]
-            self._lateness = self.factory.clock.callLater(drain, self._late)
+            self._drainTimer = self.factory.clock.callLater(drain, self._drainExpired)
             self._beginEnd()
         return left
 
@@ -313,11 +313,11 @@ class OrderlyLink(Link):
         elif not self._ended:
             self.endInOrder()
 
-    def _late(self) -> None:
+    def _drainExpired(self) -> None:
         self.setCloseReason(
             ConnectionClosed("the connection was closed before everything was answered")
         )
-        self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
+        self._drainTimer = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
         if not self._ended:
             self.endNow()
 
@@ -342,11 +342,11 @@ class OrderlyLink(Link):
         self._closed()
 
     def _closed(self) -> None:
-        lateness = self._lateness
-        if lateness is not None and lateness.active():
-            lateness.cancel()
-        if "_leaving" in vars(self):  # somebody has closed it
-            self._leaving.fire(None)
+        timer = self._drainTimer
+        if timer is not None and timer.active():
+            timer.cancel()
+        if "_closeWaiters" in vars(self):  # somebody has closed it
+            self._closeWaiters.fire(None)
 
 
 BATCH_WEIGHT_BYTES: Final = 2000

@@ -327,7 +327,7 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
 
     def _lookClosing(self) -> None:
         super()._lookClosing()
-        closing = self._lateness is not None and not self._inFlight and not self._unsent
+        closing = self._drainTimer is not None and not self._inFlight and not self._unsent
         if closing and self.subscriptions.untaken:
             self.leave()  # nobody is going to take it: the server keeps it
 

@@ -460,7 +460,7 @@ class MicroMsg2Link(SessionLink):
         return succeed(None)
 
     def inSession(self) -> None:
-        if not self._established or self._ended or self._lateness is not None:
+        if not self._established or self._ended or self._drainTimer is not None:
             raise ConnectionClosed("there is no session to send in")
 
     # ── the flow of what is sent ────────────────────────────────────────────────────────────────
@@ -513,10 +513,10 @@ class MicroMsg2Link(SessionLink):
         if not self._ended:
             self.setCloseReason(ConnectionClosed("the connection was closed"))
             self.endNow()
-        return succeed(None) if self._gone else self._leaving.wait()
+        return succeed(None) if self._gone else self._closeWaiters.wait()
 
     def _lookClosing(self) -> None:
-        if self._lateness is not None and not self._inFlight and not self._unsent:
+        if self._drainTimer is not None and not self._inFlight and not self._unsent:
             self.drain()
 
     def _endSending(self, error: Exception) -> None:

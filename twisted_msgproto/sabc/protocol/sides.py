@@ -273,7 +273,7 @@ class SabcClientLink(ClientLink, SabcLink):
     def leave(self) -> Deferred[None]:
         if self._gone:
             return succeed(None)
-        left = self._leaving.wait()
+        left = self._closeWaiters.wait()
         self._beginEnd()
         return left
 
