@@ -308,7 +308,7 @@ class Link:
         self._now = clock.seconds
         self.heard = self._now()
         self._stirred = factory.counters.stirred
-        self._deaf = False  # no further arrival is followed
+        self._inputIgnored = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
@@ -443,7 +443,7 @@ class Link:
         try:
             for event in events:
                 kind = type(event)
-                if not self._deaf or kind in self.answerEvents:
+                if not self._inputIgnored or kind in self.answerEvents:
                     actions[kind](self, event)
         finally:
             self._following = within
@@ -645,7 +645,7 @@ class Link:
             self.factory.budget.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
 
     def _end(self, fault: bool) -> None:
-        self._ended = self._deaf = True
+        self._ended = self._inputIgnored = True
         self._stirred.add(self)
         self.wire.close(fault)
 
@@ -656,7 +656,7 @@ class Link:
             self._abort()
 
     def _abort(self) -> None:
-        self._ended = self._deaf = True
+        self._ended = self._inputIgnored = True
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -665,7 +665,7 @@ class Link:
             return
         self.loss = reason
         self.closeReason = self.whyLost(reason)
-        self._ended = self._deaf = self._gone = True
+        self._ended = self._inputIgnored = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()
         self.wire.stop()

@@ -491,7 +491,7 @@ class SessionLink(OrderlyLink):
         self.setCloseReason(
             NotStored(f"what came could not be stored: {failure.getErrorMessage()}")
         )
-        self._lossTold = self._deaf = True
+        self._lossTold = self._inputIgnored = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
             self._control.pause("draining")

@@ -335,7 +335,7 @@ class SabcLink(SessionLink):
 
     def endNow(self) -> None:
         if not self._ended:
-            self._deaf = True
+            self._inputIgnored = True
             self.machine.stop()
             self._settle()
 

@@ -177,7 +177,7 @@ class UmqLink(SessionLink):
         self.closeSession()
 
     def _end(self, fault: bool) -> None:
-        self._ended = self._deaf = True
+        self._ended = self._inputIgnored = True
         self.setCloseReason(ConnectionClosed("the session has ended"))
         self._failAll(Failure(self.closeReason))
         super()._end(fault)
