@@ -35,7 +35,7 @@ from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .logs import NEWS
 from .memory import ReadControl
 from .peers import is_address
-from .turns import TURN_SECONDS, next_stretch
+from .turns import TURN_SECONDS, next_read_bytes
 from .wires import Wire
 from .wires.stream import StreamWire
 
@@ -191,7 +191,7 @@ class Link:
     _inputEnded = False  # the peer has shut its sending side
     _held = 0  # bytes of incomplete messages
     _grown_at = 0.0  # when these became more
-    _stretch = FIRST_READ_BYTES  # bytes that one read may return now
+    _readAtMost = FIRST_READ_BYTES  # bytes that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
@@ -343,7 +343,7 @@ class Link:
             self.transport,
             factory.clock,
             factory.limits["unread-seconds"],
-            self._stretch,
+            self._readAtMost,
             self.unread,
             self.outputChanged,
             factory.outputLedger,
@@ -376,7 +376,7 @@ class Link:
         if not self._ended:
             self.heard = now = self._now()
             nbytes = len(data)
-            if nbytes < self._stretch:
+            if nbytes < self._readAtMost:
                 self._follow(self.machine.receive(data, now))
                 # Asking for CPU time twice takes as long as processing many bytes, so the clock
                 # has to do.  It also counts what other processes took from us: then the next reads
@@ -408,11 +408,11 @@ class Link:
     def _setPace(self, nbytes: int, took: float) -> None:
         partial = self._held >= nbytes and not self.machine.unfinished
         most = max(PARTIAL_READ_BYTES if partial else self.readBytes, FIRST_READ_BYTES)
-        stretch = next_stretch(nbytes, took, READ_BYTES_MIN, most)
-        if stretch != self._stretch:
-            self._stretch = stretch
+        most = next_read_bytes(nbytes, took, READ_BYTES_MIN, most)
+        if most != self._readAtMost:
+            self._readAtMost = most
             assert isinstance(self.wire, StreamWire)  # the others call ``received``
-            self.wire.readAtMost(stretch)
+            self.wire.readAtMost(most)
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""

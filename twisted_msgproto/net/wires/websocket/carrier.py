@@ -23,7 +23,7 @@ from twisted_msgproto.core.errors import ConnectionClosed, shown
 from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
 from ...factory import host_of, peer_name, tls_refusal
-from ...turns import TURN_SECONDS, next_stretch
+from ...turns import TURN_SECONDS, next_read_bytes
 from .. import FramedSession, WebSocketBroken, Wire
 from ..stream import Output, flushing_write
 from .frames import (
@@ -140,7 +140,7 @@ class Carrier(_Mixin):
     _reader: FrameReader
     _reading_paused = False
     _consuming = False
-    _stretch = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
+    _readAtMost = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
     _looked: float  # at the time spent, when the stretch began
     _turn_ends: float
     _rest_call: Call | None = None  # what was read goes on then
@@ -206,15 +206,15 @@ class Carrier(_Mixin):
     def _lookBack(self) -> float:
         now: float = self.factory.sessions.spent()
         took, self._looked = now - self._looked, now
-        done = self._stretch - max(self._steps, 0)
+        done = self._readAtMost - max(self._steps, 0)
         if self._steps <= 0 or took > TURN_SECONDS:
-            self._stretch = next_stretch(done, took, _STRETCH_MIN, _STRETCH_MAX)
+            self._readAtMost = next_read_bytes(done, took, _STRETCH_MIN, _STRETCH_MAX)
         return now
 
     def _stretchEnds(self) -> None:
         if self._turn_ends < inf and self._lookBack() >= self._turn_ends:
             self._rest()
-        self._steps = self._stretch
+        self._steps = self._readAtMost
 
     def _rest(self) -> None:
         self._rest_call = self.factory.reactor.callLater(0, self._rested)
@@ -306,7 +306,7 @@ class Carrier(_Mixin):
             self._turn_ends = now + TURN_SECONDS
         else:
             self._turn_ends = inf
-        self._steps = self._stretch
+        self._steps = self._readAtMost
         try:
             if self.data:
                 data = self.data + data
@@ -319,7 +319,7 @@ class Carrier(_Mixin):
                 self._handOn()
             if self._reading_paused:
                 self._countRest()
-            if timed and self._stretch - self._steps > _STRETCH_MIN:
+            if timed and self._readAtMost - self._steps > _STRETCH_MIN:
                 self._lookBack()
         except Exception:
             # autobahn did not expect this input.  The peer is the cause, so no more than a line.
