@@ -117,11 +117,11 @@ class World:
 
 
 def none_is_missed(counters: Counters) -> None:
-    """Counters are summed by asking only those connections that have stirred: all others must
+    """Counters are summed by asking only those connections that have changed: all others must
     stand where they stood when they were asked last (FC-03).
     """
     summed, states = counters.as_dict(), +counters.states
-    counters.stirred.update(counters._paths)
+    counters.changed.update(counters._paths)
     assert counters.as_dict() == summed, "a connection has counted without stirring"
     assert +counters.states == states, "a connection has moved without stirring"
 

@@ -101,7 +101,7 @@ def test_counters_are_read_by_their_paths_as_from_functions__FC_03() -> None:
         CounterPaths({})
 
 
-def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
+def test_only_connections_that_have_changed_are_asked_again__FC_03() -> None:
     """10,000 idle sessions cost a scrape nothing."""
     paths, counters, asked = CounterPaths.of(Counted), Counters(), []
 
@@ -117,7 +117,7 @@ def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
     assert counters.states == {"OPEN": 3}
     del asked[:]
     second.machine.counters.seen, second.machine.state = 5, "READY"
-    counters.stirred.add(second)
+    counters.changed.add(second)
     assert counters.as_dict() == {"seen": 9, "lost": 12}
     assert +counters.states == {"OPEN": 2, "READY": 1}
     assert asked == [second]

@@ -70,21 +70,29 @@ class Counters(MutableMapping[str, int]):
 
     What a connection with paths had when somebody read is remembered in sums, so the next one who
     reads asks only those connections that may have counted since: each of them adds itself to
-    ``stirred``.  Functions are called each time.
+    ``changed``.  Functions are called each time.
 
     Attributes:
         settled: what was counted here and by connections that have left.  What counts with each
             message counts there: a name that connections have as well must not stand in both.
-        stirred: the connections whose counters or state may have changed since they were read.
+        changed: the connections whose counters or state may have changed since they were read.
         states: how many connections with paths are in each state, as they were read last.
     """
 
-    __slots__ = ("_functions", "_known", "_names", "_paths", "_sums", "settled", "states",
-                 "stirred")  # fmt: skip
+    __slots__ = (
+        "_functions",
+        "_known",
+        "_names",
+        "_paths",
+        "_sums",
+        "changed",
+        "settled",
+        "states",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.settled: defaultdict[str, int] = defaultdict(int)
-        self.stirred: set[Any] = set()
+        self.changed: set[Any] = set()
         self.states: Counter[Any] = Counter()
         self._paths: dict[Any, CounterPaths] = {}
         self._functions: dict[Any, Figures] = {}
@@ -97,7 +105,7 @@ class Counters(MutableMapping[str, int]):
         if isinstance(figures, CounterPaths):
             self._paths[connection] = figures
             self._names.update(figures.names)
-            self.stirred.add(connection)
+            self.changed.add(connection)
         else:
             self._functions[connection] = figures
             self._names.update(figures())
@@ -106,7 +114,7 @@ class Counters(MutableMapping[str, int]):
         """Keep the last figures of ``connection``; nothing happens if it has left already."""
         paths = self._paths.pop(connection, None)
         if paths is not None:
-            self.stirred.discard(connection)
+            self.changed.discard(connection)
             for name, count in paths.figures(connection).items():
                 self.settled[name] += count
             known = self._known.pop(connection, None)
@@ -123,7 +131,7 @@ class Counters(MutableMapping[str, int]):
 
     def as_dict(self) -> dict[str, int]:
         """Return all of them, as they are now."""
-        self._read_again(list(self.stirred))
+        self._read_again(list(self.changed))
         summed = defaultdict(int, self.settled)
         for name, count in self._sums.items():
             summed[name] += count
@@ -133,7 +141,7 @@ class Counters(MutableMapping[str, int]):
         return summed
 
     def _read_again(self, connections: Collection[Any]) -> None:
-        self.stirred.difference_update(connections)
+        self.changed.difference_update(connections)
         alike: defaultdict[CounterPaths, list[Any]] = defaultdict(list)
         for connection in connections:
             paths = self._paths.get(connection)
@@ -164,7 +172,7 @@ class Counters(MutableMapping[str, int]):
     def __getitem__(self, name: str) -> int:
         count = self.settled.get(name, 0)
         if name in self._names:
-            self._read_again(list(self.stirred))
+            self._read_again(list(self.changed))
             count += self._sums[name]
             count += sum([figures().get(name, 0) for figures in self._functions.values()])
         return count

@@ -307,7 +307,7 @@ class Link:
                 )
         self._now = clock.seconds
         self.heard = self._now()
-        self._stirred = factory.counters.stirred
+        self._countersChanged = factory.counters.changed
         self._inputIgnored = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
@@ -465,7 +465,7 @@ class Link:
         if self._following:
             return
         if not self._gone:
-            self._stirred.add(self)
+            self._countersChanged.add(self)
         if self._ended:
             return
         machine = self.machine
@@ -646,7 +646,7 @@ class Link:
 
     def _end(self, fault: bool) -> None:
         self._ended = self._inputIgnored = True
-        self._stirred.add(self)
+        self._countersChanged.add(self)
         self.wire.close(fault)
 
     def abort(self) -> None:

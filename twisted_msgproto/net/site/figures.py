@@ -1,6 +1,6 @@
 """Gathers the figures of a gateway as plain values, while its connections live.
 
-Figures are sums: sessions that have not stirred since the last time are not asked again, and none
+Figures are sums: sessions that have not changed since the last time are not asked again, and none
 is shown unless somebody wants to see sessions.  Whatever asks many of them does it in slices, so
 that 10,000 sessions do not keep the reactor.  Figures are kept for a second.
 """
