@@ -281,7 +281,7 @@ class ReadingFlow(Flow):
         exhausted: where the flow puts itself when its burst is used up.
         blocked: the socket takes no more for this peer now.
         outbox: where the server's messages wait to be sent.
-        stirred: where the flow puts itself when it was sent content, so that its time is noted.
+        sent_to: where the flow puts itself when it was sent content, so that its time is noted.
     """
 
     outbox: list[list[bytes]] = field(default_factory=list)
@@ -293,7 +293,7 @@ class ReadingFlow(Flow):
     last_sent: int = 0
     blocked: bool = False
     exhausted: dict[ReadingFlow, None] = field(default_factory=dict)
-    stirred: dict[ReadingFlow, None] = field(default_factory=dict)
+    sent_to: dict[ReadingFlow, None] = field(default_factory=dict)
     state: FlowState = FlowState.READING
 
     @property
@@ -311,7 +311,7 @@ class ReadingFlow(Flow):
         name = self.summoned[resource]
         frames = data.encode_content(sequence, name, properties, content.body)
         self.outbox.append([self.peer, *frames])
-        self.stirred[self] = None
+        self.sent_to[self] = None
         if self.grant.confirm:
             self.unconfirmed[sequence] = (resource, content)
             return

@@ -172,9 +172,9 @@ class Server(Sessions):
     def outputs(self) -> Outputs:
         """What is to be sent now, the peer's identity first: on control, on data sockets."""
         out = self._out_control[:], self._out_data[:]
-        for flow in self._stirred:
+        for flow in self._sent_to:
             flow.sent_at = self._now
-        self._stirred.clear()
+        self._sent_to.clear()
         # Readers hold on to these lists, so they are emptied and not replaced.
         self._out_control.clear()
         self._out_data.clear()
@@ -262,7 +262,7 @@ class Server(Sessions):
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
             self._exhausted.pop(flow, None)
-            self._stirred.pop(flow, None)
+            self._sent_to.pop(flow, None)
             self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
             flow.summoned.clear()
         else:

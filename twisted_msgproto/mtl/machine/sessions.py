@@ -185,7 +185,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
         self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
         self._out_data: list[list[bytes]] = []
-        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
+        self._sent_to: dict[ReadingFlow, None] = {}  # readers that were sent content
 
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
@@ -448,7 +448,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 burst=BURST,
                 burst_limit=BURST,
                 exhausted=self._exhausted,
-                stirred=self._stirred,
+                sent_to=self._sent_to,
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
