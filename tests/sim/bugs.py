@@ -138,14 +138,14 @@ def reads_on() -> AbstractContextManager[object]:
 
 
 def bytes_stay_counted() -> AbstractContextManager[object]:
-    finished = SessionLink._handedOver
+    finished = SessionLink._delivered
 
     def keeping(self: SessionLink, result: Any, *counted: Any) -> None:
         if isinstance(result, Failure):
             self.factory.budget.waiting += 1
         finished(self, result, *counted)
 
-    return mock.patch.object(SessionLink, "_handedOver", keeping)
+    return mock.patch.object(SessionLink, "_delivered", keeping)
 
 
 def first_come_first_served() -> AbstractContextManager[object]:

@@ -424,9 +424,9 @@ class SessionLink(OrderlyLink):
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["bytes"] += batch.nbytes
-        self._handOver(self.protocol.batchReceived, batch, position)
+        self._deliverTo(self.protocol.batchReceived, batch, position)
 
-    def _handOver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
+    def _deliverTo(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
         """Give ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
         factory = self.factory
         traffic, count = factory.traffic, batch.count
@@ -451,11 +451,9 @@ class SessionLink(OrderlyLink):
         factory.budget.add(nbytes, self._control, self._unsafeBytes)
         if self._unsafeBytes > factory.unsafe_bytes_max:
             self._control.pause("connection-bytes")
-        result.addBoth(self._handedOver, nbytes, position, count, traffic.seconds())
+        result.addBoth(self._delivered, nbytes, position, count, traffic.seconds())
 
-    def _handedOver(
-        self, result: Any, nbytes: int, position: Any, count: int, began: float
-    ) -> None:
+    def _delivered(self, result: Any, nbytes: int, position: Any, count: int, began: float) -> None:
         factory = self.factory
         self._unsafeBytes -= nbytes
         self._unsafeBatches -= 1

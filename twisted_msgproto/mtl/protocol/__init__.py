@@ -328,7 +328,7 @@ class BrokerLink(SessionLink):
             body=event.bodies,
             envelope=event.envelopes,
         )
-        self._handOver(server.batchReceived, batch, event.position)
+        self._deliverTo(server.batchReceived, batch, event.position)
 
     # ── authentication ──────────────────────────────────────────────────────────────────────────
 
