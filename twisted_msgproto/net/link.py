@@ -366,7 +366,7 @@ class Link:
         self._handshake = None
         self.setCloseReason(TimedOut("no TLS hand-shake in time"))
         if not self._ended:
-            self._tell(Fault("handshake", "no TLS hand-shake in time"))
+            self._logFault(Fault("handshake", "no TLS hand-shake in time"))
         self._abort()
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
@@ -558,13 +558,13 @@ class Link:
     def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
         self.setCloseReason(self.peerError(fault))
-        self._tell(fault, self.faultEnds)
+        self._logFault(fault, self.faultEnds)
         outputs = self.machine.outputs()
         if outputs:
             self._write(outputs)
         self._end(fault=True)
 
-    def _tell(self, fault: Fault, end: str = "closed") -> None:
+    def _logFault(self, fault: Fault, end: str = "closed") -> None:
         self.factory.countFault(fault.reason, fault.limit)
         self.factory.writeOf(
             self.log,
@@ -576,7 +576,7 @@ class Link:
             reason=fault.reason,
         )
 
-    def tellOf(self, line: str, reason: str, **fields: object) -> None:
+    def logNews(self, line: str, reason: str, **fields: object) -> None:
         """Log what the peer did, though it was no fault; ``reason`` is what a sum calls it."""
         self.factory.writeOf(
             self.log,
@@ -621,7 +621,7 @@ class Link:
                 f"short; process-held-bytes is {limit:.0f}"
             )
             self.setCloseReason(ConnectionClosed(f"cut off: {text}"))
-            self._tell(Fault("process-held-bytes", text), "cut off")
+            self._logFault(Fault("process-held-bytes", text), "cut off")
             self._abort()
 
     @property

@@ -357,7 +357,7 @@ whose tiny messages alternate in kind could make millions of batches out of 64 M
 Hook = Callable[[MessageBatch], Later]
 
 
-def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+def log_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
     """Log why messages of ``peer`` will never be acknowledged.
 
     A disk's fault is the operator's, and one line; any other is in code, with its traceback.
@@ -391,7 +391,7 @@ class SessionLink(OrderlyLink):
 
     peerSaid: Exception | None = None  # why it ends the session
     _permissions: Permissions | None = None  # nothing was asked yet
-    _lossTold = False  # it was logged that something is not stored
+    _lossLogged = False  # it was logged that something is not stored
 
     def _prepare(self, transport: Any) -> None:
         super()._prepare(transport)
@@ -485,11 +485,11 @@ class SessionLink(OrderlyLink):
 
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
-        tell_not_stored(self.log, self.peer, failure, self._lossTold)
+        log_not_stored(self.log, self.peer, failure, self._lossLogged)
         self.setCloseReason(
             NotStored(f"what came could not be stored: {failure.getErrorMessage()}")
         )
-        self._lossTold = self._inputIgnored = True
+        self._lossLogged = self._inputIgnored = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
             self._control.pause("draining")

@@ -361,7 +361,7 @@ class WriterLink(ClientLink):
 
     def peerFaulted(self, fault: Fault) -> None:
         self.setCloseReason(self.peerError(fault))
-        self._tell(fault, self.faultEnds)
+        self._logFault(fault, self.faultEnds)
         self._abort()
 
     def outputChanged(self, paused: bool) -> None:

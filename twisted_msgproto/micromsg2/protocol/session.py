@@ -558,7 +558,7 @@ class MicroMsg2Session(Session, link=MicroMsg2Link):
     @hook
     def errorReceived(self, code: str, text: str) -> None:
         """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
-        self.link.tellOf("{peer}: said {text}", "error", text=shown(text))
+        self.link.logNews("{peer}: said {text}", "error", text=shown(text))
 
     @hook
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:

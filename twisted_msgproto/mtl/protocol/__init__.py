@@ -20,7 +20,7 @@ from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.logs import Topic
-from ...net.session import SessionLink, tell_not_stored
+from ...net.session import SessionLink, log_not_stored
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server
 from ..machine.flows import (
@@ -390,7 +390,7 @@ class BrokerLink(SessionLink):
         continue.
         """
         flow = position[0]
-        tell_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
+        log_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
             self._follow(self.machine.not_safe(position, self._now()))

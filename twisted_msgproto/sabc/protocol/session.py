@@ -356,7 +356,7 @@ class SabcLink(SessionLink):
 
     def _frameRefused(self, event: FrameRefused) -> None:
         line = "{peer}: a frame was refused: {text} ({code})"
-        self.tellOf(line, "frame refused", text=event.text, code=event.code)
+        self.logNews(line, "frame refused", text=event.text, code=event.code)
 
     def _frameDiscarded(self, event: FrameDiscarded) -> None:
         self._tellLost("a frame without end was discarded", event.id)
@@ -365,7 +365,7 @@ class SabcLink(SessionLink):
         self._tellLost("an unfinished message was given up", event.id)
 
     def _tellLost(self, what: str, id: str | None) -> None:
-        self.tellOf("{peer}: {what}: {id}", "unfinished", what=what, id=shown(id or ""))
+        self.logNews("{peer}: {what}: {id}", "unfinished", what=what, id=shown(id or ""))
 
     def _clientLeaves(self, event: object) -> None:
         """The client wants no more than its answers: the machine sees to it."""

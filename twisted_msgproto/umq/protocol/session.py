@@ -264,7 +264,7 @@ class UmqLink(SessionLink):
             self._following = True  # what is safe at once leaves with the same write
             try:
                 for kind, events, calls in self.calls.gathered.take():
-                    if self._lossTold:  # of what came before: a session has no gap
+                    if self._lossLogged:  # of what came before: a session has no gap
                         break
                     self.deliver(self.calls.batch(kind, events), calls)
             finally:
@@ -437,7 +437,7 @@ class UmqLink(SessionLink):
         self.count("fatals")
         code = "no code" if event.code is None else event.code
         line = "{peer}: ended by the peer: {code} {text}"
-        self.tellOf(line, "fatal", code=code, text=shown(event.text))
+        self.logNews(line, "fatal", code=code, text=shown(event.text))
         self.peerSaid = refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
         self._leave(refused)
 
@@ -446,7 +446,7 @@ class UmqLink(SessionLink):
         told: Fault = fault
         if not self._established:  # a text may be a mistyped H, with a password in it
             told = Fault(fault.reason, fault.reason)
-        self._tell(told, f"closed with F {fault.code.value}")
+        self._logFault(told, f"closed with F {fault.code.value}")
         broken = fault.code in _REPLY_CODES
         self._leave(self.peerError(fault), broken)
 
