@@ -79,13 +79,13 @@ class DurableSink:
         brokerPersistence: keeps the queues of brokers; None while no server has any.
         keeps_queues: whether the queues of brokers outlive the process: not over a writer that is
             none of ours.
-        telling: what is to be called, once each, behind the Deferreds of the group that is being
+        afterGroup: what is to be called, once each, behind the Deferreds of the group that is being
             told to be safe; None while there is none.
     """
 
     brokerPersistence: QueuesOfBrokers | None = None
     keeps_queues = True
-    telling: dict[Callable[[], object], None] | None = None
+    afterGroup: dict[Callable[[], object], None] | None = None
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class DurableSink:
 
     def _fire(self) -> None:
         self._woken = False
-        group = self.telling = {}
+        group = self.afterGroup = {}
         try:
             while self._finished:
                 safe, error, first, brokered = self._finished.popleft()
@@ -186,7 +186,7 @@ class DurableSink:
                 else:
                     safe.errback(error)
         finally:
-            self.telling = None
+            self.afterGroup = None
         for call in group:
             call()
 

@@ -22,18 +22,18 @@ A good client's message needs two or three turns, so about 25 ms beside one host
 Slow = Callable[[str, str, float], None]
 
 
-def next_read_bytes(nbytes: int, took: float, least: int, most: int) -> int:
+def next_read_bytes(count: int, took: float, least: int, most: int) -> int:
     """Return how many bytes or messages of a connection to process at a time from now on.
 
-    ``nbytes`` of them were processed in ``took`` seconds.  Slow input gets fewer, so that a turn
-    lasts for :data:`TURN_SECONDS`; quick input gets twice as many, since every nbytes costs a
+    ``count`` of them were processed in ``took`` seconds.  Slow input gets fewer, so that a turn
+    lasts for :data:`TURN_SECONDS`; quick input gets twice as many, since every read costs a
     write and a batch.  The answer is between ``least`` and ``most``.
     """
     if took > TURN_SECONDS:
-        return max(least, int(nbytes * TURN_SECONDS / took))
+        return max(least, int(count * TURN_SECONDS / took))
     if took < TURN_SECONDS / 2:
-        return min(most, nbytes * 2)
-    return nbytes
+        return min(most, count * 2)
+    return count
 
 
 class Turn:

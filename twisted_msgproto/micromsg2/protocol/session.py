@@ -357,13 +357,13 @@ class MicroMsg2Link(SessionLink):
         if not self._gone:
             self.machine.made_safe(arrived.event.position, self._now())
             if not self._following:
-                group = getattr(self.factory.sink, "telling", None)
+                group = getattr(self.factory.sink, "afterGroup", None)
                 if group is None:
-                    self.toldSafe()
+                    self.writeAcks()
                 else:
-                    group[self.toldSafe] = None
+                    group[self.writeAcks] = None
 
-    def toldSafe(self) -> None:
+    def writeAcks(self) -> None:
         """The sink has said what is safe now: one acknowledgement for all of it."""
         self._followAlone(())
 
