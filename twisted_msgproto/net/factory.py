@@ -84,7 +84,7 @@ COMMON_LIMITS: Final = (
 def silentSince(protocol: Any) -> float | None:
     """Return when the peer of a connection was heard last; None if it may not be displaced."""
     link = protocol.link
-    return None if link.owes else link.heard
+    return None if link.owes else link.lastHeard
 
 
 class SessionNames:

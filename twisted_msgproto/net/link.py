@@ -134,7 +134,7 @@ class Link:
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
-        heard: when the peer was heard last, in seconds of the clock.
+        lastHeard: when the peer was heard last, in seconds of the clock.
         closeReason: why the connection has ended, or is being ended by this side; None while it
             lives.  Those hear it who wait for something of this connection.
     """
@@ -180,7 +180,7 @@ class Link:
     session: str
     peer: str
     address: str
-    heard: float
+    lastHeard: float
     loss: Failure | None = None
     closeReason: Exception | None = None
 
@@ -285,10 +285,10 @@ class Link:
         """The connection is made: begin."""
         self._prepare(transport)
         self._follow(self.machine.connection_made(self._now()))
-        self.told()
+        self.tellConnected()
         self._begin()
 
-    def told(self) -> None:
+    def tellConnected(self) -> None:
         """Tell the application that there is a connection, before it hears anything else."""
         self._guarded(self.protocol.connectionMade)
 
@@ -306,7 +306,7 @@ class Link:
                     transport, "dataReceived", peer=self.peer, host=self.address
                 )
         self._now = clock.seconds
-        self.heard = self._now()
+        self.lastHeard = self._now()
         self._countersChanged = factory.counters.changed
         self._inputIgnored = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
@@ -374,7 +374,7 @@ class Link:
     def dataReceived(self, data: bytes) -> None:
         """Bytes came from a byte stream."""
         if not self._ended:
-            self.heard = now = self._now()
+            self.lastHeard = now = self._now()
             nbytes = len(data)
             if nbytes < self._readAtMost:
                 self._follow(self.machine.receive(data, now))
@@ -417,7 +417,7 @@ class Link:
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""
         if not self._ended:
-            self.heard = now = self._now()
+            self.lastHeard = now = self._now()
             self._follow(self.machine.receive(inputs, now))
 
     def readConnectionLost(self) -> None:

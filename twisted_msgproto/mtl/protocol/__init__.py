@@ -228,7 +228,7 @@ class BrokerLink(SessionLink):
     answerEvents: ClassVar[frozenset[type]] = frozenset({SessionEnded})
     turns: ClassVar[tuple[str, ...]] = (*SessionLink.turns, "_refill")
 
-    def told(self) -> None:
+    def tellConnected(self) -> None:
         """Each client has a session of its own, which hears of its beginning."""
 
     def __init__(

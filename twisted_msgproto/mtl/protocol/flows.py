@@ -185,7 +185,7 @@ class FlowLink(Link):
         self.connect(DealerWire(self._client.clock, self._client.peer, self.connectionLost))
         self.peer = self._client.peer
 
-    def told(self) -> None:
+    def tellConnected(self) -> None:
         """No hook of the application's hears of a flow before it has a lease."""
 
     def makeMachine(self) -> ClientFlow:
