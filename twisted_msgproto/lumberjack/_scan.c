@@ -20,14 +20,14 @@ enum { FORM = 5 };
 enum { HEADER_BYTES = 10, WINDOW_BYTES = 6, LENGTH_BYTES = 4, PAIRS_MAX = 64, FIRST_BYTES = 1024,
        FRAMES_AHEAD = 6 };
 
-/* Bytes which are gathered. */
+/* Bytes that are put together, piece by piece. */
 typedef struct {
     unsigned char *data;
     size_t size, room;
-} Gathered;
+} ByteBuilder;
 
 static int
-gather(Gathered *into, const void *data, size_t size)
+append(ByteBuilder *into, const void *data, size_t size)
 {
     if (!size)
         return 0;
@@ -50,14 +50,14 @@ gather(Gathered *into, const void *data, size_t size)
 
 /* Bounds are signed 32-bit numbers for Arrow; `are_within` keeps larger ones away. */
 static int
-gather_bound(Gathered *into, size_t bound)
+append_bound(ByteBuilder *into, size_t bound)
 {
     const int32_t number = (int32_t)bound;
-    return gather(into, &number, sizeof number);
+    return append(into, &number, sizeof number);
 }
 
 static PyObject *
-taken(Gathered *from)
+taken(ByteBuilder *from)
 {
     return PyBytes_FromStringAndSize((char *)from->data, (Py_ssize_t)from->size);
 }
@@ -299,7 +299,7 @@ data_columns(PyObject *module, PyObject *arguments)
     const unsigned char *data = given.buf;
     const long long end = given.len;
     enum { SEQUENCES, PAIRS, KEY_BOUNDS, KEYS, VALUE_BOUNDS, VALUES, COLUMNS };
-    Gathered columns[COLUMNS] = {{0}};
+    ByteBuilder columns[COLUMNS] = {{0}};
     Text keys[PAIRS_MAX], values[PAIRS_MAX];
     long long pairs = 0;
     int unusual = 0;
@@ -309,8 +309,8 @@ data_columns(PyObject *module, PyObject *arguments)
     if (pairs_max > PAIRS_MAX)
         pairs_max = PAIRS_MAX;
     const unsigned char version = data[position], kind = data[position + 1];
-    if (gather_bound(&columns[PAIRS], 0) || gather_bound(&columns[KEY_BOUNDS], 0)
-        || gather_bound(&columns[VALUE_BOUNDS], 0))
+    if (append_bound(&columns[PAIRS], 0) || append_bound(&columns[KEY_BOUNDS], 0)
+        || append_bound(&columns[VALUE_BOUNDS], 0))
         goto done;
     for (; count_max > 0 && position < stop && pairs < pairs_stop
            && position + HEADER_BYTES <= end;
@@ -334,17 +334,17 @@ data_columns(PyObject *module, PyObject *arguments)
             break;
         }
         for (uint32_t pair = 0; pair < count; pair++) {
-            if (gather(&columns[KEYS], keys[pair].data, keys[pair].size)
-                || gather_bound(&columns[KEY_BOUNDS], columns[KEYS].size)
-                || gather(&columns[VALUES], values[pair].data, values[pair].size)
-                || gather_bound(&columns[VALUE_BOUNDS], columns[VALUES].size))
+            if (append(&columns[KEYS], keys[pair].data, keys[pair].size)
+                || append_bound(&columns[KEY_BOUNDS], columns[KEYS].size)
+                || append(&columns[VALUES], values[pair].data, values[pair].size)
+                || append_bound(&columns[VALUE_BOUNDS], columns[VALUES].size))
                 goto done;
         }
         pairs += count;
         position = at;
         const int64_t sequence = number_at(frame + 2);
-        if (gather(&columns[SEQUENCES], &sequence, sizeof sequence)
-            || gather_bound(&columns[PAIRS], (size_t)pairs))
+        if (append(&columns[SEQUENCES], &sequence, sizeof sequence)
+            || append_bound(&columns[PAIRS], (size_t)pairs))
             goto done;
     }
     for (int column = 0; column < COLUMNS; column++)
