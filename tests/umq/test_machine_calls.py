@@ -239,7 +239,7 @@ def test_closing_topics_are_bounded():
 
 def test_subscriptions_are_limited():
     """UM-20."""
-    machine = client(subscriptions=1)
+    machine = client(own_subscriptions=1)
     machine.subscribe()
     with pytest.raises(LimitExceeded):
         machine.subscribe()

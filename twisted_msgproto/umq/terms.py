@@ -237,7 +237,7 @@ LIMITS: Final = (
     Limit("own-calls", 4096, "calls", "of ours, not answered yet (UM-20)", 1),
     Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
     Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
-    Limit("subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
+    Limit("own-subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
     Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
     Limit("attributes-bytes", 1 << 20, "bytes", "names, values, attachments of these", 1),
 )

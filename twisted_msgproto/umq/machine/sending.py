@@ -354,7 +354,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         (``UM-14``).
         """
         self._sending()
-        if len(self._subscriptions) >= self._limits["subscriptions"]:
+        if len(self._subscriptions) >= self._limits["own-subscriptions"]:
             raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
         self._last_topic += 1
         self._subscriptions[self._last_topic] = None

@@ -293,7 +293,7 @@ export class Sending extends TimedMachine {
   /** A new topic, known before the call that asks the peer to publish to it (UM-14). */
   subscribe() {
     this._opened();
-    if (this._subscriptions.size >= this.limits.subscriptions)
+    if (this._subscriptions.size >= this.limits["own-subscriptions"])
       throw new LimitExceeded(`${this._subscriptions.size} topics are subscribed already`);
     const topic = base36(++this._lastTopic);
     this._subscriptions.add(topic);

@@ -18,7 +18,7 @@ export const LIMITS = /** @type {const} */ ({
   "call-seconds": [60, "s", "for the answer to a call"],
   callbacks: [1024, "callbacks", "registered here"],
   topics: [1024, "topics", "the server subscribed here"],
-  subscriptions: [1024, "topics", "we subscribed"],
+  "own-subscriptions": [1024, "topics", "we subscribed"],
   "closing-seconds": [60, "s", "late updates are dropped silently"],
   "closing-topics": [1024, "topics", "the oldest is forgotten above"],
   attributes: [256, "attributes", "of the server"],
