@@ -8,13 +8,13 @@ function check(holds, what) {
   if (!holds) throw new Error(what);
 }
 
-/** The most that `unread` has counted from now on. */
-function watched(unread) {
+/** The most that `backlog` has counted from now on. */
+function watched(backlog) {
   const most = { bytes: 0 };
-  const { count } = unread;
-  unread.count = (...given) => {
-    count.apply(unread, given);
-    most.bytes = Math.max(most.bytes, unread.bytes);
+  const { count } = backlog;
+  backlog.count = (...given) => {
+    count.apply(backlog, given);
+    most.bytes = Math.max(most.bytes, backlog.bytes);
   };
   return most;
 }
@@ -50,8 +50,8 @@ export async function files({ UmqClient, umq }, url, options = {}) {
 
 /** UM-19, UM-21: what nobody takes pauses the socket; later all of it arrives, and memory stays bounded. */
 export async function paused({ UmqClient }, url, options = {}) {
-  const client = await UmqClient.connect(url, { ...options, limits: { "unread-bytes": 4 * MIB } });
-  const most = watched(client._unread);
+  const client = await UmqClient.connect(url, { ...options, limits: { "backlog-bytes": 4 * MIB } });
+  const most = watched(client._backlog);
   const { stream } = await client.call(`["large",32,${MIB}]`, { streamed: true });
   check((await stream.next()).value.length === MIB, "the first piece");
   await until(() => client.session.paused);
@@ -60,7 +60,7 @@ export async function paused({ UmqClient }, url, options = {}) {
   for await (const piece of stream) bytes += piece.length;
   check(bytes === 32 * MIB, "all pieces");
   check((await asked) === "Hello, meanwhile!", "an answer behind them");
-  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
+  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes waited`);
 
   const updates = await client.subscribe((id) => `["flood","${id}",400,${32 * KIB}]`);
   await until(() => client.session.paused);
@@ -68,7 +68,7 @@ export async function paused({ UmqClient }, url, options = {}) {
   for await (const { payload } of updates) count += payload.length === 32 * KIB;
   check(count === 400, `${count} updates`);
   check((await updates.ended) === "closed", "the server has closed it");
-  check(most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
+  check(most.bytes <= 4 * MIB, `${most.bytes} bytes waited`);
 
   // A hook that returns a promise is as slow as the promise.
   let release;
@@ -78,20 +78,20 @@ export async function paused({ UmqClient }, url, options = {}) {
   release();
   check((await hooked.ended) === "closed", "the hook had all of it");
   await client.close();
-  check(most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
+  check(most.bytes <= 4 * MIB, `${most.bytes} bytes waited`);
 }
 
 /** A socket that cannot be paused: the bound is an error of what is too slow, and of nothing else. */
 export async function bounded({ UmqClient, umq }, url, WebSocket) {
-  const client = await UmqClient.connect(url, { WebSocket, limits: { "unread-bytes": 4 * MIB } });
-  const most = watched(client._unread);
+  const client = await UmqClient.connect(url, { WebSocket, limits: { "backlog-bytes": 4 * MIB } });
+  const most = watched(client._backlog);
   const { stream } = await client.call(`["large",32,${MIB}]`, { streamed: true });
-  await until(() => client._unread.bytes === 0 && most.bytes > 0);
+  await until(() => client._backlog.bytes === 0 && most.bytes > 0);
   check((await stream.next().catch((error) => error)) instanceof umq.LimitExceeded, "the stream is given up");
   const updates = await client.subscribe((id) => `["flood","${id}",400,${32 * KIB}]`);
   check((await updates.ended) === "slow", "the subscription is given up");
   check((await client.remote.greet("you")) === "Hello, you!", "the session goes on");
-  check(most.bytes <= 5 * MIB, `${most.bytes} bytes were unread`); // one more message
+  check(most.bytes <= 5 * MIB, `${most.bytes} bytes waited`); // one more message
   await client.close();
 }
 
@@ -103,19 +103,19 @@ export async function working({ SabcClient }, url, options = {}) {
   const client = await SabcClient.connect(url, {
     ...options,
     clientId: "me",
-    limits: { "unread-bytes": 4 * MIB },
+    limits: { "backlog-bytes": 4 * MIB },
     onMessage: async ({ text }) => {
       await released;
       heard.push(parseInt(text));
     },
   });
-  const most = watched(client.session._unread);
+  const most = watched(client.session._backlog);
   const asked = client.request("flood 200");
   await until(() => client.session.paused);
   release();
   await asked;
   await until(() => heard.length === 200);
   check(heard.every((number, at) => number === at), "in order");
-  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes were unread`);
+  check(most.bytes > MIB && most.bytes <= 4 * MIB, `${most.bytes} bytes waited`);
   await client.close();
 }

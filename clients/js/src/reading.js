@@ -1,24 +1,24 @@
 /** Whether a session's socket is read: not while its program is behind. */
 
-/** @typedef {import("./unread.js").Unread} Unread */
+/** @typedef {import("./backlog.js").Backlog} Backlog */
 /** @typedef {import("./world.js").World} World */
 
 const STALLED_SECONDS = 10; // servers cut off who reads nothing for 30 s
 
 /**
- * Pauses the socket while much is unread. While an answer is awaited it is read further, because
+ * Pauses the socket while much waits to be taken. While an answer is awaited it is read further, because
  * what the program waits for may stand behind what it has not taken; and when nothing is taken then
  * for some seconds, it is read up to the bound, which is an error of who is too slow.
  */
 export class Reading {
   /**
-   * @param {Unread} unread
+   * @param {Backlog} backlog
    * @param {import("./link.js").Link<any>} link
    * @param {World} world
    * @param {() => boolean} waiting an answer is awaited
    */
-  constructor(unread, link, world, waiting) {
-    this._unread = unread;
+  constructor(backlog, link, world, waiting) {
+    this._backlog = backlog;
     this._link = link;
     this._world = world;
     this._waiting = waiting;
@@ -28,7 +28,7 @@ export class Reading {
     this._cancel = null;
     this._begun = false;
     this._over = false;
-    unread.changed = (taken) => {
+    backlog.changed = (taken) => {
       if (taken) this._forget();
       this.look();
     };
@@ -45,8 +45,8 @@ export class Reading {
     if (!this._begun || this._over) return;
     const waiting = this._waiting();
     if (!waiting) this._forget();
-    if (!this._stalled && this._unread.much(waiting)) this._pause(waiting);
-    else if (this._stalled || (waiting ? !this._unread.much(waiting) : this._unread.little)) this._link.resume();
+    if (!this._stalled && this._backlog.much(waiting)) this._pause(waiting);
+    else if (this._stalled || (waiting ? !this._backlog.much(waiting) : this._backlog.little)) this._link.resume();
   }
 
   /** @param {boolean} waiting */

@@ -38,7 +38,7 @@ class PausableWorld extends FakeWorld {
 
 async function connected(options = {}) {
   const world = new PausableWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, limits: { "unread-bytes": 100 }, ...options });
+  const connecting = UmqClient.connect("ws://server/", { world, limits: { "backlog-bytes": 100 }, ...options });
   await turn();
   world.socket.says("W1:");
   const client = await connecting;
@@ -59,13 +59,13 @@ test("a stream that nobody takes pauses the socket, and taking it resumes it (UM
   const { client, socket } = await connected();
   const stream = await streamed(client, socket, 10);
   for (let number = 0; number < 10; number++) socket.says(bytes(13));
-  assert.deepEqual([client.session.paused, client._unread.bytes], [true, 26]);
+  assert.deepEqual([client.session.paused, client._backlog.bytes], [true, 26]);
   const came = [];
   for await (const piece of stream) {
     came.push(piece.length);
-    assert.ok(client._unread.bytes <= 26);
+    assert.ok(client._backlog.bytes <= 26);
   }
-  assert.deepEqual([came.length, client.session.paused, client._unread.bytes], [10, false, 0]);
+  assert.deepEqual([came.length, client.session.paused, client._backlog.bytes], [10, false, 0]);
 });
 
 test("a paused socket is no reason for a fault: time begins anew when it is read", async () => {
@@ -97,11 +97,11 @@ test("who waits for an answer is read further, and told when that is too much", 
   await world.pass(9);
   assert.equal((await stream.next()).value.length, 30); // something was taken: the time begins anew
   await world.pass(9);
-  assert.equal(client._unread.bytes, 90);
+  assert.equal(client._backlog.bytes, 90);
   await world.pass(2);
   await assert.rejects(stream.next(), LimitExceeded);
   assert.equal((await call).payload, "behind all of it");
-  assert.deepEqual([client.session.paused, client._unread.bytes], [false, 0]);
+  assert.deepEqual([client.session.paused, client._backlog.bytes], [false, 0]);
 });
 
 test("updates pause the socket by their bytes and by their number, also those that a hook works on", async () => {
@@ -110,10 +110,10 @@ test("updates pause the socket by their bytes and by their number, also those th
   socket.says("R1:true");
   const updates = await subscribing;
   for (let number = 0; number < 3000; number++) socket.says(`T1:${number}`);
-  assert.deepEqual([client.session.paused, client._unread.messages], [true, 2501]);
+  assert.deepEqual([client.session.paused, client._backlog.messages], [true, 2501]);
   for (let number = 0; number < 3000; number++)
     assert.equal((await updates.next()).value.payload, String(number));
-  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.bytes], [false, 0, 0]);
+  assert.deepEqual([client.session.paused, client._backlog.messages, client._backlog.bytes], [false, 0, 0]);
   let release;
   const released = new Promise((resolve) => (release = resolve));
   const hooking = client.subscribe((id) => id, () => released);
@@ -123,7 +123,7 @@ test("updates pause the socket by their bytes and by their number, also those th
   assert.equal(client.session.paused, true);
   release();
   await turn();
-  assert.deepEqual([client.session.paused, client._unread.messages, client._unread.bytes], [false, 0, 0]);
+  assert.deepEqual([client.session.paused, client._backlog.messages, client._backlog.bytes], [false, 0, 0]);
 });
 
 test("who leaves a loop, or is lost, has no part in the bound any more", async () => {
@@ -131,24 +131,24 @@ test("who leaves a loop, or is lost, has no part in the bound any more", async (
   const stream = await streamed(client, socket, 3);
   socket.says(bytes(30));
   await stream.return();
-  assert.deepEqual([client.session.paused, client._unread.bytes], [false, 0]);
+  assert.deepEqual([client.session.paused, client._backlog.bytes], [false, 0]);
   const subscribing = client.subscribe((id) => id);
   socket.says("R2:true", `T1:${"x".repeat(10)}`);
-  assert.equal(client._unread.bytes, 20);
+  assert.equal(client._backlog.bytes, 20);
   await (await subscribing).return();
-  assert.equal(client._unread.bytes, 0);
+  assert.equal(client._backlog.bytes, 0);
   const another = client.subscribe((id) => id);
   socket.says("R3:true", "T2:x", "T2:y");
   (await another).unsubscribe();
-  assert.equal(client._unread.bytes, 0);
+  assert.equal(client._backlog.bytes, 0);
   assert.equal((await (await another).next()).value.payload, "x"); // it can be taken all the same
-  assert.equal(client._unread.bytes, 0);
+  assert.equal(client._backlog.bytes, 0);
   socket.says(bytes(1), bytes(1));
   const lost = await streamed(client, socket, 3);
   socket.says(bytes(30));
   assert.equal(client.session.paused, true);
   socket.breaks();
-  assert.equal(client._unread.bytes, 0);
+  assert.equal(client._backlog.bytes, 0);
   assert.equal((await lost.next()).value.length, 30);
   await assert.rejects(lost.next(), ConnectionClosed);
   await world.pass(1);
@@ -158,19 +158,19 @@ test("who leaves a loop, or is lost, has no part in the bound any more", async (
 });
 
 test("updates that wait are counted once over all sessions", async () => {
-  const { client, world, socket } = await connected({ limits: { "unread-bytes": 100, "retry-first": 1 } });
+  const { client, world, socket } = await connected({ limits: { "backlog-bytes": 100, "retry-first": 1 } });
   const subscribing = client.subscribe((id) => id);
   socket.says("R1:true", `T1:${"x".repeat(20)}`);
   const updates = await subscribing;
   assert.equal(client.session.paused, true);
   socket.breaks();
   await world.pass(1);
-  client._unread.count(0); // something changes, while the session is made
+  client._backlog.count(0); // something changes, while the session is made
   world.socket.says("W1:");
   await turn();
   world.socket.says("R1:true");
   await turn();
-  assert.deepEqual([client._unread.bytes, client.session.paused], [40, true]); // after the answer
+  assert.deepEqual([client._backlog.bytes, client.session.paused], [40, true]); // after the answer
   await updates.next();
   assert.equal(client.session.paused, false);
 });
@@ -192,7 +192,7 @@ test("sABC: parts of a message may be late while the socket is paused (SA-19)", 
   const connecting = SabcClient.connect("ws://server/", {
     world,
     clientId: "me",
-    limits: { "unread-bytes": 100 },
+    limits: { "backlog-bytes": 100 },
     onMessage: ({ text }) => (heard.push(text.length), released),
   });
   await turn();

@@ -130,7 +130,7 @@ test("who leaves the loop gets no more, and later attachments find their message
 });
 
 test("what nobody takes is bounded", async () => {
-  const { client, socket } = await connected({ limits: { "unread-bytes": 10 } });
+  const { client, socket } = await connected({ limits: { "backlog-bytes": 10 } });
   const asked = client.call("file", { streamed: true });
   socket.says("A4:R1:four", new Uint8Array(6).buffer);
   const { stream } = await asked;

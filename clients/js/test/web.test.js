@@ -46,10 +46,10 @@ test("a hook of updates may be slow or fail: it is waited for and reported", asy
   const subscribing = client.subscribe(TICKS, () => work.promise);
   socket.says("R1:true", "T1:four");
   await subscribing;
-  assert.deepEqual([client._unread.bytes, client._unread.messages], [8, 1]);
+  assert.deepEqual([client._backlog.bytes, client._backlog.messages], [8, 1]);
   work.reject(new Error("the hook failed"));
   await turn();
-  assert.deepEqual([client._unread.bytes, client._unread.messages], [0, 0]);
+  assert.deepEqual([client._backlog.bytes, client._backlog.messages], [0, 0]);
   assert.deepEqual(world.reported, ["the hook failed"]);
 });
 
@@ -263,7 +263,7 @@ test("sABC: messages that are being worked on are bounded, and what is above is 
   const connecting = SabcClient.connect("ws://server/", {
     world,
     clientId: "me",
-    limits: { "unread-bytes": 10 },
+    limits: { "backlog-bytes": 10 },
     onMessage: ({ text }) => (heard.push(text), work.promise),
     onRequest: () => work.promise,
   });

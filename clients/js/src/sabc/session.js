@@ -3,7 +3,7 @@
 import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "../errors.js";
 import { Reading } from "../reading.js";
 import { LinkedSession, abortable, lostBecause } from "../session.js";
-import { Unread, isPromise } from "../unread.js";
+import { Backlog, isPromise } from "../backlog.js";
 import { Message, Reply, bytesOf } from "./exchange.js";
 import { Machine } from "./machine.js";
 
@@ -63,9 +63,9 @@ export class SabcSession extends LinkedSession {
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     this.expires = null;
     /** Messages that the program works on, and (by themselves) requests. */
-    this._unread = new Unread(this._machine.limits["unread-bytes"]);
-    this._reading = new Reading(this._unread, this._link, world, () => this._machine.outstanding > 0);
-    this._requests = new Unread(this._machine.limits["unread-bytes"]);
+    this._backlog = new Backlog(this._machine.limits["backlog-bytes"]);
+    this._reading = new Reading(this._backlog, this._link, world, () => this._machine.outstanding > 0);
+    this._requests = new Backlog(this._machine.limits["backlog-bytes"]);
     /** Messages are being refused, and the program has been told so. */
     this._refusing = false;
     /** @type {Promise<void> | null} */
@@ -159,18 +159,18 @@ export class SabcSession extends LinkedSession {
     const { onMessage } = this._serving;
     if (!onMessage) return;
     const { length } = message.body;
-    if (this._unread.bytes + length > this._unread.most) {
+    if (this._backlog.bytes + length > this._backlog.most) {
       this._do((machine) => machine.refuseOriginal(message.id, 429, "too many messages are being worked on"));
       if (!this._refusing)
-        this._world.report(new LimitExceeded("messages are refused: too many are being worked on (the limit unread-bytes)"));
+        this._world.report(new LimitExceeded("messages are refused: too many are being worked on (the limit backlog-bytes)"));
       this._refusing = true;
       return;
     }
     this._refusing = false;
     const done = onMessage(message);
     if (!isPromise(done)) return;
-    this._unread.count(length, 1);
-    const over = () => this._unread.count(-length, -1);
+    this._backlog.count(length, 1);
+    const over = () => this._backlog.count(-length, -1);
     done.then(over, (error) => (over(), this._world.report(error)));
   }
 

@@ -12,7 +12,7 @@ export const LIMITS = /** @type {const} */ ({
   "unfinished-messages": [16, "messages", "whose last part has not come"],
   "unfinished-seconds": [60, "s", "between two parts of a message"],
   "outstanding-requests": [1024, "requests", "unanswered, each direction"],
-  "unread-bytes": [64 << 20, "bytes", "requests and messages that are being worked on; a quarter pauses"],
+  "backlog-bytes": [64 << 20, "bytes", "requests and messages that are being worked on; a quarter pauses"],
   "response-seconds": [60, "s", "for the answer to our request"],
   "session-drain": [30, "s", "after DISCONNECT, while answers are owed"],
   "leave-seconds": [4, "s", "after DISCONNECT, when nothing is owed"],

@@ -3,7 +3,7 @@
 import { ReconnectingClient, RECONNECT_LIMITS } from "../reconnect.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { splitLimits } from "../limits.js";
-import { Unread } from "../unread.js";
+import { Backlog } from "../backlog.js";
 import { bodiesOf, methodCall, parseAnswer } from "./exchange.js";
 import { UmqSession } from "./session.js";
 import { Subscription } from "./subscription.js";
@@ -59,7 +59,7 @@ export class UmqClient extends ReconnectingClient {
     /** @type {Map<string, Answering>} */
     this._callbacks = new Map();
     this._lastCallback = 0;
-    this._unread = new Unread(own["unread-bytes"] ?? LIMITS["unread-bytes"][0]);
+    this._backlog = new Backlog(own["backlog-bytes"] ?? LIMITS["backlog-bytes"][0]);
     /** @type {Map<Subscription, (session: UmqSession) => Promise<void>>} */
     this._renewed = new Map();
     /** @type {Map<string, [value: string, attachments: readonly Sendable[]]>} */
@@ -115,7 +115,7 @@ export class UmqClient extends ReconnectingClient {
       hello: said ?? (login ? `${login.user}:${login.password}` : ""),
       helloAttachments,
       drainSeconds: this._waits.drain,
-      unread: this._unread,
+      backlog: this._backlog,
     });
   }
 
@@ -231,7 +231,7 @@ export class UmqClient extends ReconnectingClient {
   async subscribe(request, hook = null, options = {}) {
     const subscription = new Subscription(hook, {
       forget: (one) => this._renewed.delete(one),
-      unread: this._unread,
+      backlog: this._backlog,
       report: this._world.report,
     });
     const { safe, signal, ...given } = options; // neither belongs to the requests of later sessions

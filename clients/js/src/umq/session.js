@@ -93,9 +93,9 @@ export class UmqSession extends LinkedSession {
    * @param {string} options.hello
    * @param {readonly Sendable[]} options.helloAttachments
    * @param {number} options.drainSeconds
-   * @param {import("../unread.js").Unread} options.unread
+   * @param {import("../backlog.js").Backlog} options.backlog
    */
-  constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds, unread }) {
+  constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds, backlog }) {
     super(socket, new Machine({ limits, now: world.now() }), world);
     this._serving = serving;
     this._callbacks = callbacks;
@@ -118,8 +118,8 @@ export class UmqSession extends LinkedSession {
     this._streams = new Map();
     /** @type {() => void} */
     this._idle = () => {};
-    this._unread = unread;
-    this._reading = new Reading(unread, this._link, world, () => this._machine.callsPending > 0);
+    this._backlog = backlog;
+    this._reading = new Reading(backlog, this._link, world, () => this._machine.callsPending > 0);
     for (const id of callbacks.keys()) this._machine.registerCallback(id);
     this._do((machine, bodies) => machine.hello(hello, bodies), helloAttachments);
   }
@@ -236,7 +236,7 @@ export class UmqSession extends LinkedSession {
    */
   _streamOf(result, count, signal) {
     const aborted = () => stream._drop(signal?.reason);
-    const stream = new AttachmentStream(count, this._unread, (complete) => {
+    const stream = new AttachmentStream(count, this._backlog, (complete) => {
       signal?.removeEventListener("abort", aborted);
       this._streams.delete(result);
       if (!complete) this._machine.dropAttachments(result);

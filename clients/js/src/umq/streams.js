@@ -5,7 +5,7 @@ import { LimitExceeded } from "../errors.js";
 import { bytesOf } from "./attachments.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
-/** @typedef {import("../unread.js").Unread} Unread */
+/** @typedef {import("../backlog.js").Backlog} Backlog */
 
 const PIECE_BYTES = 4 << 20;
 const PIECES_MAX = 32; // the usual limit of attachments of one message
@@ -17,17 +17,17 @@ const PIECES_MAX = 32; // the usual limit of attachments of one message
 export class AttachmentStream {
   /**
    * @param {number} count
-   * @param {Unread} unread
+   * @param {Backlog} backlog
    * @param {(complete: boolean) => void} over nothing more is wanted, or to come
    */
-  constructor(count, unread, over) {
+  constructor(count, backlog, over) {
     /** How many there are in all. */
     this.count = count;
-    this._unread = unread;
+    this._backlog = backlog;
     this._ended = over;
     this._came = 0;
     /** @type {AsyncQueue<Attachment>} */
-    this._queue = new AsyncQueue((one, by) => unread.count(by * bytesOf([one])));
+    this._queue = new AsyncQueue((one, by) => backlog.count(by * bytesOf([one])));
     this._over = false;
   }
 
@@ -56,8 +56,8 @@ export class AttachmentStream {
     if (this._over) return;
     this._came++;
     this._queue.push(attachment);
-    if (this._unread.tooMuch)
-      this._drop(new LimitExceeded("attachments came faster than they were taken (the limit unread-bytes)"));
+    if (this._backlog.tooMuch)
+      this._drop(new LimitExceeded("attachments came faster than they were taken (the limit backlog-bytes)"));
     else if (this._came === this.count) this._stop(null);
   }
 

@@ -2,12 +2,12 @@
 
 import { AsyncQueue } from "../async-queue.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
-import { BACKLOG, isPromise, bytesOfText } from "../unread.js";
+import { BACKLOG_MESSAGES_MAX, isPromise, bytesOfText } from "../backlog.js";
 import { bytesOf } from "./attachments.js";
 
 /** @typedef {import("./exchange.js").Update} Update */
 /** @typedef {import("./session.js").UmqSession} UmqSession */
-/** @typedef {import("../unread.js").Unread} Unread */
+/** @typedef {import("../backlog.js").Backlog} Backlog */
 
 /**
  * Is given each update. An update counts as taken when the promise that this returns is settled.
@@ -28,18 +28,18 @@ export class Subscription {
    * @param {UpdateHook | null} hook
    * @param {object} client
    * @param {(subscription: Subscription) => void} client.forget
-   * @param {Unread} client.unread
+   * @param {Backlog} client.backlog
    * @param {(error: unknown) => void} client.report
    */
-  constructor(hook, { forget, unread, report }) {
+  constructor(hook, { forget, backlog, report }) {
     this._hook = hook;
     this._forget = forget;
-    this._unread = unread;
+    this._backlog = backlog;
     this._report = report;
     /** Updates that the hook works on. */
     this._busy = 0;
     /** @type {AsyncQueue<Update>} */
-    this._updates = new AsyncQueue((update, by) => unread.count(by * bytesOfUpdate(update), by));
+    this._updates = new AsyncQueue((update, by) => backlog.count(by * bytesOfUpdate(update), by));
     /** @type {UmqSession | null} */
     this._session = null;
     /** @type {(reason: EndReason) => void} */
@@ -85,8 +85,8 @@ export class Subscription {
   /** @param {Update} update */
   _updated(update) {
     if (this._over) return;
-    if (this._updates.length + this._busy >= BACKLOG) {
-      this._slow(`${BACKLOG} updates wait, and nobody takes them`);
+    if (this._updates.length + this._busy >= BACKLOG_MESSAGES_MAX) {
+      this._slow(`${BACKLOG_MESSAGES_MAX} updates wait, and nobody takes them`);
       return;
     }
     if (this._hook) {
@@ -95,7 +95,7 @@ export class Subscription {
     } else {
       this._updates.push(update);
     }
-    if (this._unread.tooMuch) this._slow("updates came faster than they were taken (the limit unread-bytes)");
+    if (this._backlog.tooMuch) this._slow("updates came faster than they were taken (the limit backlog-bytes)");
   }
 
   /**
@@ -107,14 +107,14 @@ export class Subscription {
   async _follow(update, done) {
     const bytes = bytesOfUpdate(update);
     this._busy++;
-    this._unread.count(bytes, 1);
+    this._backlog.count(bytes, 1);
     try {
       await done;
     } catch (error) {
       this._report(error);
     }
     this._busy--;
-    this._unread.count(-bytes, -1);
+    this._backlog.count(-bytes, -1);
   }
 
   /** @param {string} why */

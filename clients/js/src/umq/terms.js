@@ -7,7 +7,7 @@ export const LIMITS = /** @type {const} */ ({
   "hello-seconds": [10, "s", "from the open socket to the server's W"],
   "attachment-bytes": [16 << 20, "bytes", "one attachment"],
   "attachments-bytes": [64 << 20, "bytes", "attachments that wait for the rest of their message"],
-  "unread-bytes": [64 << 20, "bytes", "updates and streamed attachments that nobody has taken; a quarter pauses"],
+  "backlog-bytes": [64 << 20, "bytes", "updates and streamed attachments that nobody has taken; a quarter pauses"],
   "attachment-seconds": [60, "s", "the next attachment's arrival"],
   "attachment-fill-seconds": [45, "s", "ours, before - takes its place"],
   announcements: [1024, "messages", "with attachments to come"],

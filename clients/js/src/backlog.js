@@ -1,10 +1,10 @@
 /** What has arrived and the program has not taken: it is bounded, and the socket is paused in time. */
 
 /** Messages that may wait in one place; a quarter as many in all pause the socket. */
-export const BACKLOG = 10_000;
+export const BACKLOG_MESSAGES_MAX = 10_000;
 
 /** One client has one of these, and all its sessions count in it. */
-export class Unread {
+export class Backlog {
   /** @param {number} most bytes */
   constructor(most) {
     this.most = most;
@@ -36,12 +36,12 @@ export class Unread {
    */
   much(waiting) {
     const part = waiting ? 3 / 4 : 1 / 4;
-    return this.bytes > this.most * part || this.messages > BACKLOG * part;
+    return this.bytes > this.most * part || this.messages > BACKLOG_MESSAGES_MAX * part;
   }
 
   /** The socket may be read again. */
   get little() {
-    return this.bytes <= this.most / 8 && this.messages <= BACKLOG / 8;
+    return this.bytes <= this.most / 8 && this.messages <= BACKLOG_MESSAGES_MAX / 8;
   }
 }
 
