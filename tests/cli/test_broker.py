@@ -24,7 +24,7 @@ from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.net.site.client import GatewayBroker
-from twisted_msgproto.net.site.shapes import QueueShown
+from twisted_msgproto.net.site.queue_view import QueueShown
 from twisted_msgproto.queue import QueueWriter
 from twisted_msgproto.queue.broker_files.settled import SettledFile
 

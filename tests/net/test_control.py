@@ -27,7 +27,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueErr
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker, SocketPath
 from twisted_msgproto.net.site.http import BoundedSite
-from twisted_msgproto.net.site.shapes import MessageShown, NoSuchQueue, QueueShown
+from twisted_msgproto.net.site.queue_view import MessageShown, NoSuchQueue, QueueShown
 
 
 class OverUnix(http.client.HTTPConnection):

@@ -27,7 +27,7 @@ from .rows import iso_time
 if TYPE_CHECKING:
     from twisted_msgproto.queue.broker_files import Waiting
 
-    from ..net.site.shapes import MessageShown, QueueShown
+    from ..net.site.queue_view import MessageShown, QueueShown
 
 READ_AT_ONCE: Final = 100
 
@@ -154,7 +154,7 @@ class StoppedBroker:
             self._log.close()
 
     def queues(self) -> list[QueueShown]:
-        from ..net.site.shapes import QueueShown
+        from ..net.site.queue_view import QueueShown
 
         return [
             QueueShown(
@@ -171,7 +171,7 @@ class StoppedBroker:
     def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
         """Return the first messages of a queue; those that are damaged are left out."""
         from ..net.broker.forms import texts_of
-        from ..net.site.shapes import MessageShown
+        from ..net.site.queue_view import MessageShown
 
         rows = self._of(space, name)
         assert self._state is not None
@@ -236,7 +236,7 @@ class StoppedBroker:
 
 
 def _no_such_queue(text: str) -> QueueError:
-    from ..net.site.shapes import NoSuchQueue
+    from ..net.site.queue_view import NoSuchQueue
 
     return NoSuchQueue(text)
 
@@ -280,7 +280,7 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
 
 
 def as_row(message: MessageShown) -> dict[str, object]:
-    from ..net.site.shapes import message_in_json
+    from ..net.site.queue_view import message_in_json
 
     shown = message_in_json(message)
     return {**shown, "received_at": iso_time(message.received_at)}

@@ -52,7 +52,7 @@ from .reloading import (
     told,
 )
 from .sink import DurableSink, MessageSink
-from .site.shapes import BrokerView
+from .site.queue_view import BrokerView
 
 if TYPE_CHECKING:
     from ..queue import QueueOptions

@@ -9,7 +9,7 @@ from twisted.internet.task import deferLater
 
 from ...core.broker import DEAD, Letter, QueueName, Waiting
 from ...core.errors import QueueError
-from ..site.shapes import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
+from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 from .served import ServedBroker
 

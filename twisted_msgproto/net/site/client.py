@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
 from ...core.reasons import reason
-from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
+from .queue_view import MessageShown, NoSuchQueue, QueueShown, from_json
 
 SOCKET_NAME: Final = "control"
 

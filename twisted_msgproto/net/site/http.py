@@ -21,7 +21,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from ...core.errors import MsgprotoError
-from .shapes import NoSuchQueue
+from .queue_view import NoSuchQueue
 
 log: Logger = Logger(namespace="twisted_msgproto.site")
 

@@ -43,7 +43,7 @@ from ..reloading import Change, Reloaded
 from .client import SocketPath
 from .figures import Figures, GatewayFigures
 from .http import Answer, Answering, BadRequest, BoundedSite, NotForEverybody, Paths, Query, in_json
-from .shapes import (
+from .queue_view import (
     MESSAGES_SHOWN,
     MESSAGES_SHOWN_MAX,
     QUEUES_SHOWN_MAX,
