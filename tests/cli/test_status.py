@@ -20,7 +20,7 @@ from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, make_gateway
-from twisted_msgproto.net.site.store import shown_bridge
+from twisted_msgproto.net.site.queue_figures import shown_bridge
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 TOKEN = "a-token-of-some-length"

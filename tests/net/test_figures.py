@@ -30,8 +30,8 @@ from twisted_msgproto.net.counters import (
 )
 from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.site.metrics import exposition
+from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.net.site.service import drawings
-from twisted_msgproto.net.site.store import shown_bridge
 from twisted_msgproto.testing import SafeSink
 
 

@@ -26,7 +26,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.site import stream
 from twisted_msgproto.net.site.client import GatewayBroker
-from twisted_msgproto.net.site.store import safe_and_landing
+from twisted_msgproto.net.site.queue_figures import safe_and_landing
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import status_path, write_status
 from twisted_msgproto.registry import load

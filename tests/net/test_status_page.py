@@ -11,7 +11,7 @@ import pytest
 
 from tests.tools.javascript import Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
-from twisted_msgproto.net.site.store import shown_bridge
+from twisted_msgproto.net.site.queue_figures import shown_bridge
 
 websockets = pytest.importorskip("websockets")
 from websockets.asyncio.client import connect  # noqa: E402

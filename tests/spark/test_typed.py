@@ -19,7 +19,7 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_bridge import START_SECONDS, java_machine
 from tests.tools.processes import Launched, Launcher, descendants
 from twisted_msgproto import cli
-from twisted_msgproto.net.site.store import shown_bridge
+from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.spark.configuration import BRIDGE_KEYS, TABLE_KEYS

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from ..counters import BOUNDS
 from ..sink import DurableSink
-from .store import NOTHING_READ, healthy, queue_figures, read_figures, safe_and_landing
+from .queue_figures import NOTHING_READ, healthy, queue_figures, read_figures, safe_and_landing
 
 Figures = dict[str, Any]
 """What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
