@@ -19,9 +19,7 @@ from .registry import LOOPBACK, Registered
 if TYPE_CHECKING:
     from .net.authorising import Permissions
     from .net.clients.client import ClientLink
-    from .net.clients.endpoints import client_endpoint
-    from .net.clients.reconnect import ReconnectingClient, ReconnectOptions
-    from .net.clients.shapes import (
+    from .net.clients.command_types import (
         TLS_OPTIONS,
         ConnectOptions,
         Messages,
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
         SendOptions,
         ask_each,
     )
+    from .net.clients.endpoints import client_endpoint
+    from .net.clients.reconnect import ReconnectingClient, ReconnectOptions
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
     from .net.lifetimes import Connecting, Ports, Serving, connecting
@@ -92,7 +92,7 @@ LATE: Final = {
     "clients.client": "ClientLink",
     "clients.endpoints": "client_endpoint",
     "clients.reconnect": "ReconnectOptions ReconnectingClient",
-    "clients.shapes": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
+    "clients.command_types": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
     " ask_each",
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",

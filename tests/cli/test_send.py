@@ -33,7 +33,7 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
 from twisted_msgproto.cli.send import deliver, incomplete
 from twisted_msgproto.core.reasons import reason
-from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import load
 

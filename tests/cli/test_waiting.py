@@ -16,7 +16,7 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.cli.waiting import ALIVE_FACTOR, LEAVE_SECONDS, Patience
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.net.clients.shapes import RecvOptions
+from twisted_msgproto.net.clients.command_types import RecvOptions
 
 reactor: Any = installed
 SECONDS = 10.0

@@ -13,7 +13,7 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.send import deliver, encoder, incomplete
 from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.mtl import MtlClient
-from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.registry import load
 from twisted_msgproto.testing import Pair as Line
 

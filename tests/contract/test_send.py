@@ -24,7 +24,7 @@ from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl import MtlClient
-from twisted_msgproto.net.clients.shapes import RecvOptions
+from twisted_msgproto.net.clients.command_types import RecvOptions
 from twisted_msgproto.registry import load
 from twisted_msgproto.testing import SafeSink
 

@@ -22,7 +22,7 @@ from tests.tools.certificates import Authority
 from twisted_msgproto import lumberjack, micromsg2, mtl, sabc, umq
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.core.reasons import reason
-from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.registry import load
 

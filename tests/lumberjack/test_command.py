@@ -17,7 +17,7 @@ from tests.tools.processes import Launcher
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import command
-from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.queue import QueueReader
 
 

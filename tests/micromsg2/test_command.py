@@ -21,7 +21,7 @@ from tests.contract.world import ContractCase
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
-from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
 
 CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"

@@ -38,7 +38,7 @@ from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, TimedO
 from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, zeromq
 from twisted_msgproto.mtl import command as mtl_command
 from twisted_msgproto.mtl.zeromq import sockets
-from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.queue import QueueReader
 
 LARGE = b"x" * 1_600_000

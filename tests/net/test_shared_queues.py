@@ -25,7 +25,7 @@ from twisted_msgproto.micromsg2 import letters as micromsg2_letters
 from twisted_msgproto.mtl import command as mtl
 from twisted_msgproto.mtl import letters as mtl_letters
 from twisted_msgproto.net import gateway as net_gateway
-from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.registry import load

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.umq.pairs import Pair, Sink, pair
 from twisted_msgproto.core.errors import ConfigurationError, PeerError, Refused
-from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import (
     CallFailed,

@@ -20,7 +20,7 @@ from .progress import Counted
 from .send import incomplete, options_of, sending
 
 if TYPE_CHECKING:
-    from ..net.clients.shapes import SendOptions
+    from ..net.clients.command_types import SendOptions
 
 SECONDS_OF_LOAD = 10.0
 NUMBERS = 1_000_000_000

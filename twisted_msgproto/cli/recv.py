@@ -24,7 +24,7 @@ from .options import POSITIVE, SECONDS, command, flag, option
 from .rows import row
 
 if TYPE_CHECKING:
-    from ..net.clients.shapes import RecvOptions
+    from ..net.clients.command_types import RecvOptions
 
 QUIET_SECONDS = 1.0
 """With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
@@ -165,7 +165,7 @@ def run(arguments: SimpleNamespace) -> int:
     fields = {**connect_options(arguments, command), "filter": arguments.filter}
     until_empty: bool = arguments.until_empty
     check_options(arguments.protocol, command, "recv", {**fields, "ready": until_empty})
-    from ..net.clients.shapes import RecvOptions
+    from ..net.clients.command_types import RecvOptions
 
     options = RecvOptions(**fields, count=arguments.count)
     came = 0

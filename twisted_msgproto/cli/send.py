@@ -42,7 +42,7 @@ from .options import (
 from .progress import Counted, progress_for
 
 if TYPE_CHECKING:
-    from ..net.clients.shapes import Messages, SendOptions
+    from ..net.clients.command_types import Messages, SendOptions
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def options_of(arguments: SimpleNamespace, command: ModuleType) -> SendOptions:
         "replace_invalid": arguments.replace_invalid,
     }
     check_options(arguments.protocol, command, "send" if arguments.call is None else "call", fields)
-    from ..net.clients.shapes import SendOptions
+    from ..net.clients.command_types import SendOptions
 
     size = arguments.size or SIZE_BYTES
     return SendOptions(

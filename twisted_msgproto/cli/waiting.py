@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from twisted_msgproto.core.errors import TimedOut
 
-from ..net.clients.shapes import Messages, Progress
+from ..net.clients.command_types import Messages, Progress
 
 T = TypeVar("T")
 

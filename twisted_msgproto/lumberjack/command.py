@@ -20,9 +20,9 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
+from ..net.clients.command_types import TLS_OPTIONS, Messages, Progress, SendOptions
 from ..net.clients.endpoints import client_endpoint, host_and_port
 from ..net.clients.reconnect import ReconnectState
-from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event

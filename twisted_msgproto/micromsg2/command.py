@@ -17,8 +17,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
 from ..core.message import Message, MessageBatch
-from ..net.clients.endpoints import client_endpoint
-from ..net.clients.shapes import (
+from ..net.clients.command_types import (
     TLS_OPTIONS,
     ConnectOptions,
     Messages,
@@ -27,6 +26,7 @@ from ..net.clients.shapes import (
     SendOptions,
     typed,
 )
+from ..net.clients.endpoints import client_endpoint
 from ..registry import PROTOCOLS
 from .machine.extensions import Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory

@@ -18,7 +18,7 @@ from twisted.internet.error import DNSLookupError
 from ..core.errors import ConfigurationError
 from ..core.message import Message
 from ..net.authentication.sasl import credentials
-from ..net.clients.shapes import (
+from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
     ConnectOptions,
     InFlight,

@@ -2,7 +2,7 @@
 
 from .authentication import Identity, IIdentity, PasswordFile, portal_over
 from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
-from .clients.shapes import ClientEndpoint
+from .clients.command_types import ClientEndpoint
 from .counters import Counters
 from .deferreds import Later
 from .lifetimes import ClientTLS, Connecting, ServerEndpoint, Serving

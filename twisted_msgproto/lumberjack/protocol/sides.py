@@ -36,7 +36,7 @@ from ...core.message import Fields, MessageBatch
 from ...net.authentication import certificate_name
 from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
-from ...net.clients.shapes import ClientEndpoint
+from ...net.clients.command_types import ClientEndpoint
 from ...net.counters import CounterPaths
 from ...net.deferreds import ProducerControl, Ticket, fail_all
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory

@@ -20,8 +20,8 @@ from ...core.memory import SESSION_WEIGHT_BYTES
 from ...core.message import Message, MessageBatch
 from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
+from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
-from ...net.clients.shapes import ClientEndpoint
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ...net.lifetimes import (
     ClientTLS,

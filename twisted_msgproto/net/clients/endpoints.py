@@ -36,7 +36,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
 from ..endpoint_strings import CLIENTS, check_parts, file_trouble
-from .shapes import ClientEndpoint, ConnectOptions
+from .command_types import ClientEndpoint, ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
 

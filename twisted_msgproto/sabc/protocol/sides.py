@@ -22,7 +22,7 @@ from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
-from ...net.clients.shapes import ClientEndpoint
+from ...net.clients.command_types import ClientEndpoint
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect, host_of
 from ...net.lifetimes import (
     ClientTLS,

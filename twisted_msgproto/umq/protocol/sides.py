@@ -23,7 +23,7 @@ from ...core.memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
-from ...net.clients.shapes import ClientEndpoint
+from ...net.clients.command_types import ClientEndpoint
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
     ClientTLS,
