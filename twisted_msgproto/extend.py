@@ -19,6 +19,7 @@ from .registry import LOOPBACK, Registered
 if TYPE_CHECKING:
     from .net.authorising import Permissions
     from .net.clients.client import ClientLink
+    from .net.clients.client_endpoints import client_endpoint
     from .net.clients.command_types import (
         TLS_OPTIONS,
         ConnectOptions,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         SendOptions,
         ask_each,
     )
-    from .net.clients.endpoints import client_endpoint
     from .net.clients.reconnect import ReconnectingClient, ReconnectOptions
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
@@ -90,7 +90,7 @@ __all__ = [
 LATE: Final = {
     "authorising": "Permissions",
     "clients.client": "ClientLink",
-    "clients.endpoints": "client_endpoint",
+    "clients.client_endpoints": "client_endpoint",
     "clients.reconnect": "ReconnectOptions ReconnectingClient",
     "clients.command_types": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
     " ask_each",

@@ -18,7 +18,7 @@ from autobahn.twisted import websocket as autobahn
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 
-from twisted_msgproto.net.clients.endpoints import parse_address
+from twisted_msgproto.net.clients.client_endpoints import parse_address
 from twisted_msgproto.net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,

@@ -24,8 +24,8 @@ from twisted_msgproto.core.errors import (
     Refused,
     TimedOut,
 )
+from twisted_msgproto.net.clients.client_endpoints import client_endpoint, host_and_port
 from twisted_msgproto.net.clients.command_types import ConnectOptions, ask_each
-from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
 from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.factory import tls_refusal
 

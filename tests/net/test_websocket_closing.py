@@ -32,7 +32,7 @@ from tests.net.test_websocket import (
 )
 from tests.net.test_websocket_cases import PONG, sent
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
-from twisted_msgproto.net.clients.endpoints import parse_address
+from twisted_msgproto.net.clients.client_endpoints import parse_address
 from twisted_msgproto.net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,

@@ -20,8 +20,8 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
+from ..net.clients.client_endpoints import client_endpoint, host_and_port
 from ..net.clients.command_types import TLS_OPTIONS, Messages, Progress, SendOptions
-from ..net.clients.endpoints import client_endpoint, host_and_port
 from ..net.clients.reconnect import ReconnectState
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
 from ..core.message import Message, MessageBatch
+from ..net.clients.client_endpoints import client_endpoint
 from ..net.clients.command_types import (
     TLS_OPTIONS,
     ConnectOptions,
@@ -26,7 +27,6 @@ from ..net.clients.command_types import (
     SendOptions,
     typed,
 )
-from ..net.clients.endpoints import client_endpoint
 from ..registry import PROTOCOLS
 from .machine.extensions import Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory

@@ -30,8 +30,8 @@ from ..core.errors import (
 )
 from ..core.reasons import cannot_listen
 from .clients.client import session_of
+from .clients.client_endpoints import client_endpoint, websocket_endpoint
 from .clients.command_types import ClientEndpoint, ConnectOptions
-from .clients.endpoints import client_endpoint, websocket_endpoint
 from .deferreds import Waiters
 from .endpoints import ServedEndpoint, check_endpoint, kind_of
 from .factory import MsgprotoServerFactory, SessionFactory, expect, peer_name

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message
 from ..core.strict_json import NotJson, parse_json
+from ..net.clients.client_endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
     TLS_OPTIONS,
@@ -29,7 +30,6 @@ from ..net.clients.command_types import (
     SendOptions,
     ask_each,
 )
-from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..registry import PROTOCOLS
 from .protocol.session import PROTOCOL, Response
 from .protocol.sides import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory

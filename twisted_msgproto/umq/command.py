@@ -18,6 +18,7 @@ from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refus
 from ..core.message import Message
 from ..core.strict_json import JsonRefused, NotJson, parse_json
 from ..net.clients.client import session_of
+from ..net.clients.client_endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
     TLS_OPTIONS,
@@ -28,7 +29,6 @@ from ..net.clients.command_types import (
     SendOptions,
     ask_each,
 )
-from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from .application import call_method, dump
 from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory

@@ -16,7 +16,7 @@ from twisted_msgproto.core.errors import ConfigurationError, shown
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
-from ...clients.endpoints import parse_address
+from ...clients.client_endpoints import parse_address
 from ...factory import MsgprotoServerFactory, SessionFactory, expect, host_of, peer_name
 from .carrier import Carrier, WebSocketWire
 from .frames import (
