@@ -42,7 +42,7 @@ from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import A_SIZE, Limits, read_size
 from .core.named import closest, read_toml
-from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
+from .net.authentication.login_options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoint_strings import located
 from .net.endpoints import check_endpoint, ports_of

@@ -20,7 +20,7 @@ from .login import (
     certificate_name,
     portal_over,
 )
-from .options import AuthenticationOptions
+from .login_options import AuthenticationOptions
 from .password_file import PasswordFile
 from .throttle import LOGIN_LIMITS
 
