@@ -8,7 +8,7 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from ..core.limits import Limit
-from ..net.broker.options import BrokerOptions
+from ..net.broker.broker_options import BrokerOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from .application import TOPIC_PREFIX

@@ -16,7 +16,7 @@ from twisted.python import usage
 from ..core.errors import ConfigurationError
 from ..core.reasons import cannot_listen
 from ..net.authentication import AuthenticationOptions
-from ..net.broker.options import BrokerOptions
+from ..net.broker.broker_options import BrokerOptions
 from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import TLS_WORDS, ServerOptions, usage_errors

@@ -26,7 +26,7 @@ from ..core.logs import PRIVATE
 from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker
-from .broker.options import Namespaces
+from .broker.broker_options import Namespaces
 from .broker.view import ServedQueues
 from .counters import FlowHistory
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
