@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.processes import environment
-from twisted_msgproto.core.logs import LogOutput
+from twisted_msgproto.core.log_output import LogOutput
 
 SECONDS = 60.0
 LOOPBACK = "tcp:0:interface=127.0.0.1"

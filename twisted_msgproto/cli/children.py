@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from twisted_msgproto.core.logs import private
+from twisted_msgproto.core.log_output import private
 
 END_SECONDS = 20.0
 """A child may need this long for its last work after SIGTERM; then it is killed."""

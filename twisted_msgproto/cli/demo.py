@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
-from twisted_msgproto.core.logs import private
+from twisted_msgproto.core.log_output import private
 from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts

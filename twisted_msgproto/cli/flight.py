@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.logs import LogOutput, timed_line
+from twisted_msgproto.core.log_output import LogOutput, timed_line
 
 from .options import LOCATION, command, option
 

@@ -22,7 +22,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
-from ..core.logs import PRIVATE
+from ..core.log_output import PRIVATE
 from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker

@@ -33,7 +33,7 @@ from zope.interface import implementer
 
 from .. import registry
 from ..core.errors import shown
-from ..core.logs import PRIVATE, LogOutput, json_line, missing_line
+from ..core.log_output import PRIVATE, LogOutput, json_line, missing_line
 from ..core.reasons import ended_because
 from .peers import network_of
 

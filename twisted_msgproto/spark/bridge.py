@@ -30,7 +30,7 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
-from ..core.logs import LogOutput, json_line, missing_line, timed_line
+from ..core.log_output import LogOutput, json_line, missing_line, timed_line
 from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Run

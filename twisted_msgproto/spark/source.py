@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 )
 
 from ..core.errors import QueueAway, QueueMismatch
-from ..core.logs import timed_line
+from ..core.log_output import timed_line
 from ..queue import SCHEMA
 from ..table.plan import Range
 from .filters import Bounds, bounds, expression
