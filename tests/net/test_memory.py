@@ -16,7 +16,7 @@ from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from twisted_msgproto.core.memory import MemoryShare, SessionMemory, table_bytes
+from twisted_msgproto.core.session_memory import MemoryShare, SessionMemory, table_bytes
 from twisted_msgproto.net import gateway
 from twisted_msgproto.net.memory import ByteBudget, ReadControl
 

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
-from ..core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
+from ..core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..net.broker import ServedBroker
 from ..net.broker.forms import fields_of
 from .letters import (

@@ -24,8 +24,8 @@ from twisted.python.failure import Failure
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, shown
 from ..core.limits import Limit, Limits
 from ..core.machine import Table
-from ..core.memory import SESSION_LIMIT
 from ..core.reasons import client_tls, tls_text
+from ..core.session_memory import SESSION_LIMIT
 from .authorising import Authoriser
 from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic

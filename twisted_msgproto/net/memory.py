@@ -5,7 +5,7 @@ above the bound of :class:`ByteBudget` those who have more than their share of i
 Unfinished messages and unread output cannot, because only the peer can finish or read them: with
 :class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
 off for what others hold.  What sessions keep for their peers has a bound of its own, above which
-more is refused: :mod:`twisted_msgproto.core.memory`.
+more is refused: :mod:`twisted_msgproto.core.session_memory`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, Final, Protocol
 
-from ..core.memory import SessionMemory
+from ..core.session_memory import SessionMemory
 from .logs import PeerLog
 from .peers import Offenders
 

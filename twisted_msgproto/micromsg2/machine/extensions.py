@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from ... import __version__
 from ...core.limits import Limits
-from ...core.memory import table_bytes
+from ...core.session_memory import table_bytes
 from ...core.strict_json import (
     CHECKED_AT_ONCE_BYTES,
     CHECKED_DEPTH_MAX,

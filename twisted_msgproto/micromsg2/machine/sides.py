@@ -19,7 +19,7 @@ from ...core.connection import WorkLost
 from ...core.errors import Fault, shown
 from ...core.limits import Limits
 from ...core.machine import Table
-from ...core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
 from ..terms import (

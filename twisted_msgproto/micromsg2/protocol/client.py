@@ -16,8 +16,8 @@ from typing_extensions import TypeVar
 
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused, shown
 from ...core.limits import Limits
-from ...core.memory import SESSION_WEIGHT_BYTES
 from ...core.message import Message, MessageBatch
+from ...core.session_memory import SESSION_WEIGHT_BYTES
 from ...net.clients import subscriptions
 from ...net.clients.client import ClientLink
 from ...net.clients.command_types import ClientEndpoint

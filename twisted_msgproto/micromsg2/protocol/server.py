@@ -14,7 +14,7 @@ from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
 from ...core.limits import Limits
 from ...core.machine import Table
-from ...core.memory import SESSION_LIMIT
+from ...core.session_memory import SESSION_LIMIT
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, Authoriser, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
 from ...net.lifetimes import (

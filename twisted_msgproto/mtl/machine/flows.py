@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ...core.machine import Machine
-from ...core.memory import SESSION_WEIGHT_BYTES, MemoryShare
+from ...core.session_memory import SESSION_WEIGHT_BYTES, MemoryShare
 from ...core.window import ReceiveWindow
 from ..terms import SESSION, FlowState, SessionState
 from ..wire import data

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
 from ...core.limits import Limits
-from ...core.memory import SESSION_LIMIT, MemoryShare, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..terms import (
     BURST,
     LEASE_SECONDS,

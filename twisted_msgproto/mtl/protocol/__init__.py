@@ -14,8 +14,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed
-from ...core.memory import SESSION_LIMIT
 from ...core.message import MessageBatch
+from ...core.session_memory import SESSION_LIMIT
 from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger

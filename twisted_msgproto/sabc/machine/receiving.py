@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ...core.errors import Fault
 from ...core.limits import Limits
-from ...core.memory import table_bytes
+from ...core.session_memory import table_bytes
 from .. import wire
 from ..terms import (
     BAD_REQUEST,

@@ -21,14 +21,14 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ...core.limits import Limit
 from ...core.machine import IllegalTransition
-from ...core.memory import (
+from ...core.message import Message, MessageBatch
+from ...core.session_memory import (
     SESSION_LIMIT,
     SESSION_WEIGHT_BYTES,
     MemoryShare,
     SessionMemory,
     table_bytes,
 )
-from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import CounterPaths

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from ...core.errors import ConnectionClosed, Refused
 from ...core.limits import Limit, Limits
 from ...core.machine import Table
-from ...core.memory import SESSION_LIMIT, SessionMemory, table_bytes
+from ...core.session_memory import SESSION_LIMIT, SessionMemory, table_bytes
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink

@@ -21,7 +21,7 @@ from sys import getsizeof
 from typing import Final
 
 from ...core.errors import Fault
-from ...core.memory import table_bytes
+from ...core.session_memory import table_bytes
 from . import (
     BLANK,
     COMMANDS,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Final
 
-from ...core.memory import SESSION_WEIGHT_BYTES
+from ...core.session_memory import SESSION_WEIGHT_BYTES
 from ..terms import (
     Attachment,
     AttachmentArrived,

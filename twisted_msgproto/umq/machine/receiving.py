@@ -13,7 +13,7 @@ from ...core.connection import WorkLost
 from ...core.errors import shown
 from ...core.limits import Limits
 from ...core.machine import State
-from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
 from .. import wire
 from ..terms import (
     STREAMABLE,

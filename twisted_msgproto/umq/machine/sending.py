@@ -14,7 +14,7 @@ from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
-from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, MemoryShare, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, MemoryShare, SessionMemory
 from .. import wire
 from ..terms import (
     CLOSING_SECONDS,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
-from ...core.memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
 from ..terms import (
     CLIENT,
     HELLO_ATTACHMENTS,

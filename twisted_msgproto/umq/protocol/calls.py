@@ -12,8 +12,8 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, PeerError, Refused, TimedOut, shown
 from ...core.machine import IllegalTransition
-from ...core.memory import SESSION_LIMIT
 from ...core.message import Message, MessageBatch
+from ...core.session_memory import SESSION_LIMIT
 from ...net.authorising import CALL, refusal_text
 from ...net.deferreds import Ticket, promised
 from ...net.session import SessionHooks

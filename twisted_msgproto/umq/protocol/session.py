@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.limits import Limit
-from ...core.memory import SESSION_LIMIT
 from ...core.message import Message
+from ...core.session_memory import SESSION_LIMIT
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
 from ...net.counters import CounterPaths

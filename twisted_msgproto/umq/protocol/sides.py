@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limit, Limits
 from ...core.machine import Table
-from ...core.memory import SESSION_LIMIT
+from ...core.session_memory import SESSION_LIMIT
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink

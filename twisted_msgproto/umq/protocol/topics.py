@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded
-from ...core.memory import SESSION_WEIGHT_BYTES
+from ...core.session_memory import SESSION_WEIGHT_BYTES
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes, text_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
