@@ -41,7 +41,7 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import A_SIZE, Limits, read_size
-from .core.named import closest, read_toml
+from .core.loading import closest, read_toml
 from .net.authentication.login_options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoint_strings import located

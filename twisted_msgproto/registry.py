@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .core.errors import ConfigurationError
-from .core.named import closest, failure_text
+from .core.loading import closest, failure_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

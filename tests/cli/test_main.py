@@ -24,7 +24,7 @@ from twisted.plugin import getPlugins
 from tests.tools.processes import PROJECT, Launcher, environment
 from twisted_msgproto import __version__, cli
 from twisted_msgproto.core.errors import ConfigurationError, QueueLocked
-from twisted_msgproto.core.named import EXTRAS
+from twisted_msgproto.core.loading import EXTRAS
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, result: object) -> None:

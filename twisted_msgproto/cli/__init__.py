@@ -23,7 +23,7 @@ import click
 
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
-from twisted_msgproto.core.named import closest, missing_extra
+from twisted_msgproto.core.loading import closest, missing_extra
 
 COMMANDS: Mapping[str, str] = {
     "gateway": "run all servers of a gateway.toml in the foreground",

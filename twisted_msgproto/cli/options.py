@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.core.limits import A_SIZE, read_size
-from twisted_msgproto.core.named import closest
+from twisted_msgproto.core.loading import closest
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue

@@ -18,8 +18,8 @@ import click
 
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMismatch, escaped
+from twisted_msgproto.core.loading import closest
 from twisted_msgproto.core.message import Message
-from twisted_msgproto.core.named import closest
 
 from .options import Protocol, all_opened, command, flag, option, queue_options, reading, whole
 from .rows import iso_time, row

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from .errors import ConfigurationError, LimitExceeded
-from .named import closest
+from .loading import closest
 
 
 class Limit(NamedTuple):

@@ -29,7 +29,7 @@ from zope.interface import Interface, implementer
 
 from ..core.broker import DEAD
 from ..core.errors import ConfigurationError, shown
-from ..core.named import closest, read_toml
+from ..core.loading import closest, read_toml
 from .counters import Counters
 from .logs import Topic
 

@@ -16,7 +16,7 @@ from OpenSSL.SSL import Error as TLSError
 from twisted.plugin import getPlugins
 
 from ..core.errors import ConfigurationError
-from ..core.named import closest
+from ..core.loading import closest
 
 PROXIED: Final = "haproxy"
 

@@ -22,8 +22,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from ..core.loading import failure_text
 from ..core.log_output import PRIVATE
-from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker
 from .broker.broker_options import Namespaces

@@ -18,7 +18,7 @@ from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits, amount
-from ..core.named import failure_text, import_object
+from ..core.loading import failure_text, import_object
 from ..registry import PROTOCOLS, part, registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .endpoint_strings import located

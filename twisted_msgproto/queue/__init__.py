@@ -5,7 +5,7 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 ``docs/queue-format.md``.
 """
 
-from ..core.named import extras_named
+from ..core.loading import extras_named
 
 with extras_named():
     from .disk import OS_DISK, Disk

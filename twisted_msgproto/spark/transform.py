@@ -28,7 +28,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
-from ..core.named import import_object
+from ..core.loading import import_object
 from ..queue import SCHEMA
 from ..table.dead_letters import FunctionFailed
 from ..table.landing import (

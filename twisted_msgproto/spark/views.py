@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ..core.errors import ConfigurationError
-from ..core.named import extras_named
+from ..core.loading import extras_named
 
 with extras_named():
     import pyarrow as pa

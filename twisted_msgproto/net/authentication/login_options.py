@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from ...core.errors import ConfigurationError
-from ...core.named import closest
+from ...core.loading import closest
 from ..options import ServerOptions, usage_errors
 from ..reloading import Change
 from .login import portal_over
