@@ -24,7 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.net.gateway import Gateway, ListeningService
-from twisted_msgproto.net.site import stream
+from twisted_msgproto.net.site import http as site_http
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.queue_figures import safe_and_landing
 from twisted_msgproto.queue import QueueReader
@@ -298,7 +298,7 @@ class Page(Served):
             self.assertNotIn(b'"sessions":', peer.nbytes)
         self.assertEqual((await self.get("/events"))[0], 503)
         # Nor do 32 pages that never read keep others out for good.
-        self.patch(stream, "STALLED_SECONDS", 0.0)
+        self.patch(site_http, "STALLED_SECONDS", 0.0)
         self.assertEqual((await self.get("/events"))[0], 503, "they read")
         next(iter(self.site._events._listeners.values())).pauseProducing()
         newcomer = await self.peer(self.port)

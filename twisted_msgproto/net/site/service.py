@@ -42,7 +42,17 @@ from ..endpoints import TLS_KINDS, is_loopback, kind_of
 from ..reloading import Change, Reloaded
 from .client import SocketPath
 from .figures import Figures, GatewayFigures
-from .http import Answer, Answering, BadRequest, BoundedSite, NotForEverybody, Paths, Query, in_json
+from .http import (
+    Answer,
+    Answering,
+    BadRequest,
+    BoundedSite,
+    Events,
+    NotForEverybody,
+    Paths,
+    Query,
+    in_json,
+)
 from .queue_view import (
     MESSAGES_SHOWN,
     MESSAGES_SHOWN_MAX,
@@ -52,7 +62,6 @@ from .queue_view import (
     message_in_json,
     within_bounds,
 )
-from .stream import Events
 
 SOCKET_MODE: Final = 0o600
 
