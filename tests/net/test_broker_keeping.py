@@ -20,8 +20,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.net import DurableSink
-from twisted_msgproto.net.broker import SenderBackpressure, broker_of, persistence
-from twisted_msgproto.net.broker.view import ServedQueues
+from twisted_msgproto.net.broker import SenderBackpressure, ServedQueues, broker_of, persistence
 from twisted_msgproto.net.memory import ReadControl
 from twisted_msgproto.queue import OS_DISK
 from twisted_msgproto.testing import BrokenDisk

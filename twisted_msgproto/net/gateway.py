@@ -25,9 +25,8 @@ from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.loading import failure_text
 from ..core.log_output import PRIVATE
 from ..core.reasons import ERRNO, cannot_listen
-from .broker import ServedBroker
+from .broker import ServedBroker, ServedQueues
 from .broker.broker_options import Namespaces
-from .broker.view import ServedQueues
 from .counters import FlowHistory
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
 from .factory import MsgprotoServerFactory, peer_name

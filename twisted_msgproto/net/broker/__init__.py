@@ -6,7 +6,13 @@ fits a sink.
 """
 
 from .persistence import BrokerPersistence, KeptBroker, broker_of
-from .sender_backpressure import SenderBackpressure
-from .served import ServedBroker
+from .served import SenderBackpressure, ServedBroker, ServedQueues
 
-__all__ = ["BrokerPersistence", "KeptBroker", "SenderBackpressure", "ServedBroker", "broker_of"]
+__all__ = [
+    "BrokerPersistence",
+    "KeptBroker",
+    "SenderBackpressure",
+    "ServedBroker",
+    "ServedQueues",
+    "broker_of",
+]

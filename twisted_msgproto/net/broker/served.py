@@ -15,9 +15,10 @@ from functools import partial
 from itertools import groupby
 from math import inf
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from ...core.broker import (
@@ -32,10 +33,15 @@ from ...core.broker import (
     Letter,
     QueueFull,
     QueueName,
+    Waiting,
     weight,
 )
 from ...core.broker.store import QueueStore
+from ...core.errors import QueueError
 from ...core.limits import Limits
+from ..memory import ReadControl
+from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
+from .forms import texts_of
 
 LETTERS_AT_ONCE: Final = 200
 """Messages of one read are published in lots of this size; a turn may end between two lots."""
@@ -319,3 +325,222 @@ class ServedBroker:
         Forgotten: _forgotten,
         QueueFull: _filled,
     }
+
+
+# ── senders to full queues wait ───────────────────────────────────────────────────────────────────
+
+
+# The sender's acknowledgement is withheld, and above a limit for all of them a sender is not read
+# any more.  But its own acknowledgements may be what makes room: so a connection that owes some is
+# always read.  What it may send meanwhile has a bound and a deadline; then it is told and ended.
+
+PAUSED_FOR: Final = "broker-queues"
+
+OWING_TIMES: Final = 4
+"""All that waits may be at most this multiple of the limit, while some of its senders are read."""
+
+
+class Sender(Protocol):
+    """What is needed of a connection that sends to queues."""
+
+    @property
+    def control(self) -> ReadControl:
+        """Return what pauses its reading."""
+
+    @property
+    def owes_settlements(self) -> bool:
+        """Return whether it has letters of queues that it has not acknowledged."""
+
+    def withheld_too_long(self) -> None:
+        """Tell it and end it: too much of what it sent waits, or for too long."""
+
+
+class SenderBackpressure:
+    """Bytes that wait for room in queues, over all senders of one server.
+
+    Attributes:
+        limit: bytes; above it senders that owe no settlement are not read.
+        waiting: bytes that wait now.
+    """
+
+    def __init__(self, limit: int, seconds: float, clock: Any) -> None:
+        """A connection that owes settlements is ended when it has made none for ``seconds`` while
+        there is too much; 0: never.  ``clock`` has ``callLater()``.
+        """
+        self.limit = limit
+        self.waiting: int = 0
+        self._seconds = seconds
+        self._clock = clock
+        self._own: dict[Sender, int] = {}
+        self._paused: dict[Sender, None] = {}
+        self._deadlines: dict[Sender, Any] = {}
+
+    @property
+    def pressing(self) -> bool:
+        return bool(self._paused or self._deadlines)
+
+    def add(self, sender: Sender, nbytes: int) -> None:
+        self.waiting += nbytes
+        self._own[sender] = self._own.get(sender, 0) + nbytes
+        if self.waiting > self.limit:
+            self._look(sender)
+
+    def _look(self, sender: Sender) -> None:
+        if not sender.owes_settlements:
+            self._clear(sender)
+            self._paused[sender] = None
+            sender.control.pause(PAUSED_FOR)
+        elif self.waiting > self.limit * OWING_TIMES:
+            sender.withheld_too_long()
+        else:
+            self._paused.pop(sender, None)
+            sender.control.resume(PAUSED_FOR)
+            if self._seconds and sender not in self._deadlines:
+                self._deadlines[sender] = self._clock.callLater(self._seconds, self._late, sender)
+
+    def _late(self, sender: Sender) -> None:
+        del self._deadlines[sender]
+        sender.withheld_too_long()
+
+    def _clear(self, sender: Sender) -> None:
+        deadline = self._deadlines.pop(sender, None)
+        if deadline is not None:
+            deadline.cancel()
+
+    def settled(self, sender: Sender) -> None:
+        """Note that ``sender`` has acknowledged letters; call it while this is ``pressing``."""
+        if sender in self._deadlines:
+            self._clear(sender)
+            self._look(sender)
+
+    def owing(self, sender: Sender) -> None:
+        """Note that ``sender`` has letters to acknowledge; call it while this is ``pressing``."""
+        if sender in self._paused:
+            self._look(sender)
+
+    def remove(self, sender: Sender, nbytes: int) -> None:
+        self.waiting -= nbytes
+        left = self._own.get(sender, 0) - nbytes
+        if left > 0:
+            self._own[sender] = left
+        else:
+            self._own.pop(sender, None)
+            self._clear(sender)
+            if self._paused.pop(sender, True) is None:
+                sender.control.resume(PAUSED_FOR)
+        if self.waiting <= self.limit // 2 and self.pressing:
+            for late in list(self._deadlines):
+                self._clear(late)
+            paused, self._paused = self._paused, {}
+            for each in paused:
+                each.control.resume(PAUSED_FOR)
+
+    def forget(self, sender: Sender) -> None:
+        """Note that ``sender`` is gone; what it sent still waits for room."""
+        self._clear(sender)
+        self._paused.pop(sender, None)
+
+
+# ── what operators see of the queues, and change ──────────────────────────────────────────────────
+
+
+CHANGED_AT_ONCE: Final = 10_000
+
+READ_AT_ONCE: Final = 100
+
+
+class ServedQueues:
+    """A :class:`.BrokerView` of the queues of all servers of a gateway."""
+
+    def __init__(self, brokers: Sequence[ServedBroker], clock: Any) -> None:
+        self._brokers = brokers
+        self._clock = clock
+
+    def queues(self) -> list[QueueShown]:
+        return sorted(
+            (
+                QueueShown(
+                    space=figures.name.space,
+                    name=figures.name.name,
+                    waiting=figures.waiting,
+                    in_flight=figures.in_flight,
+                    bytes=figures.nbytes,
+                    consumers=figures.consumers,
+                    oldest=None if figures.oldest is None else int(figures.oldest * 1e6),
+                    tries=figures.tries,
+                )
+                for broker in self._brokers
+                for figures in broker.store.queues()
+            ),
+            key=lambda queue: (queue.space, queue.name),
+        )
+
+    async def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
+        queue = QueueName(space, name)
+        broker = self._of(queue)
+        rows = broker.store.peek(queue, count)
+        letters = {row.place: row.letter for row in rows if row.letter is not None}
+        missing = [row.place for row in rows if row.letter is None]
+        for start in range(0, len(missing), READ_AT_ONCE):
+            if sum(letter.nbytes for letter in letters.values()) > BODIES_BYTES_MAX:
+                break
+            read = await broker.read(missing[start : start + READ_AT_ONCE])
+            letters |= {letter.place: letter for letter in read}
+        return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
+
+    async def purge(self, space: str, name: str) -> int:
+        queue = QueueName(space, name)
+        broker = self._of(queue)
+        return await self._in_turns(broker, queue, lambda most: broker.store.purge(queue, most))
+
+    async def requeue(self, space: str, name: str, to: str) -> int:
+        queue, other = QueueName(space, name), QueueName(space, to)
+        broker = self._of(queue)
+        if to.endswith(DEAD):
+            raise NoSuchQueue(f"{to!r} is for dead letters: nothing is put there by hand")
+
+        def move(most: int) -> int:
+            return broker.store.requeue(queue, other, most, broker.now())
+
+        return await self._in_turns(broker, queue, move)
+
+    async def _in_turns(
+        self, broker: ServedBroker, name: QueueName, change: Callable[[int], int]
+    ) -> int:
+        """Change what waits now, a part in each turn, durably; what comes meanwhile stays.
+
+        Raises QueueError while the disk fails.
+        """
+        left = sum(figures.waiting for figures in broker.store.queues() if figures.name == name)
+        changed = 0
+        while left > 0:
+            part = change(min(left, CHANGED_AT_ONCE))
+            if not part:
+                break
+            changed, left = changed + part, left - part
+            await deferLater(self._clock, 0)
+        try:
+            await broker.flush()
+        except (OSError, QueueError) as error:
+            raise QueueError(
+                f"{changed} messages are changed, but that is not on disk yet: {error}; the gateway"
+                " tries again, and if it is killed before, they are as they were"
+            ) from None
+        return changed
+
+    def _of(self, name: QueueName) -> ServedBroker:
+        for broker in self._brokers:
+            if broker.store.knows(name):
+                return broker
+        raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
+
+
+def _shown(row: Waiting, letter: Letter) -> MessageShown:
+    return MessageShown(
+        place=row.place,
+        received_at=int(row.arrived * 1e6),
+        tries=row.tries,
+        bytes=len(letter.body),
+        fields=texts_of(letter.envelope),
+        body=letter.body,
+    )
