@@ -68,7 +68,7 @@ def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
 class Silent:
     """A connection whose peer said nothing since the clock began."""
 
-    heard = 0.0
+    lastHeard = 0.0
     owes = False
     peer = "198.51.100.1:1"
     gone = False

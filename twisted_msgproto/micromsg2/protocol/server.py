@@ -290,7 +290,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         proposal: what the server requires, suggests and knows; by default it requires nothing.
         broker: topics and queues; None: SUBSCRIBE is an unknown command.
         queues: what has the queues; servers of several protocols may share it.
-        withheld: bytes of messages whose broker queue is full.
+        senderBackpressure: bytes of messages whose broker queue is full.
     """
 
     actions: ClassVar[frozenset[str]] = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
