@@ -88,8 +88,8 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
         return GatewayBroker(where, token_file, authority=authority)
     if token_file is not None:
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
+    from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.disk import OS_DISK
 
     QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))

@@ -8,7 +8,7 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 from ..core.loading import extras_named
 
 with extras_named():
-    from .disk import OS_DISK, Disk
+    from ..core.disk import OS_DISK, Disk
     from .lineage import Description, Landed
     from .log import SegmentLog
     from .reader import QueueReader

@@ -19,8 +19,8 @@ from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import LETTER_BYTES, Letter, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
+from ...core.disk import Disk
 from ..arrays import array_from, bits_of, compute, read, scalar_of
-from ..disk import Disk
 from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
 from ..log import SegmentLog
 from ..payload import read_head

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from twisted_msgproto.core.errors import QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 
+from ...core.disk import Disk
 from ..damage import Range, merged
-from ..disk import Disk
 from ..format import Record, Segment, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
