@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.broker import DEAD, Letter, QueueName
+from twisted_msgproto.core.broker import DEAD, QueuedMessage, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
@@ -175,7 +175,7 @@ class StoppedBroker:
 
         rows = self._of(space, name)
         assert self._state is not None
-        letters: list[Letter] = []
+        letters: list[QueuedMessage] = []
         places = rows.places[:count].tolist()
         for start in range(0, len(places), READ_AT_ONCE):
             loaded = self._state.load(places[start : start + READ_AT_ONCE])

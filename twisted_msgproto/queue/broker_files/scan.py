@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.places import SMALL, Places
-from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
+from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueueName
 
 from ..arrays import form_of, place_of
 from ..format import (
@@ -316,10 +316,10 @@ class Layout(NamedTuple):
         try:
             if self.messages == 1 and runs == _ONE:
                 start, stop = buffers[index], buffers[index + 1]
-                weight = LETTER_BYTES + stop - start
+                weight = QUEUED_MESSAGE_BYTES + stop - start
                 if of_bodies >= 0:
                     weight += buffers[of_bodies + 1] - buffers[of_bodies]
-                if weight < LETTER_BYTES:
+                if weight < QUEUED_MESSAGE_BYTES:
                     return False
                 few.add(_head(data, block + start, block + stop), weight, time)
                 return True
@@ -331,7 +331,7 @@ class Layout(NamedTuple):
             few.add_all(
                 [_head(data, start + lo, start + hi) for lo, hi in spans],
                 [
-                    LETTER_BYTES + hi - lo + to - begin
+                    QUEUED_MESSAGE_BYTES + hi - lo + to - begin
                     for (lo, hi), (begin, to) in zip(spans, pairwise((0, *bodies)), strict=True)
                 ],
                 _times(time, runs, self.messages),
