@@ -35,7 +35,7 @@ from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
-from .scan import Few
+from .scan import SmallFrameRun
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
@@ -222,9 +222,11 @@ class BrokerState:
                 outstanding += found.add(messages)
         self._marks.begun(first).outstanding = outstanding
 
-    def _messages(self, segment: LogSegment) -> Iterator[Frame | Few]:
+    def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrameRun]:
         for part in scan.parts(segment, self._marks, self._end_of(segment)):
-            messages = part if isinstance(part, Few) else self._frame(segment, part, told=False)
+            messages = (
+                part if isinstance(part, SmallFrameRun) else self._frame(segment, part, told=False)
+            )
             if messages is not None:
                 yield messages
 
