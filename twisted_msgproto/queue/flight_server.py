@@ -29,8 +29,8 @@ import pyarrow.flight as flight
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from ..core.disk import OS_DISK, Disk, replace_or_overwrite
+from .flight_requests import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 from .schema import SCHEMA
-from .served import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0

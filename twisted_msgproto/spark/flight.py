@@ -23,8 +23,8 @@ import pyarrow.flight as flight
 from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch, shown
 from ..core.reasons import reason
 from ..queue.damage import Range
+from ..queue.flight_requests import TOKEN_FILE, described
 from ..queue.lineage import Description, Landed
-from ..queue.served import TOKEN_FILE, described
 from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
