@@ -9,12 +9,12 @@ from ..core.loading import extras_named
 
 with extras_named():
     from ..core.disk import OS_DISK, Disk
+    from .interface import Queue, Rows
     from .lineage import Description, Landed
     from .log import SegmentLog
     from .reader import QueueReader
     from .recovery import Recovery
     from .schema import SCHEMA
-    from .source import Queue, Rows
     from .writer import QueueOptions, QueueWriter
 
 __all__ = [

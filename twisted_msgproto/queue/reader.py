@@ -22,11 +22,11 @@ from ..core.disk import OS_DISK, Disk, read_file
 from . import consumers, damage, lineage, queue_directories, recovery
 from .damage import Range
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
+from .interface import Rows
 from .lineage import Description, Landed
 from .payload import Assembly
 from .recovery import proven
 from .row_locator import RowLocator
-from .source import Rows
 from .troubles import REMEDY
 
 READ_ROWS = 10_000

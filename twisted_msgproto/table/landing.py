@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from ..core.disk import sync_file
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue import SCHEMA
-from ..queue.source import Queue
+from ..queue.interface import Queue
 from .actions import DataFile
 from .log import Table
 from .object_storage import storage_at
