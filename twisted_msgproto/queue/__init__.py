@@ -11,10 +11,10 @@ with extras_named():
     from ..core.disk import OS_DISK, Disk
     from .interface import Queue, Rows
     from .lineage import Description, Landed
-    from .log import SegmentLog
     from .reader import QueueReader
     from .recovery import Recovery
     from .schema import SCHEMA
+    from .segment_log import SegmentLog
     from .writer import QueueOptions, QueueWriter
 
 __all__ = [

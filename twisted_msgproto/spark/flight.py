@@ -73,7 +73,7 @@ def check_proxy(proxy: str) -> None:
 class FlightQueue:
     """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
 
-    It is a :class:`~twisted_msgproto.queue.interface.Queue`, and may be used by several threads. With
+    It is a :class:`~twisted_msgproto.queue.interface.Queue`, and several threads may use it.  With
     ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
     the queue that is there now is used.
 

@@ -22,10 +22,10 @@ from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 from ...core.disk import Disk
 from ..arrays import array_from, bits_of, compute, read, scalar_of
 from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
-from ..log import SegmentLog
 from ..payload import read_head
 from ..recovery import segment_offsets
 from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
+from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000

@@ -20,9 +20,9 @@ from ...core.disk import Disk
 from ..damage import Range, merged
 from ..format import Record, Segment, segment_name
 from ..format import Segment as LogSegment
-from ..log import SegmentLog
 from ..payload import encode
 from ..recovery import segment_offsets
+from ..segment_log import SegmentLog
 from .frames import Frame, may_have_envelopes, read_frame
 from .marks import Marks
 

@@ -26,8 +26,8 @@ from ...core.disk import Disk, read_file
 from ..arrays import compute
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
-from ..log import SegmentLog
 from ..recovery import QUARANTINE
+from ..segment_log import SegmentLog
 from ..troubles import REMEDY, Troubles, failure
 from . import names, overflow, scan, settled
 from .frames import Bodies, Frame, Loaded, gathered, read_frame
