@@ -188,7 +188,6 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
     """It names another file, as after a copy of the directory: who removes it has a moment."""
     path = tmp_path / "lock"
     path.write_text("1 1\n")
-    (tmp_path / "identity").touch()
 
     def meanwhile(_: float) -> None:
         path.unlink()
@@ -197,7 +196,7 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
 
     monkeypatch.setattr("time.sleep", meanwhile)
     with pytest.raises(QueueLocked, match="was removed or replaced meanwhile"):
-        OS_DISK.lock(str(path), "busy")
+        OS_DISK.lock(str(path), "busy", used=True)
 
 
 def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
