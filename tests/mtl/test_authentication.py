@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, taking, until
 from tests.mtl.plain import Flow, Plain
 from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
-from twisted_msgproto.mtl import MtlServerFactory, zeromq
+from twisted_msgproto.mtl import CurveClient, CurveServer, MtlServerFactory
 from twisted_msgproto.net.authentication import portal_over, sasl
 from twisted_msgproto.net.authentication.sasl import credentials
 
@@ -267,13 +271,41 @@ def test_a_server_cannot_have_a_client_compute_for_ever_nor_too_little__NB_07(as
     assert not cycle.finished
 
 
+def test_keys_of_curve_are_checked_when_they_are_given() -> None:
+    """MT-31: not by a socket, when somebody listens; no line shows what is secret."""
+    (public, secret), (other, _) = zmq.curve_keypair(), zmq.curve_keypair()
+    for wrong in (b"", b"abc", secret[:-1], secret + b"0", secret.decode(), b"\xff" * 40, None):
+        for server in ((wrong, {}), (secret, {wrong: "robot"})):
+            with pytest.raises(ConfigurationError, match="a key of 40 bytes"):
+                CurveServer(*server)
+        for client in ((wrong, public, secret), (other, wrong, secret), (other, public, wrong)):
+            with pytest.raises(ConfigurationError, match="a key of 40 bytes"):
+                CurveClient(*client)
+    with pytest.raises(ConfigurationError, match="public is not the public key of secret"):
+        CurveClient(public, other, secret)
+    for keys in (CurveServer(secret, {other: "robot"}), CurveClient(other, public, secret)):
+        assert secret.decode() not in repr(keys)
+
+
+def test_the_pages_lines_make_keys(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2].joinpath("docs/protocols/mtl.md").read_text()
+    lines = page[page.index("umask 077") :].partition("\n```")[0]
+    lines = lines.replace("python -c", f"{sys.executable} -c")
+    subprocess.run(["sh", "-ec", lines], cwd=tmp_path, check=True)
+    read = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    public, name = read["clients.keys"].split()
+    CurveServer(read["server.secret"], {public: name.decode()})
+    CurveClient(read["server.public"], public, read["client.secret"])
+    assert tmp_path.joinpath("server.secret").stat().st_mode & 0o077 == 0
+
+
 class Curve(MtlCase):
-    def keys(self) -> tuple[zeromq.CurveServer, zeromq.CurveClient]:
+    def keys(self) -> tuple[CurveServer, CurveClient]:
         public, secret = zmq.curve_keypair()
         client_public, client_secret = zmq.curve_keypair()
         return (
-            zeromq.CurveServer(secret, {client_public: "robot"}),
-            zeromq.CurveClient(public, client_public, client_secret),
+            CurveServer(secret, {client_public: "robot"}),
+            CurveClient(public, client_public, client_secret),
         )
 
     @contextmanager
@@ -320,9 +352,9 @@ class Curve(MtlCase):
         other = public.decode()
         for keys, kind, ours, theirs in (
             (None, Refused, "it wants CURVE keys", "it has no CURVE keys, and --curve-key wants"),
-            (client_keys._replace(public=public, secret=secret), Refused,
+            (replace(client_keys, public=public, secret=secret), Refused,
              "it does not know our CURVE key", f"its CURVE key {other} is not in the file"),
-            (client_keys._replace(server=public), TimedOut, "the hand-shake fails",
+            (replace(client_keys, server=public), TimedOut, "the hand-shake fails",
              "it has another public key for this server than that of --curve-key"),
         ):  # fmt: skip
             with self.logged() as lines:
@@ -363,9 +395,9 @@ class Curve(MtlCase):
         public, secret = zmq.curve_keypair()
         server_keys.authorized[public] = "thief"  # type: ignore[index]
         factory = self.server(curve=server_keys)
-        thief = owner._replace(public=public, secret=secret)
+        thief = replace(owner, public=public, secret=secret)
 
-        def prepare(keys: zeromq.CurveClient) -> Any:
+        def prepare(keys: CurveClient) -> Any:
             def prepared(socket: Any) -> None:
                 socket.curve_serverkey, socket.curve_publickey = keys.server, keys.public
                 socket.curve_secretkey = keys.secret

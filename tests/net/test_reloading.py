@@ -314,7 +314,7 @@ def test_keys_of_curve_are_read_again(launch: Launcher) -> None:
     allowed.write_text("nonsense\n")
     done = launch.run("reload", "q")
     assert done.returncode == 2
-    assert "allowed: no key of 40 characters" in done.stderr
+    assert "allowed, line 1: no key of 40 characters" in done.stderr
     assert sent("second", 60).returncode == 0
     allowed.write_bytes(first)
     shutil.copy(here / "first.secret", here / "server.secret")

@@ -70,7 +70,7 @@ def connect(
             clock=reactor,
         )
         factory.protocol = client
-    return Connecting(partial(_reach, factory, control), timeout, reactor)
+    return Connecting(partial(_reach, factory, control), timeout, reactor, control)
 
 
 async def _reach(factory: MtlClientFactory, control: str) -> Any:

@@ -341,7 +341,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         local = all(map(is_local, every))
         if not local and self._curve is None and not self._insecure:
             raise ConfigurationError(
-                "an address off this machine needs CURVE (--curve-key), or --insecure"
+                "an address off this machine needs CURVE (--curve-key; in a program: curve), or"
+                " --insecure (insecure=True)"
             )
         return local
 

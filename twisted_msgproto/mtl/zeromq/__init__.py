@@ -14,9 +14,9 @@ import sys
 import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 import zmq
@@ -104,19 +104,53 @@ ZAP_DOMAIN: Final = b"mtl"
 KEY_TEXT_BYTES: Final = 40
 
 
-class CurveServer(NamedTuple):
-    """A server's secret key, and the public keys (Z85) of those who may connect, with names."""
+@dataclass(frozen=True, slots=True)
+class CurveServer:
+    """A server's secret key, and the public keys of those who may connect, with names.
 
-    secret: bytes
+    A key is 40 bytes of Z85, as ``zmq.curve_keypair()`` returns them.  Raises ConfigurationError
+    for another.
+    """
+
+    secret: bytes = field(repr=False)
     authorized: Mapping[bytes, str]
 
+    def __post_init__(self) -> None:
+        _check_key("secret", self.secret)
+        for key in self.authorized:
+            _check_key("authorized", key)
 
-class CurveClient(NamedTuple):
-    """A client's keys and the public key of the server it wants (all Z85)."""
+
+@dataclass(frozen=True, slots=True)
+class CurveClient:
+    """A client's keys and the public key of the server it wants.
+
+    A key is 40 bytes of Z85, as ``zmq.curve_keypair()`` returns them.  Raises ConfigurationError
+    for another, and for a pair that is none.
+    """
 
     server: bytes
     public: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("server", "public", "secret"):
+            _check_key(name, getattr(self, name))
+        if zmq.curve_public(self.secret) != self.public:
+            raise ConfigurationError("CURVE: public is not the public key of secret")
+
+
+def _check_key(name: str, key: object) -> None:
+    if not (isinstance(key, bytes) and _is_key(key)):
+        raise ConfigurationError(f"CURVE: {name}: a key of 40 bytes in Z85 is expected")
+
+
+def _is_key(data: bytes) -> bool:
+    try:
+        zmq.curve_public(data)
+    except (zmq.ZMQError, ValueError, AssertionError):
+        return False
+    return True
 
 
 def zap_reply(
@@ -195,12 +229,12 @@ def read_authorized_keys(path: str) -> dict[bytes, str]:
     Raises ConfigurationError.
     """
     keys = {}
-    for line in _read(path).splitlines():
+    for number, line in enumerate(_read(path).splitlines(), 1):
         words = line.split(maxsplit=1)
         # Z85 may hold a "#": only one at a line's beginning or after a blank is a comment.
         if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_BYTES):
             name = words[1].partition(" #")[0].strip() if len(words) > 1 else ""
-            key = _key(words[0], path)
+            key = _key(words[0], f"{path}, line {number}")
             keys[key] = name or words[0]
     if not keys:
         raise ConfigurationError(f"{path}: no key may connect")
@@ -218,10 +252,8 @@ def _read(path: str) -> str:
 
 def _key(text: str, path: str) -> bytes:
     data = text.encode()
-    try:
-        zmq.curve_public(data)
-    except (zmq.ZMQError, ValueError, AssertionError):
-        raise ConfigurationError(f"{path}: no key of 40 characters in Z85") from None
+    if not _is_key(data):
+        raise ConfigurationError(f"{path}: no key of 40 characters in Z85, without b'…' around it")
     return data
 
 
