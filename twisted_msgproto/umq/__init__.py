@@ -28,9 +28,11 @@ from .protocol.sides import (
     serve,
 )
 from .protocol.topics import Subscription, Topic
+from .terms import AttachmentFailure
 from .wire import Code
 
 __all__ = [
+    "AttachmentFailure",
     "AttachmentLost",
     "AttachmentStream",
     "CallFailed",

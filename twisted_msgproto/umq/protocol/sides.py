@@ -457,7 +457,9 @@ def serve(
     ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
     ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
     and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
-    own, which has the settings itself.  The rest is as for :class:`UmqServerFactory`.
+    own, which has the settings itself.  Without ``methods`` and ``server`` every call is stored,
+    and one of the form ``["METHOD", …]`` is answered with :class:`.Stored`.  The rest is as for
+    :class:`UmqServerFactory`.
 
     Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
     for settings beside ``factory``, and for ``sink`` and ``queue`` together.
@@ -478,6 +480,8 @@ def serve(
     )
     if factory is None:
         subclass_of(UmqServer, server, "server")
+        if server is UmqServer and sink is not None and methods is None:
+            methods = MethodRegistry()  # without one a call by name would pass for a success
         factory = UmqServerFactory(
             sink,
             limits=limits,
