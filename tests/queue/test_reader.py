@@ -26,7 +26,6 @@ from tests.tools.queues import (
     sealed,
     segment_name,
 )
-from twisted_msgproto.core.disk import Stat
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.testing import BrokenDisk
@@ -397,7 +396,7 @@ def test_who_is_registered_stays_so_after_a_loss_of_power__NB_12(killed: bool, s
     reader = a_reader(disk)
     reader.commit("another", 4)
     if killed:
-        disk.left = 4  # write, truncate, sync, rename
+        disk.left = 4  # truncate, write, sync, rename
         with pytest.raises(Cut):
             reader.register("spark")
         disk.left = None
@@ -581,14 +580,13 @@ def test_a_consumer_which_is_forgotten_meanwhile_has_no_time() -> None:
     a_queue(disk, [3], segment_bytes=1)
     reader = a_reader(disk)
     reader.register("spark")
-    stat = disk.stat
+    modified = disk.modified
 
-    def forgotten(path: str) -> Stat:
-        if path.endswith("/spark"):
-            reader.forget("spark")
-        return stat(path)
+    def forgotten(name: str) -> int:
+        reader.forget("spark")
+        return modified(name)
 
-    disk.stat = forgotten  # type: ignore[method-assign]
+    disk.modified = forgotten  # type: ignore[method-assign]
     described = reader.describe()
     assert (described.consumers, described.moved) == ({"spark": 0}, {})
 

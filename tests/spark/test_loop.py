@@ -20,7 +20,6 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
 from tests.tools.tables import TABLE_SCHEMA
-from twisted_msgproto.core.disk import File, OSDisk
 from twisted_msgproto.core.errors import (
     MsgprotoError,
     Overtaken,
@@ -35,6 +34,7 @@ from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
@@ -403,11 +403,10 @@ def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Pa
     ]
 
 
-class Faulty(OSDisk):
+class Faulty(OSTableDisk):
     """Loses the answer of one link, and does not answer so many times."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.loses = self.silent = 0
 
     def link(self, old: str, new: str) -> None:
@@ -420,9 +419,9 @@ class Faulty(OSDisk):
         self._answer()
         return super().names(path)
 
-    def open(self, path: str, *, write: bool = False) -> File:
+    def read(self, path: str) -> bytes:
         self._answer()
-        return super().open(path, write=write)
+        return super().read(path)
 
     def _answer(self) -> None:
         if self.silent:

@@ -21,8 +21,7 @@ import errno
 import os
 import shutil
 import time
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.tools.tables import RUN, TABLE_SCHEMA, rows_of
-from twisted_msgproto.core.disk import File, OSDisk, read_file, write_file
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import LocalStorage
 
@@ -72,72 +71,7 @@ class Volatile:
     """The same of names."""
 
 
-class StepDisk(OSDisk):
-    """The operating system's disk; :meth:`step` is called before each change of it."""
-
-    def __init__(self) -> None:
-        super().__init__(shared=True)
-
-    def step(self, operation: str, path: str) -> None:
-        """Called before each change."""
-
-    def written(self, path: str) -> None:
-        """Called when bytes of a file were written."""
-
-    def synced(self, path: str) -> None:
-        """Called when a file was synced."""
-
-    def open(self, path: str, *, write: bool = False) -> File:
-        return StepFile(self, path, super().open(path, write=write))
-
-    def link(self, old: str, new: str) -> None:
-        self.step("link", new)
-        super().link(old, new)
-
-    def rename(self, old: str, new: str) -> None:
-        self.step("rename", new)
-        super().rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self.step("remove", path)
-        super().remove(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.step("sync directory", path)
-        super().sync_directory(path)
-
-    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
-        self.step("make directory", path)
-        super().make_directory(path, top=top, close=close)
-
-
-class StepFile:
-    """An open file of a :class:`StepDisk`."""
-
-    def __init__(self, disk: StepDisk, path: str, file: File) -> None:
-        self.disk = disk
-        self.path = path
-        self.size, self.read, self.close = file.size, file.read, file.close
-        self._file = file
-
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
-        self.disk.step("write", self.path)
-        taken = self._file.write(position, pieces)
-        self.disk.written(self.path)
-        return taken
-
-    def truncate(self, size: int) -> None:
-        self.disk.step("truncate", self.path)
-        self._file.truncate(size)
-        self.disk.written(self.path)
-
-    def sync(self) -> None:
-        self.disk.step("sync", self.path)
-        self._file.sync()
-        self.disk.synced(self.path)
-
-
-class CutDisk(StepDisk):
+class CutDisk(OSTableDisk):
     """The operating system's files, with a memory of what is not durable.
 
     Steps in ``failing`` (``"sync"``, ``"sync directory"``) fail once, as the kernel's do: what
@@ -148,8 +82,9 @@ class CutDisk(StepDisk):
         unsynced: for each step, whether there were bytes before it which were not synced.
     """
 
+    __slots__ = ("cut_before", "failing", "steps", "unsynced", "volatile")
+
     def __init__(self, cut_before: int | None = None, volatile: Volatile | None = None) -> None:
-        super().__init__()
         self.cut_before = cut_before
         self.steps: list[str] = []
         self.unsynced: list[bool] = []
@@ -173,24 +108,24 @@ class CutDisk(StepDisk):
                 with open(path, "wb") as file:
                     file.write(damaged(octets, loss))
 
-    def open(self, path: str, *, write: bool = False) -> File:
-        if write and not os.path.exists(path):
-            self._named(path, lambda: removed(path))
-        return super().open(path, write=write)
-
-    def written(self, path: str) -> None:
+    def write(self, path: str, nbytes: bytes) -> None:
+        self._step("write", path)
+        super().write(path, nbytes)
         self.volatile.nbytes.add(path)
+        self._named(path, lambda: removed(path))
 
-    def synced(self, path: str) -> None:
-        failed, unsynced = self._fails("sync"), path in self.volatile.nbytes
-        self.volatile.nbytes.discard(path)
-        if failed:
-            if unsynced:
+    def sync(self, path: str) -> None:
+        self._step("sync", path)
+        os.stat(path)
+        if self._fails("sync"):
+            if path in self.volatile.nbytes:
                 self.volatile.given_up.add(path)
+            self.volatile.nbytes.discard(path)
             raise OSError(errno.EIO, "the disk did not take it")
+        self.volatile.nbytes.discard(path)
 
     def sync_directory(self, path: str) -> None:
-        self.step("sync directory", path)
+        self._step("sync directory", path)
         os.stat(path)
         changed = self.volatile.names.pop(path, [])
         given_up = self.volatile.given_up_names.setdefault(path, [])
@@ -202,23 +137,26 @@ class CutDisk(StepDisk):
         given_up[:] = [change for change in given_up if change[0] not in names]
 
     def link(self, old: str, new: str) -> None:
+        self._step("link", new)
         super().link(old, new)
         self._same_bytes(old, new)
         self._named(new, lambda: removed(new))
 
     def rename(self, old: str, new: str) -> None:
-        before = read_file(self, new)
+        self._step("rename", new)
+        before = self.read(new) if os.path.exists(new) else None
         super().rename(old, new)
         self._same_bytes(old, new)
         self._named(new, lambda: removed(new) if before is None else replaced(new, before))
 
     def remove(self, path: str) -> None:
-        before = read_file(self, path) or b""
+        self._step("remove", path)
+        before = self.read(path) if os.path.exists(path) else b""
         super().remove(path)
         self._named(path, lambda: replaced(path, before))
 
-    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
-        self.step("make directory", path)
+    def make_directory(self, path: str) -> None:
+        self._step("make directory", path)
         os.makedirs(path, exist_ok=True)
 
     def _same_bytes(self, old: str, new: str) -> None:
@@ -230,7 +168,7 @@ class CutDisk(StepDisk):
         self.failing.discard(step)
         return fails
 
-    def step(self, operation: str, path: str) -> None:
+    def _step(self, operation: str, path: str) -> None:
         if self.cut_before is not None and len(self.steps) >= self.cut_before:
             raise Cut(f"before {operation} {path}")
         self.steps.append(f"{operation} {os.path.basename(path)}")
@@ -254,15 +192,16 @@ class Killed(BaseException):
     """The process ends here: nothing catches it."""
 
 
-class PowerDisk(StepDisk):
+class PowerDisk(OSTableDisk):
     """A real directory below ``root``; remembers what was synced.
 
     The step number ``dies_at`` (from 0) does not happen: :class:`Killed` is raised in its place.
     What stands below ``root`` when this is made counts as synced.
     """
 
+    __slots__ = ("_bytes", "_names", "dies_at", "root", "steps")
+
     def __init__(self, root: Path, dies_at: int | None = None) -> None:
-        super().__init__()
         self.root = root
         self.dies_at = dies_at
         self.steps = 0
@@ -279,32 +218,45 @@ class PowerDisk(StepDisk):
         found = [path for path in self.root.rglob("*") if path.is_dir()]
         return [self.root.parent, *([self.root] if self.root.exists() else []), *found]
 
-    def step(self, operation: str, path: str) -> None:
-        if self.root.parent not in (Path(path), *Path(path).parents):
-            return  # the name of what was there before
+    def _step(self) -> None:
         if self.steps == self.dies_at:
             raise Killed
         self.steps += 1
 
-    def written(self, path: str) -> None:
-        self._bytes.discard(Path(path))
+    def write(self, path: str, nbytes: bytes) -> None:
+        self._step()
+        super().write(path, nbytes)
 
-    def synced(self, path: str) -> None:
+    def sync(self, path: str) -> None:
+        self._step()
+        super().sync(path)
         self._bytes.add(Path(path))
 
     def sync_directory(self, path: str) -> None:
+        self._step()
         super().sync_directory(path)
         self._names[Path(path)] = set(os.listdir(path))
 
     def link(self, old: str, new: str) -> None:
+        self._step()
         super().link(old, new)
         if Path(old) in self._bytes:
             self._bytes.add(Path(new))
 
     def rename(self, old: str, new: str) -> None:
+        self._step()
         super().rename(old, new)
         if Path(old) in self._bytes:
             self._bytes.add(Path(new))
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+    def make_directory(self, path: str) -> None:
+        self._step()
+        super().make_directory(path)
+        self._names[Path(path).parent] = set(os.listdir(Path(path).parent))
 
     def cut(self, *, torn: bool) -> None:
         """The power fails: names and bytes which were not synced are lost.
@@ -390,9 +342,10 @@ def written(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
     pq.write_table(rows_of(gateway, lo, hi), sink)
     octets = sink.getvalue().to_pybytes()
     folder = table.storage.path("day=2026-01-31")
-    disk.make_directory(folder, top=table.location)
+    disk.make_directory(folder)
     path = f"{folder}/{gateway}-{lo}-{hi}-{time.monotonic_ns()}.parquet"
-    write_file(disk, path, octets)
+    disk.write(path, octets)
+    disk.sync(path)
     disk.sync_directory(folder)
     return DataFile(
         path=str(Path(path).relative_to(table.location)),
@@ -462,8 +415,8 @@ def check_exact(scene: Scene, new_rows: bool) -> None:
     assert sorted(found) == expected
 
 
-DISK = ("names", "stat", "open file", "read")
-"""What of a disk reads."""
+DISK = ("names", "read", "last", "size", "modified")
+"""Every method of a table's disk that reads, by its name."""
 
 ARROW = ("open", "rows", "list", "info")
 """What Arrow does with the files of a table: opens one, reads from it, lists a folder, looks at a
@@ -482,9 +435,8 @@ class Unreadable:
         self.met = 0
         self._kind = self._part = ""
         self._number = self._left = 0
-        for kind in ("names", "stat"):
-            monkeypatch.setattr(OSDisk, kind, self._failing(kind, getattr(OSDisk, kind)))
-        monkeypatch.setattr(OSDisk, "open", self._opening(OSDisk.open))
+        for kind in DISK:
+            monkeypatch.setattr(OSTableDisk, kind, self._failing(kind, getattr(OSTableDisk, kind)))
         filesystem = LocalStorage.filesystem
         monkeypatch.setattr(
             LocalStorage, "filesystem", lambda storage: Files(self, filesystem(storage))
@@ -508,28 +460,11 @@ class Unreadable:
             raise OSError(self._number, os.strerror(self._number), path)
 
     def _failing(self, kind: str, real: Any) -> Any:
-        def read(disk: OSDisk, path: str) -> Any:
+        def read(disk: OSTableDisk, path: str, *more: int) -> Any:
             self.look(kind, path)
-            return real(disk, path)
+            return real(disk, path, *more)
 
         return read
-
-    def _opening(self, real: Any) -> Any:
-        def opened(disk: OSDisk, path: str, *, write: bool = False) -> Any:
-            self.look("open file", path)
-            file = types.SimpleNamespace()
-            found = real(disk, path, write=write)
-            for name in ("size", "write", "truncate", "sync", "close"):
-                setattr(file, name, getattr(found, name))
-
-            def read(position: int, nbytes: int) -> bytes:
-                self.look("read", path)
-                return bytes(found.read(position, nbytes))
-
-            file.read = read
-            return file
-
-        return opened
 
 
 class Files:

@@ -140,7 +140,10 @@ def tls_refusal(reason: Failure) -> Refused | None:
 
 def expect(name: str, value: object, what: str, good: bool) -> None:
     if not good:
-        raise TypeError(f"{name}: {what} is expected, not {type(value).__name__}")
+        given = type(value).__name__
+        if isinstance(value, type):
+            given = f"the class {value.__name__}: pass an instance of it"
+        raise TypeError(f"{name}: {what} is expected, not {given}")
 
 
 class SessionFactory:

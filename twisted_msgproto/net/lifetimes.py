@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.error import ConnectError, DNSLookupError
@@ -124,9 +124,13 @@ class Connecting(Generic[C]):
     """
 
     def __init__(
-        self, reach: Callable[[], Coroutine[Any, Any, C]], timeout: float, reactor: Any
+        self,
+        reach: Callable[[], Coroutine[Any, Any, C]],
+        timeout: float,
+        reactor: Any,
+        to: object = None,
     ) -> None:
-        """``reach()`` connects, and returns a client whose session stands."""
+        """``reach()`` connects to ``to``, and returns a client whose session stands."""
         number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         expect("timeout", timeout, "a number of seconds", number)
         if not timeout > 0:
@@ -134,8 +138,16 @@ class Connecting(Generic[C]):
         self._reach = reach
         self._timeout = timeout
         self._reactor = reactor
+        self._prefix = f"{to}: " if isinstance(to, str) else ""
         self._begun = False
         self._client: C | None = None
+
+    if not TYPE_CHECKING:  # type checkers see that it has none
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"no {name!r} here: await connect(…), or enter it, to get the client"
+            )
 
     def __await__(self) -> Generator[Any, Any, C]:
         return self._open().__await__()
@@ -149,7 +161,7 @@ class Connecting(Generic[C]):
             raise RuntimeError("it was awaited or entered before: connect(…) again")
         self._begun = True
         opening = Deferred.fromCoroutine(self._reach())
-        opening.addTimeout(self._timeout, self._reactor, _no_session)
+        opening.addTimeout(self._timeout, self._reactor, self._no_session)
         try:
             client: C = await opening
         except GeneratorExit:
@@ -159,12 +171,18 @@ class Connecting(Generic[C]):
         except MsgprotoError:
             raise
         except ConnectTimedOut as error:
-            raise TimedOut(str(error)) from error
+            raise TimedOut(f"{self._prefix}{error}") from error
         except (ConnectError, DNSLookupError, OSError) as error:
-            raise ConnectionClosed(str(error) or type(error).__name__) from error
+            reason = str(error) or type(error).__name__
+            raise ConnectionClosed(f"{self._prefix}{reason}") from error
         shutdown = BeforeShutdown(self._reactor, client.close)
         client.link.whenGone().addCallback(lambda _: shutdown.forget())
         return client
+
+    def _no_session(self, result: Any, seconds: float) -> Any:
+        if isinstance(result, Failure):
+            raise TimedOut(f"{self._prefix}there was no session within {seconds:g} s (timeout)")
+        return result
 
     async def __aexit__(
         self,
@@ -193,12 +211,6 @@ class Connecting(Generic[C]):
         await gone
         if error is None and cancelled is not None:
             raise cancelled
-
-
-def _no_session(result: Any, seconds: float) -> Any:
-    if isinstance(result, Failure):
-        raise TimedOut(f"there was no session within {seconds:g} s (timeout)")
-    return result
 
 
 def connecting(
@@ -237,7 +249,7 @@ def connecting(
             session.abort()
             raise
 
-    return Connecting(reach, timeout, reactor)
+    return Connecting(reach, timeout, reactor, to)
 
 
 def _reached(connecting: Deferred[Any]) -> Deferred[Any]:

@@ -8,13 +8,13 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 from ..core.loading import extras_named
 
 with extras_named():
-    from ..core.disk import OS_DISK, Disk
-    from .interface import Queue, Rows
+    from .disk import OS_DISK, Disk
     from .lineage import Description, Landed
+    from .log import SegmentLog
     from .reader import QueueReader
     from .recovery import Recovery
     from .schema import SCHEMA
-    from .segment_log import SegmentLog
+    from .source import Queue, Rows
     from .writer import QueueOptions, QueueWriter
 
 __all__ = [

@@ -9,8 +9,7 @@ from urllib.parse import unquote
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from ..core.disk import OS_DISK
-from .format import IDENTITY_FILE
+from .disk import IDENTITY_FILE, OS_DISK
 
 URL: Final = re.compile(r"[a-z+]+://")
 

@@ -18,7 +18,6 @@ from typing import TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.disk import Disk
 from ..core.errors import Overtaken, TableChanged, TableError
 from ..queue.lineage import Landed
 from .actions import (
@@ -34,6 +33,7 @@ from .actions import (
     version_name,
 )
 from .checkpoint import LAST_CHECKPOINT, clean_log, write_checkpoint
+from .disk import TableDisk
 from .object_storage import storage_at
 from .properties import (
     CHECKPOINT_EVERY,
@@ -71,7 +71,7 @@ Change = Callable[[Metadata], tuple[Metadata, dict[str, str]]]
 class Machine(TypedDict, total=False):
     """Replacements of what a table uses of the operating system; for tests."""
 
-    disk: Disk
+    disk: TableDisk
     clock: Callable[[], float]
 
 

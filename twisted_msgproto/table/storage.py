@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow.fs as pafs
 
-from ..core.disk import SHARED_DISK, Disk, read_file, sync_file, write_file
 from ..core.errors import TableError
+from .disk import OSTableDisk, TableDisk
 
 LOG = "_delta_log"
 PRIVATE = "_msgproto"
@@ -95,7 +95,7 @@ class LocalStorage:
     """
 
     location: str
-    disk: Disk = SHARED_DISK
+    disk: TableDisk = field(default_factory=OSTableDisk)
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -118,17 +118,14 @@ class LocalStorage:
         found = {}
         for name in self.log_names():
             with contextlib.suppress(FileNotFoundError):  # another writer cleans, too
-                found[name] = self.disk.stat(self.log_path(name)).written / 1e6
+                found[name] = self.disk.modified(self.log_path(name))
         return found
 
     def read(self, path: str) -> bytes:
-        data = read_file(self.disk, self.path(path))
-        if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(path))
-        return data
+        return self.disk.read(self.path(path))
 
     def size(self, path: str) -> int:
-        return self.disk.stat(self.path(path)).nbytes
+        return self.disk.size(self.path(path))
 
     def put(self, path: str, data: bytes) -> None:
         with self._temporary(data) as temporary:
@@ -158,7 +155,7 @@ class LocalStorage:
                 self.disk.rename(temporary, self.path(path))
         for path in map(self.path, files):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile, so not needed
-                sync_file(self.disk, path)
+                self.disk.sync(path)
                 folders.add(os.path.dirname(path))
         for folder in sorted(folders):
             self.disk.sync_directory(folder)
@@ -168,7 +165,8 @@ class LocalStorage:
         """A synced file beside the log's; it is gone afterwards unless it got another name."""
         path = self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
         try:
-            write_file(self.disk, path, data)
+            self.disk.write(path, data)
+            self.disk.sync(path)
             yield path
         except BaseException:
             stays = True
@@ -177,11 +175,6 @@ class LocalStorage:
             if stays:
                 with contextlib.suppress(OSError):
                     self.disk.remove(path)
-
-    def make_folder(self, path: str) -> None:
-        """Make the folder of a file of the table; its name survives."""
-        folder = os.path.dirname(self.path(path))
-        self.disk.make_directory(folder, top=self.location)
 
     def delete(self, path: str) -> None:
         self.disk.remove(self.path(path))

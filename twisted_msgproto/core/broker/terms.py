@@ -12,7 +12,7 @@ from ..limits import Limit
 DEAD: Final = ".dead"
 """The dead letters of the queue ``NAME`` are in the queue ``NAME.dead``."""
 
-QUEUED_MESSAGE_BYTES: Final = 320
+LETTER_BYTES: Final = 320
 """A message in memory is counted with this many bytes more than it has, for its objects."""
 
 LIMITS: Final = (
@@ -83,7 +83,7 @@ class QueueName(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class QueuedMessage:
+class Letter:
     """One message of a queue, in memory.
 
     Attributes:
@@ -106,7 +106,7 @@ class QueuedMessage:
 
 
 def weight(envelope: bytes, body: bytes) -> int:
-    return QUEUED_MESSAGE_BYTES + len(envelope) + len(body)
+    return LETTER_BYTES + len(envelope) + len(body)
 
 
 class Consumer(Protocol):
@@ -119,7 +119,7 @@ class Consumer(Protocol):
         Consumers without acknowledgements answer by the pressure of their transport.
         """
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
         """Write letters, at most as many as there was room for.
 
         True: it will acknowledge or reject each of them by its place.  False: nobody acknowledges
@@ -236,7 +236,7 @@ class Waiting(NamedTuple):
     nbytes: int
     arrived: float
     tries: int
-    letter: QueuedMessage | None
+    letter: Letter | None
 
 
 class Figures(NamedTuple):

@@ -1,7 +1,7 @@
-"""What a queue and a table need of a disk, and the operating system's own.
+"""What the queue needs of a disk, and the operating system's own.
 
-Everything that must outlast a loss of power goes through a :class:`Disk`, so that tests can replace
-it by one that loses what was not synced, runs full or breaks.
+Everything the queue does to files goes through a :class:`Disk`, so that tests can replace it by one
+that loses what was not synced, runs full or breaks.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .errors import QueueLocked
+from twisted_msgproto.core.errors import QueueLocked
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has no flock; the queue says so when it locks
     fcntl = None  # type: ignore[assignment]
 
-PRIVATE_MODES = 0o700, 0o600
-SHARED_MODES = 0o777, 0o666
+IDENTITY_FILE = "identity"
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
 """One system call gets at most this many buffers; systems allow 1024."""
 
@@ -41,6 +41,14 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
 become free.
 """
+
+
+REMEDY = (
+    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
+    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
+    "mv COPY FILE), and start the gateway"
+)
+"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
 
 class File(Protocol):
@@ -71,15 +79,11 @@ class File(Protocol):
 
 
 class Stat(NamedTuple):
-    """The file that a path names: two paths with the same device and inode name one file.
-
-    It was last ``written`` so many µs after 1970 UTC.
-    """
+    """The file that a path names: two paths with the same device and inode name one file."""
 
     device: int
     inode: int
     nbytes: int
-    written: int
 
 
 class Disk(Protocol):
@@ -88,18 +92,20 @@ class Disk(Protocol):
     sync_name: str
     """This is the name of the system call behind :meth:`File.sync`, for the log."""
 
-    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
-        """Make ``path`` and what is missing above it, so that it survives.
+    def make_directory(self, path: str) -> None:
+        """Make ``path`` (mode 0700) and what is missing above it, so that it survives.
 
-        The names of those that are there are made durable, too, up to ``top``, whose name is.
-        ``close`` also takes other users' access to ``path`` away if it is there.
+        The names of those that are there are made durable, too.
         """
 
     def names(self, path: str) -> list[str]:
         """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """Open a file; with ``write`` it is made if it is not there."""
+        """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
+
+    def modified(self, path: str) -> int:
+        """When a file was last written, µs since 1970 UTC; FileNotFoundError if there is none."""
 
     def stat(self, path: str) -> Stat:
         """Return which file or directory ``path`` names; FileNotFoundError if there is none."""
@@ -107,20 +113,16 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename a file; a file that had the new name is replaced."""
 
-    def link(self, old: str, new: str) -> None:
-        """Link a file to a second name; FileExistsError if the name is used."""
-
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory would survive a loss of power."""
 
-    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
+    def lock(self, path: str, busy: str) -> Callable[[], None]:
         """Lock the file ``path`` for this process; returns a function that releases the lock.
 
-        ``used``: somebody has held this lock before, perhaps by another file of this name.  Raises
-        QueueLocked with ``busy`` and the id of the process that has it.
+        Raises QueueLocked with ``busy`` and the id of the process that has it.
         """
 
     def lock_holder(self, path: str) -> str | None:
@@ -204,42 +206,36 @@ class OSFile:
         os.close(self._descriptor)
 
 
-def _is_directory(path: str) -> bool:
-    """``os.path.isdir``, but OSError where that cannot be seen."""
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False
-
-
 class OSDisk:
-    """The operating system's disk; what it makes is for its user alone, or as the umask says."""
-
-    def __init__(self, *, shared: bool = False) -> None:
+    def __init__(self) -> None:
         self.sync_name, self._sync = sync_call()
         self._write_at = write_call()
-        self._directory_mode, self._file_mode = SHARED_MODES if shared else PRIVATE_MODES
 
-    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
+    def make_directory(self, path: str) -> None:
+        """See :class:`Disk`.  An empty directory, or one of ours, is closed to others.
+
+        Any other keeps its mode: an operator's slip must not close ``/tmp``.
+        """
         path = os.path.abspath(path)
-        if _is_directory(path):
-            if close:
+        if os.path.isdir(path):
+            names = os.listdir(path)
+            if not names or IDENTITY_FILE in names:
                 with contextlib.suppress(PermissionError):
-                    os.chmod(path, self._directory_mode)
+                    os.chmod(path, DIRECTORY_MODE)
             # A killed process may have made it, or one above it, and have synced no name.
-            self._sync_above(path, top)
+            self._sync_above(path)
             return
         parent = os.path.dirname(path)
-        if _is_directory(parent):
-            self._sync_above(parent, top)
+        if os.path.isdir(parent):
+            self._sync_above(parent)
         else:
-            self.make_directory(parent, top=top)
+            self.make_directory(parent)
         try:
-            os.mkdir(path, self._directory_mode)
+            os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
-            if not _is_directory(path):
+            if not os.path.isdir(path):
                 raise
-            self.make_directory(path, top=top, close=close)  # another process made it in between
+            self.make_directory(path)  # another process made it in between
             return
         try:
             self.sync_directory(parent)
@@ -249,15 +245,13 @@ class OSDisk:
                 os.rmdir(path)
             raise
 
-    def _sync_above(self, path: str, top: str) -> None:
-        """Make the names of a directory, and of those above it on its disk, durable, up to ``top``.
+    def _sync_above(self, path: str) -> None:
+        """Make the names of a directory, and of those above it on its disk, durable.
 
         Ends at a directory that this user may not read, because no process of this user made it.
         """
         device = os.stat(path).st_dev
-        while path != top and (parent := os.path.dirname(path)) != path:
-            if os.stat(parent).st_dev != device:
-                return
+        while (parent := os.path.dirname(path)) != path and os.stat(parent).st_dev == device:
             try:
                 self.sync_directory(parent)
             except PermissionError:
@@ -269,17 +263,17 @@ class OSDisk:
 
     def open(self, path: str, *, write: bool = False) -> File:
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-        return OSFile(os.open(path, flags, self._file_mode), self._sync, self._write_at)
+        return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
+
+    def modified(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1000
 
     def stat(self, path: str) -> Stat:
         found = os.stat(path)
-        return Stat(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns // 1000)
+        return Stat(found.st_dev, found.st_ino, found.st_size)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
-
-    def link(self, old: str, new: str) -> None:
-        os.link(old, new)
 
     def remove(self, path: str) -> None:
         os.unlink(path)
@@ -291,12 +285,14 @@ class OSDisk:
         finally:
             os.close(descriptor)
 
-    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
+    def lock(self, path: str, busy: str) -> Callable[[], None]:
         """See :class:`Disk`.  Waits if somebody may hold another file that had this name.
 
         The text of the file names it, too: a copy, and one that was made anew, are no one's yet.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, self._file_mode)
+        names = os.listdir(os.path.dirname(path))
+        used = IDENTITY_FILE in names or any(name.endswith(".segment") for name in names)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             self._flock(descriptor)
         except BlockingIOError:
@@ -352,22 +348,18 @@ class OSDisk:
 
 
 OS_DISK: Disk = OSDisk()
-"""A queue uses this disk unless another is passed to it; its files are for their user alone."""
-
-SHARED_DISK: Disk = OSDisk(shared=True)
-"""A table uses this one: other programs write into it, too, so the umask decides who reads it."""
+"""The queue uses this disk unless another is passed to it."""
 
 
 def exists(disk: Disk, path: str) -> bool:
-    """Return whether there is something at ``path``; raise OSError when that cannot be seen."""
     try:
         disk.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return False
     return True
 
 
-def read_file(disk: Disk, path: str) -> bytes | None:
+def read_whole(disk: Disk, path: str) -> bytes | None:
     """Return the bytes of a small file, or None if there is no such file.
 
     Raises OSError for one that cannot be read now: that is not the same.
@@ -384,46 +376,24 @@ def read_file(disk: Disk, path: str) -> bytes | None:
         file.close()
 
 
-def sync_file(disk: Disk, path: str) -> None:
-    """Return when what anybody has written to a file would survive a loss of power."""
-    file = disk.open(path)
-    try:
-        file.sync()
-    finally:
-        file.close()
-
-
-def write_file(disk: Disk, path: str, data: bytes) -> None:
-    """Make a file of these bytes, or overwrite one, and sync it; a crash may leave half of it."""
-    file = disk.open(path, write=True)
-    try:
-        written = 0
-        while written < len(data):
-            taken = file.write(written, [memoryview(data)[written:]])
-            if not taken:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            written += taken
-        file.truncate(len(data))
-        file.sync()
-    finally:
-        file.close()
-
-
-def replace_file(disk: Disk, path: str, data: bytes) -> None:
+def replace_whole(disk: Disk, path: str, data: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
-    write_file(disk, beside, data)
+    file = disk.open(beside, write=True)
+    try:
+        file.truncate(0)
+        if file.write(0, [data]) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
+        file.sync()
+    finally:
+        file.close()
     disk.rename(beside, path)
     disk.sync_directory(directory)
 
 
-def replace_or_overwrite(disk: Disk, path: str, data: bytes) -> None:
-    """Put a small file in place; on a full disk over the one that is there, as that has room."""
-    there = exists(disk, path)
-    try:
-        replace_file(disk, path, data)
-    except OSError as error:
-        if error.errno not in NO_ROOM or not there:
-            raise
-        write_file(disk, path, data)
+def failure(what: str, error: OSError) -> str:
+    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
+    if error.errno != errno.EIO:
+        return f"{what}: {error}"
+    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
