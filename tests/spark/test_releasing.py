@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import identity, messages, write
+from tests.tools.disks import StepDisk
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.spark import release
+from twisted_msgproto.spark import release, releasing
 
 pytest.importorskip("pyspark")
 
@@ -55,20 +56,18 @@ def test_output_and_checkpoint_are_durable_before_the_mark_moves(
 ) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, 600, committed=1)
     happened: list[str] = []
-    real = os.fsync
 
-    def fsync(descriptor: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if path.startswith(str(checkpoint)):
+    class Noted(StepDisk):
+        def step(self, operation: str, path: str) -> None:
+            assert operation in ("sync", "sync directory") and path.startswith(str(checkpoint))
             happened.append(f"synced with mark {marks(queue).get('night', 0)}")
-        real(descriptor)
 
     def sync() -> None:
         happened.append(f"output synced with mark {marks(queue).get('night', 0)}")
         # A batch which is committed now is not covered by this call.
         (checkpoint / "commits" / "1").write_text("v1\n{}")
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(releasing, "OS_DISK", Noted())
     assert release(checkpoint, str(queue), "night", sync=sync) == {identity(queue): 300}
     assert happened[0] == "output synced with mark 0"
     assert len(happened) >= 6 and set(happened[1:]) == {"synced with mark 0"}
