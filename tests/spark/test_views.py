@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +167,52 @@ def test_no_body_spoils_a_view_and_value_and_error_are_of_one_mind__RD_02(
     assert made.where("json_error IS NULL").count() == 11
 
 
-def test_json_columns_refuse_a_type_that_json_has_not(bodies: Any) -> None:
-    with pytest.raises(ConfigurationError, match="no column of JSON is of type binary"):
-        views.json_columns(bodies, "level binary")
+@pytest.mark.parametrize(
+    "kind", ["binary", "timestamp_ntz", "map<int, string>", "interval day", "void", "varchar(3)"]
+)
+def test_json_columns_refuse_a_type_that_json_has_not(bodies: Any, kind: str) -> None:
+    with pytest.raises(ConfigurationError, match="no column of JSON"):
+        views.json_columns(bodies, f"level {kind}")
+
+
+OF_EACH_TYPE = {
+    "b tinyint": ("127", 127, "128"),
+    "s smallint": ('"-7"', -7, "40000"),
+    "f float": ("0.1", 0.10000000149011612, "1e39"),
+    "g float": ('"2.5"', 2.5, "3.4028235677973366e38"),
+    "h float": ('"Infinity"', float("inf"), '"inf"'),
+    "d double": ("1e300", 1e300, "1e400"),
+    "m decimal(5, 2)": ("1.5", Decimal("1.50"), "1.555"),
+    "t date": ('"2026-01-31"', dt.date(2026, 1, 31), '"2026-02-30"'),
+    "o boolean": ("true", True, "1"),
+    "fs array<float>": ("[0.5, null]", [0.5, None], "[1e39]"),
+    "p map<string, float>": ('{"x": 0.5}', {"x": 0.5}, '{"x": 1e39}'),
+    "r struct<f: float>": ('{"f": 0.5}', (0.5,), "5"),
+}
+
+
+def test_a_column_of_each_type_has_its_value_or_an_error(spark: Any, tmp_path: Path) -> None:
+    """Bodies of two kinds in turns, and many of one kind, which are read together."""
+    names = [kind.partition(" ")[0] for kind in OF_EACH_TYPE]
+    for turn in (1, 40):
+        texts = [
+            ",".join(
+                f'"{name}":{row[place]}'
+                for name, row in zip(names, OF_EACH_TYPE.values(), strict=True)
+            )
+            for place in (0, 2)
+        ]
+        body = [b"{%s}" % texts[n // turn % 2].encode() for n in range(80)]
+        write(tmp_path / f"{turn}", messages(0, 80, body=body))
+        frame = spark.read.format("msgproto").option("queue", str(tmp_path / f"{turn}")).load()
+        seen = views.json_columns(frame, ", ".join(OF_EACH_TYPE))
+        for row in seen.select("offset", *names, "json_error").collect():
+            good = row.offset // turn % 2 == 0
+            for name, (_, value, _) in zip(names, OF_EACH_TYPE.values(), strict=True):
+                expected = value if good else None
+                assert row[name] == expected, (name, row.json_error)
+                assert good or f"{name}: " in row.json_error or f"{name}.x: " in row.json_error
+            assert (row.json_error is None) is good
 
 
 def test_lumberjacks_two_kinds_of_events_have_one_shape(spark: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ..core.loading import extras_named
 
 with extras_named():
     import pyarrow as pa
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql import Column, DataFrame, Window
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
@@ -85,7 +86,11 @@ def json_columns(
 
 def _members(shape: StructType) -> Callable[[Column], Column]:
     """Return a function of Spark's that makes ``value``, of the type ``shape``, and ``error``."""
-    kinds = [field.type for field in arrow_schema(shape)]
+    try:
+        kinds = [field.type for field in arrow_schema(shape)]
+    except PySparkTypeError as error:
+        line = str(error).partition("] ")[2]
+        raise ConfigurationError(f"no column of JSON can be made: {line}") from None
     wanted = Columns(
         tuple(
             columns.Column(name, kind, (name,))

@@ -168,6 +168,8 @@ class ArrowJson:
         for column in self._columns:
             array = raw[column.name]
             values = array.flatten() if pa.types.is_list(array.type) else array
+            if pa.types.is_float32(_scalar(column.kind)) and pa.types.is_floating(values.type):
+                values = values.cast(pa.float32())
             if pa.types.is_string(_scalar(column.kind)) and pa.types.is_integer(values.type):
                 # It drops the sign of a zero ...
                 zero = pc.any(pc.equal(values, 0)).as_py()
@@ -176,7 +178,7 @@ class ArrowJson:
             elif pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py():
                 # ... and takes 1.8e308 for an infinite number.
                 places = pc.indices_nonzero(pc.is_inf(values))
-                if values is not array:
+                if pa.types.is_list(array.type):
                     places = pc.list_parent_indices(array).take(places)
                 return _mask(places.to_pylist(), len(texts))
         return None

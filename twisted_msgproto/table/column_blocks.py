@@ -266,6 +266,8 @@ def convert_array(kind: pa.DataType, format: str | None, raw: pa.Array) -> Resul
         return _lists(kind, format, raw)
     if raw.type == kind:
         return raw, []
+    if pa.types.is_float32(kind):
+        return _singles(kind, raw)
     if pa.types.is_integer(raw.type):
         return _integers(kind, format, raw)
     if pa.types.is_boolean(raw.type):
@@ -323,6 +325,14 @@ def _integers(kind: pa.DataType, format: str | None, raw: pa.Array) -> Result:
     if pa.types.is_string(kind):
         return raw.cast(kind), []
     typed = _narrow(kind, raw) if pa.types.is_integer(kind) else _epochs(kind, format, raw)
+    return typed, _lost(raw, typed)
+
+
+def _singles(kind: pa.DataType, raw: pa.Array) -> Result:
+    wide, _ = convert_array(pa.float64(), None, raw)
+    typed = wide.cast(kind)
+    large = pc.and_(pc.is_inf(typed), pc.is_finite(wide))
+    typed = pc.if_else(large, None, typed)
     return typed, _lost(raw, typed)
 
 

@@ -8,9 +8,11 @@ is missing is null and has none.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -181,15 +183,18 @@ def as_integer(text: str, bits: int, name: str) -> int:
     return value
 
 
-def as_double(text: str) -> float:
+def as_float(text: str, bits: int) -> float:
     if text in NOT_FINITE:
         return float(text)
+    name = "double" if bits == 64 else "float"
     if not DECIMAL.fullmatch(text):
-        raise Unfit("not of type double")
+        raise Unfit(f"not of type {name}")
     value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise Unfit("too large for double")
-    return value
+    with contextlib.suppress(OverflowError):
+        value = value if bits == 64 else struct.unpack("f", struct.pack("f", value))[0]
+        if value not in (float("inf"), float("-inf")):
+            return value
+    raise Unfit(f"too large for {name}")
 
 
 def as_decimal(text: str, precision: int, scale: int) -> Decimal:
@@ -305,13 +310,13 @@ def scalar(kind: pa.DataType, format: str | None = None) -> Callable[[str], Any]
     if pa.types.is_signed_integer(kind):
         name = {8: "byte", 16: "short", 32: "int", 64: "long"}[kind.bit_width]
         return lambda text: as_integer(text, kind.bit_width, name)
-    if pa.types.is_floating(kind):
-        return as_double
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return lambda text: as_float(text, kind.bit_width)
     if pa.types.is_decimal(kind):
         return lambda text: as_decimal(text, kind.precision, kind.scale)
     if pa.types.is_boolean(kind):
         return as_boolean
-    if pa.types.is_timestamp(kind):
+    if kind == TIMESTAMP:
         return lambda text: as_micros(text, format)
     if pa.types.is_date32(kind):
         return lambda text: as_date(text, format)
