@@ -110,6 +110,9 @@ def session_settings(
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.sql.shuffle.partitions": "2",
+        # Before each row Spark asks how large the rows before it are, which takes as long as they
+        # are many where a column is a list or a map.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     }
     if is_local(master):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
