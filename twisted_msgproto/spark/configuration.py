@@ -255,7 +255,10 @@ def _table(
     transform = given.get("transform")
     shape = shape_of(given, tuple(partition_by or ()))
     if transform is not None and shape is not None:
-        raise ConfigurationError("a table has a transform, or where and columns, not both")
+        raise ConfigurationError(
+            "a table has a transform, or where and columns, not both: the function can leave "
+            "rows out, too"
+        )
     return BridgeOptions(
         table=_placed(given["location"], directory),
         partition_by=partition_by,
