@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import json
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, data_source, identity, messages, write
+from tests.spark.test_report import LOOPBACK, asked
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
@@ -39,6 +42,7 @@ START_SECONDS = 400.0
 
 MODULE = """
 import os
+import time
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -166,6 +170,16 @@ def limited(messages):
 
 def returns_rows(messages):
     return messages.collect()
+
+def hesitant(messages):
+    def each(offset):
+        if offset == 5 and os.path.exists("wait"):
+            time.sleep(600)
+        if offset == 700:
+            raise ValueError("not this one")
+        return offset
+    number = sf.udf(each, "long")("offset").alias("n")
+    return messages.select("gateway", "offset", "received_at", number)
 
 nothing = 5
 """
@@ -535,6 +549,39 @@ class TestBridge:
         assert set(QueueReader(queue).consumers().values()) == {1500}
         assert landed_offsets(dead) == {identity(queue): [700]}
         assert landed_offsets(table) == {identity(queue): [n for n in range(1500) if n != 700]}
+
+    def test_a_slow_function_is_ended_and_what_it_rejects_is_told_of_its_table(
+        self, launch: Launcher, queue: Path, module: str, tmp_path: Path
+    ) -> None:
+        """Its table has the properties of the file before the first batch."""
+        (tmp_path / "bridge.toml").write_text(
+            'queue = "queue"\nmaster = "local[1]"\n[[table]]\nlocation = "table"\n'
+            f'transform = "{module}:hesitant"\ndead_letters = "dead"\n'
+            'properties = { "delta.checkpointInterval" = "50", "owner" = "night" }\n'
+        )
+        words = ("bridge", "--config", "bridge.toml")
+        (tmp_path / "wait").touch()
+        slow = launch(*words, env=environment(pandas=True))
+        slow.line("bridge running", seconds=START_SECONDS)
+        assert slow.end(seconds=START_SECONDS) == 0, slow.output
+        table = Table.open(tmp_path / "table")
+        assert table.landed() == {} and table.properties["owner"] == "night"
+        (tmp_path / "wait").unlink()
+        gateway = launch(
+            *("lumberjack", f"--endpoint={LOOPBACK}", f"--queue={queue}", f"--status={LOOPBACK}"),
+            module="twisted",
+        )
+        page = gateway.address("status").removeprefix("tcp:")
+        running = launch(*words, env=environment(pandas=True))
+        running.line(r"rejected 1 rows .*\(offsets 700\).*not this one", seconds=START_SECONDS)
+        assert running.end(seconds=START_SECONDS) == 0, running.output
+        [shown] = json.loads(asked(page, "/status.json"))["queue"]["bridges"]
+        assert (shown["table"], shown["rejected_rows"]) == (str(tmp_path / "table"), 1)
+        found = re.search(
+            r"(?m)^msgproto_bridge_rejected_rows\w*{(.*)} 1.0$", asked(page, "/metrics")
+        )
+        assert found and f'table="{tmp_path / "table"}"' in found[1]
+        assert landed_offsets(tmp_path / "dead") == {identity(queue): [700]}
 
     def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
         self, launch: Launcher, queue: Path, module: str, s3: Store

@@ -23,6 +23,7 @@ from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.spark.configuration import BRIDGE_KEYS, TABLE_KEYS
+from twisted_msgproto.table.columns import TYPES
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
 
@@ -427,6 +428,43 @@ def test_a_table_that_does_not_fit_is_refused_in_a_line(
     assert (refused.returncode, refused.stdout) == (2, "")
     assert re.search(line, refused.stderr) and refused.stderr.count("\n") == 1, refused.stderr
     assert Table.open(tmp_path / "access").version == version
+
+
+def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """One of two that add a column of other types at once is refused."""
+    access = with_column("").replace('location = "access"', 'location = "../access"')
+    names = ("one", "other", "string", "long")
+    for name in names:
+        fill(tmp_path / f"queue-{name}")
+        (tmp_path / name).mkdir()
+        text = f'text = {{ path = "http.status", type = "{name}" }}' if name in TYPES else ""
+        configured(tmp_path / name, access + text, queues=[f"../queue-{name}"])
+
+    def begin(name: str, *options: str) -> Launched:
+        words = ("--here", "bridge", "--config", f"{name}/bridge.toml", *options)
+        return launch(*words, module="tests.tools.dying")
+
+    going = begin("one")
+    going.line("bridge running", seconds=START_SECONDS)
+    both = [begin(name, "--once") for name in ("string", "long")]
+    statuses = [each.wait(seconds=START_SECONDS) for each in both]
+    assert sorted(statuses) == [0, 2], [each.output for each in both]
+    assert "'text' of the table" in both[statuses.index(2)].output
+    assert begin("other", "--once").wait(seconds=START_SECONDS) == 0
+    fill(tmp_path / "queue-one", 90, 30)
+    while list(QueueReader(tmp_path / "queue-one").consumers().values()) != [120]:
+        time.sleep(0.01)
+    assert going.end(seconds=START_SECONDS) == 0
+    grown = names[2:][statuses.index(0)]
+    rows = rows_of(tmp_path / "access")
+    for name, count in (("one", 120), ("other", 90), (grown, 90)):
+        gateway = identity(tmp_path / f"queue-{name}")
+        mine = [row for row in rows if row["gateway"] == gateway]
+        assert [row["offset"] for row in mine] == wanted(count)
+        assert any(row["text"] for row in mine) is (name == grown)
+        whole(tmp_path / "access", tmp_path / f"queue-{name}")
 
 
 # -- the file -------------------------------------------------------------------------------------

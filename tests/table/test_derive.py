@@ -20,7 +20,7 @@ from tests.table.conftest import table_in
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, finish, loop_over
 from tests.tools.tables import Gateway, create_table, opened_again
-from twisted_msgproto.core.errors import Overtaken, QueueMismatch, TableError
+from twisted_msgproto.core.errors import Overtaken, QueueAway, QueueMismatch, TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
@@ -286,6 +286,39 @@ def stop_after(parts: int, raw: Table, gateway: Gateway, **how: Any) -> None:
 
     with pytest.raises(Stop):
         make(raw, gateway, say=say, **how)
+
+
+class Going:
+    """A queue that answers when a table is begun, and no more."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._queue, self._asked = gateway.reader, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def register(self, consumer: str) -> int:
+        self._asked += 1
+        if self._asked > 1:
+            raise QueueAway("it does not answer")
+        return self._queue.register(consumer)
+
+
+def test_a_queue_that_goes_while_a_table_is_made_is_waited_for_by_the_next_run(
+    local: Table, a: Gateway
+) -> None:
+    fill(a, local)
+    target = target_at(beside(local), local, shaped())
+    queues: dict[str, Any] = {a.id: Going(a)}
+    with pytest.raises(QueueAway, match="it does not answer"):
+        derive(opened_again(local), target, queues, Run.new())
+    with pytest.raises(TableError, match="only a part"):
+        go_on(local, a)
+    trim(a, local)
+    make(local, a)
+    a.put(5, day=2, body=body)
+    go_on(local, a)
+    check_sum(typed_of(local), a)
 
 
 def test_of_two_at_once_one_ends_and_the_table_is_exact(local: Table, a: Gateway) -> None:
