@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from tests.tools.certificates import Authority
 from tests.tools.processes import Launcher, environment, launching
 from tests.tools.queues import batch, put
 from twisted_msgproto.queue import QueueWriter
@@ -82,6 +85,71 @@ def test_a_header_may_come_in_pieces_and_has_addresses_that_are_some(launch: Lau
         assert answer([bytes((one,)) for one in words] + [EVENT]) == ACK, name
     for name, words in NO_HEADERS.items():
         assert answer([words + EVENT]) == b"", name
+
+
+TLS_KINDS = {
+    "ssl": "ssl:0:privateKey={pem}",
+    "mtls": "mtls:0:privateKey={pem}:caCerts={ca}",
+    "tls": "tls:{folder}:0",
+}
+
+
+@pytest.mark.parametrize("kind", TLS_KINDS)
+def test_a_header_stands_in_front_of_tls(launch: Launcher, kind: str) -> None:
+    """RD-24: Twisted looks for it inside, where no balancer puts it.  Rows have the client's
+    address, as without TLS; also once the certificates were read again.
+    """
+    folder = launch.directory / "pems"
+    folder.mkdir()
+    authority = Authority(launch.directory)
+    pair = authority.server("localhost", "localhost")
+    pem = folder / "localhost.pem"
+    pem.write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    where = TLS_KINDS[kind].format(pem=pem, folder=folder, ca=authority.cert)
+    (launch.directory / "g.toml").write_text(
+        f"[queue]\ndirectory = 'q'\n[lumberjack]\n"
+        f"endpoint = 'haproxy:{where}:interface=127.0.0.1'\n"
+    )
+    server = launch("gateway", "--config=g.toml")
+    context = ssl.create_default_context(cafile=str(authority.cert))
+    own = authority.client("shipper")
+    context.load_cert_chain(own.cert, own.key)
+
+    def answer(header: bytes, pieces: bool) -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as plain:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            inside = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            with contextlib.suppress(ssl.SSLWantReadError):
+                inside.do_handshake()
+            first = header + outgoing.read()
+            for start in range(0, len(first), 1 if pieces else len(first)):
+                plain.sendall(first[start : start + (1 if pieces else len(first))])
+            wants: list[Any] = [inside.do_handshake, lambda: inside.write(EVENT), inside.read]
+            got: Any = b""
+            while wants:
+                try:
+                    got = wants[0]()
+                    del wants[0]
+                except ssl.SSLWantReadError:
+                    plain.sendall(outgoing.read())
+                    came = plain.recv(1 << 16)
+                    if not came:
+                        return b""
+                    incoming.write(came)
+                plain.sendall(outgoing.read())
+            return bytes(got)
+
+    assert answer(HEADERS["TCP4"], pieces=True) == ACK
+    assert launch.run("reload", "q").returncode == 0
+    for name, header in HEADERS.items():
+        assert answer(header, pieces=False) == ACK, name
+    with contextlib.suppress(ConnectionError):
+        assert answer(b"", pieces=False) == b""
+    server.line("closed: it does not begin as a proxy does")
+    lines = launch.run("queue", "dump", "q").stdout.splitlines()
+    peers = [json.loads(line)["peer"].rpartition(":")[0] for line in lines]
+    assert peers[:3] == ["198.51.100.1", "198.51.100.1", "[2001:db8::1]"], peers
+    assert len(peers) == 1 + len(HEADERS)
 
 
 class Tunnel(Protocol):

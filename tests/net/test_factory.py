@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from twisted.internet.testing import (
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
-from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.extend import MsgprotoServerFactory
@@ -310,16 +308,10 @@ def test_what_a_proxy_says_is_believed_only_if_it_is_an_address__NB_09(header: s
 class Served:
     """A server behind a proxy, as a gateway listens."""
 
-    def __init__(self, factory: Any, description: str = "haproxy:tcp:5044") -> None:
-        self.factory = factory
+    def __init__(self, factory: Any) -> None:
         reactor = MemoryReactor()
-        self.endpoint = ServedEndpoint(reactor, description)
-        self.endpoint.listen(factory)
+        ServedEndpoint(reactor, "haproxy:tcp:5044").listen(factory)
         self.outer = reactor.tcpServers[0][1]
-
-    def behind_tls(self) -> Any:
-        """What reads the header behind the newest certificates."""
-        return self.outer.newest.wrappedFactory
 
     def receives(self, *reads: bytes) -> Any:
         """The transport of a connection that reads these bytes."""
@@ -430,25 +422,6 @@ def test_a_server_that_ends_a_connection_before_its_header_counts_no_fault() -> 
     connection.makeConnection(StringTransport(peerAddress=PROXY))
     connection.dataReceived(b"no header")
     assert factory.counters["faults"] == 0
-
-
-@pytest.mark.parametrize("kind", ["ssl", "tls"])
-def test_behind_tls_a_header_is_looked_at_in_the_same_way__NB_09(kind: str, tmp_path: Path) -> None:
-    """NB-09: also once the certificates were read again."""
-    pair = Authority(tmp_path).server("gw", "gw")
-    if kind == "ssl":
-        description = f"haproxy:ssl:5044:privateKey={pair.key}:certKey={pair.cert}"
-    else:
-        directory = tmp_path / "pems"
-        directory.mkdir()
-        (directory / "gw.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
-        description = f"haproxy:tls:{directory}:5044"
-    served = Served(LumberjackServerFactory(clock=Clock()), description)
-    reads_headers = served.behind_tls().protocol
-    assert reads_headers is Served(served.factory).outer.protocol
-    for change in served.endpoint.reread("lumberjack"):
-        change.apply()
-    assert served.behind_tls().protocol is reads_headers
 
 
 # ── the end of a process ────────────────────────────────────────────────────────────────────────

@@ -357,6 +357,30 @@ def test_addresses_take_turns_when_there_is_room_again() -> None:
     assert [peer.held_back for peer in [*many, one]] == [False, True, True, True, True, False]
 
 
+def test_of_each_address_the_eldest_and_the_newest_take_turns__RD_42() -> None:
+    """Of two addresses one had let its newest go on each time, and the other its eldest."""
+    world = World()
+    eldest, reader = world.peer("elsewhere"), world.peer("elsewhere")
+    eldest.hold(SOFT - 8 * 120_000 - 20)
+    reader.hold(960_000, outward=True)
+    waiting = {address: [world.peer(address) for _ in range(4)] for address in "ab"}
+    for nbytes in (119_999, 1):  # with the last one each one's share is too small for all
+        for peer in (*waiting["a"], *waiting["b"]):
+            if not peer.held_back:
+                peer.grow(nbytes)
+    assert all(peer.held_back for row in waiting.values() for peer in row)
+    reader.hold(10, outward=True)  # one of each address may go on
+    reader.hold(0, outward=True)
+    order: dict[str, list[int]] = {"a": [], "b": []}
+    for address in "abababab":
+        row = waiting[address]
+        (going,) = [place for place, peer in enumerate(row) if peer.nbytes and not peer.held_back]
+        order[address].append(going)
+        eldest.grow(row[going].nbytes)
+        row[going].hold(0)  # its message has ended: there is room for one
+    assert order == {"a": [0, 3, 1, 2], "b": [0, 3, 1, 2]}
+
+
 def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
     """NB-02: what waits for peers to read it has the same bound."""
     world = World()

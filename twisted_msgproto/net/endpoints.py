@@ -5,7 +5,8 @@ listen on a reactor that passes what is :class:`Wanted` to a function.
 
 Behind a proxy (``haproxy:``) the first bytes of a connection say whose it is.  Twisted raises
 whatever Python raises for a header that is none, and the reactor logs a traceback for each such
-connection.  Here it is a fault of the peer's, and is counted.
+connection.  Here it is a fault of the peer's, and is counted.  The header comes before TLS, where
+load balancers put it; Twisted would look for it inside.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from twisted.application.service import IServiceCollection
 from twisted.internet import endpoints, tcp
@@ -44,7 +45,7 @@ from .endpoint_strings import PORT_MOST, SERVERS, check_parts, file_trouble
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
 from .reloading import Change
-from .tls import tls_from_directory, tls_with
+from .tls import TlsFactory, tls_from_directory, tls_with
 
 BACKLOG: Final = 50
 """Twisted's own default."""
@@ -425,13 +426,18 @@ class ServedEndpoint:
         return port
 
     def _secured(self, wanted: Wanted) -> Any:
-        factory = heeding_proxies(wanted.factory)
-        if wanted.tls is not None:
-            return tls_with(wanted.tls, factory)
+        factory = wanted.factory
         directory = tls_directory(self.description)
         if directory is not None:  # Twisted's own TLS of ``tls:DIRECTORY`` is replaced
-            return tls_from_directory(directory, factory.wrappedFactory)
-        return factory
+            factory = factory.wrappedFactory
+        proxied = isinstance(factory, HAProxyWrappingFactory)
+        if proxied:
+            factory = factory.wrappedFactory
+        if wanted.tls is not None:
+            factory = tls_with(wanted.tls, factory)
+        elif directory is not None:
+            factory = tls_from_directory(directory, factory)
+        return cast(Any, Proxied)(factory) if proxied else factory
 
     def reread(self, title: str) -> Iterator[Change]:
         """Read the certificates and keys again; the change is for connections that begin later.
@@ -459,8 +465,6 @@ class ServedEndpoint:
 
 
 log: Logger = Logger(namespace="twisted_msgproto.net.endpoints")
-
-Given = TypeVar("Given")
 
 FAULT: Final = "proxy"
 
@@ -534,6 +538,8 @@ class ProxiedConnection(HAProxyProtocolWrapper):
 
     def _refuse(self) -> None:
         sessions = self.factory.wrappedFactory
+        if isinstance(sessions, TlsFactory):
+            sessions = sessions.wrappedFactory
         if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
             sessions = getattr(sessions, "sessions", None)
         if isinstance(sessions, SessionFactory):
@@ -550,14 +556,6 @@ class ProxiedConnection(HAProxyProtocolWrapper):
         self.transport.abortConnection()
 
 
-def heeding_proxies(factory: Given) -> Given:
-    """Return ``factory`` as it was given to a reactor; if it is that of a ``haproxy:`` endpoint,
-    its connections are :class:`ProxiedConnection`.
-    """
-    inner: Any = factory
-    while inner is not None and not isinstance(inner, HAProxyWrappingFactory):
-        inner = getattr(inner, "wrappedFactory", None)
-    if inner is not None:
-        inner.protocol = cast(Any, ProxiedConnection)
-        inner.noisy = False
-    return factory
+class Proxied(HAProxyWrappingFactory):
+    protocol = cast(Any, ProxiedConnection)
+    noisy = False

@@ -320,9 +320,9 @@ class Link:
         factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
         if isinstance(self.wire, StreamWire):
             received = self.dataReceived
-            if isinstance(transport, ProtocolWrapper) and not isinstance(
-                transport, TLSMemoryBIOProtocol
-            ):  # the PROXY protocol
+            secured = isinstance(transport, TLSMemoryBIOProtocol)
+            if isinstance(transport.transport if secured else transport, ProtocolWrapper):
+                # the PROXY protocol
                 received = partial(self._announced, received)
             self.protocol.dataReceived = received  # found on the instance: no call in between
 

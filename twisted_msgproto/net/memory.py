@@ -181,7 +181,7 @@ class Ledger:
         self._look: Any = None
         self._due = inf  # when that is to be, in the ledger's time
         self._lag = 0.0  # what its time is behind the clock's
-        self._rounds = 0  # in which turns were given
+        self._turns: Counter[str] = Counter()  # of each address that has connections held back
         self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
@@ -334,14 +334,12 @@ class Ledger:
             rows.setdefault(holder.address, deque()).append(holder)
         turns = [(running[address], back[row[0]].age, address) for address, row in rows.items()]
         heapify(turns)
-        self._rounds += 1
-        given: Counter[str] = Counter()
+        given = self._turns = Counter({address: self._turns[address] for address in rows})
         while turns and (room > 0 or not running):
             address = turns[0][2]
             row = rows[address]
-            eldest = (self._rounds + given[address]) % 2
-            following = row.popleft() if eldest else row.pop()
             given[address] += 1
+            following = row.popleft() if given[address] % 2 else row.pop()
             account = back.pop(following, None)
             if account is not None:  # else what was done for the others has ended it
                 account.go_on(now)
