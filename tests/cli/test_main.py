@@ -466,6 +466,8 @@ BRIDGE = "bridge --queue q --table t --once"
         ("pyspark", "spark", COMMAND, "demo"),
         ("deltalake", "delta", COMMAND, "demo"),
         ("scramp", "sasl", COMMAND, "check mtl.toml"),
+        ("click", "", COMMAND, "doctor"),
+        ("twisted", "", COMMAND, "doctor"),
         ("autobahn", "", COMMAND, "send umq ws://127.0.0.1:1 --count 1"),
         ("zmq", "", COMMAND, "check mtl.toml"),
         ("txzmq", "", COMMAND, "send mtl tcp://127.0.0.1:1 --count 1"),

@@ -19,11 +19,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
 from twisted_msgproto.core.loading import closest, missing_extra
+
+try:
+    import click
+except ModuleNotFoundError as error:
+    print(f"msgproto: {missing_extra(error) or error}", file=sys.stderr)
+    sys.exit(2)
 
 COMMANDS: Mapping[str, str] = {
     "gateway": "run all servers of a gateway.toml in the foreground",

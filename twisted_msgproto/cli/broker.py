@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from shlex import quote
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,8 +104,9 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
     return GatewayBroker(where)
 
 
-def find(queues: Sequence[QueueShown], name: str, space: str | None) -> QueueShown:
+def find(arguments: SimpleNamespace, queues: Sequence[QueueShown]) -> QueueShown:
     """Return the queue of this name; QueueError if there is none, or more than one."""
+    name, space = arguments.queue, arguments.space
     named = [queue for queue in queues if queue.name == name]
     found = [queue for queue in named if space in (None, queue.space)]
     if len(found) == 1:
@@ -114,7 +116,8 @@ def find(queues: Sequence[QueueShown], name: str, space: str | None) -> QueueSho
         raise QueueError(f"more than one space has a queue {name!r}, say --space: {spaces}")
     if named:
         raise QueueError(f"the space {space!r} has no queue {name!r}; these have one: {spaces}")
-    raise QueueError(f"there is no queue {name!r}; msgproto broker ls shows all")
+    where = quote(str(arguments.where))
+    raise QueueError(f"there is no queue {name!r}; msgproto broker ls {where} shows all")
 
 
 # ── while no gateway runs ───────────────────────────────────────────────────────────────────────
@@ -314,7 +317,7 @@ def _ls(broker: Any, arguments: SimpleNamespace) -> int:
 @action("peek", "show the first messages of a queue; they stay there")
 @option("--count", metavar="N", type=POSITIVE, default=10, help="so many at most (default 10)")
 def _peek(broker: Any, arguments: SimpleNamespace) -> int:
-    queue = find(broker.queues(), arguments.queue, arguments.space)
+    queue = find(arguments, broker.queues())
     messages = broker.peek(queue.space, queue.name, arguments.count)
     if arguments.json:
         print(json.dumps({"messages": list(map(as_row, messages))}, ensure_ascii=False))
@@ -326,7 +329,7 @@ def _peek(broker: Any, arguments: SimpleNamespace) -> int:
 
 @action("purge", "settle everything that waits in a queue: no consumer gets it")
 def _purge(broker: Any, arguments: SimpleNamespace) -> int:
-    queue = find(broker.queues(), arguments.queue, arguments.space)
+    queue = find(arguments, broker.queues())
     count = broker.purge(queue.space, queue.name)
     _tell(arguments, count, f"{count} messages of {escaped(queue.name)} are settled")
     return 0
@@ -335,7 +338,7 @@ def _purge(broker: Any, arguments: SimpleNamespace) -> int:
 @action("requeue", "put what waits in a queue, such as dead letters, to another queue")
 @option("--to", metavar="QUEUE", help="the other queue; NAME where the queue is NAME.dead")
 def _requeue(broker: Any, arguments: SimpleNamespace) -> int:
-    queue = find(broker.queues(), arguments.queue, arguments.space)
+    queue = find(arguments, broker.queues())
     to = arguments.to
     if to is None:
         if not queue.name.endswith(DEAD):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
@@ -184,7 +185,8 @@ def unheld_queues(queue: Path) -> Iterator[Finding]:
     from twisted_msgproto.queue.queue_directories import unheld
 
     for place in unheld(queue):
-        remedy = f"start its gateway, or run msgproto queue mend {place}: then all of it lands"
+        mend = f"msgproto queue mend {quote(str(place))}"
+        remedy = f"start its gateway, or run {mend}: then all of it lands"
         yield Finding("queue beside it", NOTE, f"no gateway holds {place}", remedy)
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
+from shlex import quote
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,7 +186,7 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     if consumers:
         yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
     unheld: list[tuple[object, ...]] = [
-        (one["directory"], one["behind_messages"], f"msgproto queue mend {one['directory']}")
+        (one["directory"], one["behind_messages"], f"msgproto queue mend {quote(one['directory'])}")
         for one in queue.get("unheld", ())
     ]
     if unheld:

@@ -33,7 +33,10 @@ EXTRAS: Mapping[str, str] = {
 """This maps an import's name to the extra of this package that installs it."""
 
 ALWAYS = frozenset(
-    ("OpenSSL", "autobahn", "cryptography", "service_identity", "twisted", "txzmq", "zmq", "zope")
+    (
+        *("OpenSSL", "autobahn", "click", "cryptography", "service_identity", "twisted", "txzmq"),
+        *("zmq", "zope"),
+    )
 )
 """The package itself installs these, unless pip was told not to."""
 

@@ -147,7 +147,7 @@ INSTEAD: Final[Mapping[str, str]] = {
         'it is a part of the endpoint: "tcp:PORT:interface=ADDRESS"',
     ),
     "endpoints": "write endpoint = [...]",
-    "limits": "write limit = { NAME = VALUE }, or a table [limits] for all servers",
+    "limits": "write limit = {{ NAME = VALUE }}, or a table [limits] for all servers",
 }
 """What an operator looks for and a server has not → what to write instead, or why not."""
 

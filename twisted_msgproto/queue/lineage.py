@@ -89,7 +89,10 @@ def witness(payload_crc: int, place: int) -> int:
     return payload_crc << PLACE_BITS | place
 
 
-REWIND = "'msgproto table rewind' sets this table back to what is in both; a new table begins anew"
+REWIND = (
+    "'msgproto table rewind TABLE --queue QUEUE' sets this table back to what is in both; a new "
+    "table begins anew"
+)
 
 
 def check_bounds(queue_id: str, landed: Landed, begin: int, end: int) -> None:

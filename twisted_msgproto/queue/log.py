@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from shlex import quote
 from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
@@ -553,11 +554,10 @@ class SegmentLog:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    @staticmethod
-    def _gone(path: str) -> QueueError:
+    def _gone(self, path: str) -> QueueError:
         return QueueError(
             f"{path} was removed, replaced or cut short; put it back, "
-            "or restart the gateway and run msgproto queue verify"
+            f"or restart the gateway and run msgproto queue verify {quote(self.directory)}"
         )
 
     # -- trimming and checking --------------------------------------------------------------------

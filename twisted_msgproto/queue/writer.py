@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
@@ -454,7 +455,7 @@ class QueueWriter:
             self._report(
                 f"queue {self.directory}: the consumer {name!r} has not moved for "
                 f"{self._watch.still[name] / 3600:.1f} h; what it needs is kept. If it is gone: "
-                f"msgproto queue consumers {self.directory} --forget {name}"
+                f"msgproto queue consumers {quote(self.directory)} --forget {quote(name)}"
             )
 
     def _tidy(self) -> None:

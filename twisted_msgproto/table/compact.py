@@ -22,6 +22,7 @@ from .actions import DataFile, Run
 from .landing import discard, read_rows, target_of, write_file
 from .log import Table
 from .row_offsets import KEY, FileLost, read_footer
+from .storage import verify_tells
 
 SMALL_BYTES = 16 << 20
 TARGET_BYTES = 128 << 20
@@ -121,7 +122,7 @@ def compact(
                 _replace(table, part, run, done)
         except FileLost as error:
             done.given_up += 1
-            say(f"a file of {len(group)} is lost ({error}); 'msgproto table verify' tells more")
+            say(f"a file of {len(group)} is lost ({error}); {verify_tells(table.location)}")
         except Overtaken as error:
             done.given_up += 1
             say(str(error))

@@ -40,7 +40,7 @@ from .preflight import consumer_name, not_noted
 from .retention import erase
 from .row_offsets import FileLost, without
 from .shape import ERROR, Shape, Shaper
-from .storage import Storage, one_line
+from .storage import Storage, one_line, verify_tells
 from .verify import GatewayReport, verify
 
 ROWS = 10_000
@@ -392,9 +392,7 @@ def _proven(raw: Table) -> dict[str, GatewayReport]:
                 f"of gateway {gateway} are missing"
             )
     for line in report.findings():
-        raise TableError(
-            f"{raw.location} is not whole ({line}): 'msgproto table verify' tells more"
-        )
+        raise TableError(f"{raw.location} is not whole ({line}): {verify_tells(raw.location)}")
     return report.gateways
 
 

@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -218,8 +219,8 @@ def _refused(storage: Storage, commit: Commit, what: str) -> RewindNeeded:
 def rewind(location: str) -> str:
     """Return what to do when the offsets of a table are in doubt."""
     return (
-        f"'msgproto table rewind {location}' sets each gateway's place to what the table's rows "
-        "prove, then start the bridge again"
+        f"'msgproto table rewind {quote(location)}' sets each gateway's place to what the table's "
+        "rows prove, then start the bridge again"
     )
 
 

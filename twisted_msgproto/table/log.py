@@ -578,7 +578,7 @@ class Table:
                 raise TableChanged(f"no rows can be taken out of {self.location}: {reason}")
         if proposal.data_change:
             self._check_rows(proposal.added)
-        reason = forgetting(self.properties) if proposal.landed else ""
+        reason = forgetting(self.properties, self.location) if proposal.landed else ""
         if reason:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")
         if proposal.metadata is not None and self._metadata != proposal.metadata_before:

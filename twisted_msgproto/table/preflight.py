@@ -182,7 +182,7 @@ def check_operations(table: Table) -> None:
     Every version since the last one that landed rows of a gateway is checked.  Raises TableError
     for a table that may forget offsets, or that has none for the rows in it.
     """
-    reason = forgetting(table.properties)
+    reason = forgetting(table.properties, table.location)
     if reason:
         raise TableError(f"nothing can land in {table.location}: {reason}")
     table.check_features()

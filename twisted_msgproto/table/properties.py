@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -250,14 +251,14 @@ def check_properties(properties: Mapping[str, str]) -> None:
             )
 
 
-def forgetting(properties: Mapping[str, str]) -> str:
+def forgetting(properties: Mapping[str, str], location: str) -> str:
     """Why a table with these properties may forget places; empty when it keeps them."""
     if FORGETTING.lower() not in {name.lower() for name in properties}:
         return ""
     return (
         f"its property {FORGETTING} makes checkpoints forget how far gateways have landed, so that "
-        "their rows would land twice; remove the property, and see with 'msgproto table verify' "
-        "that every gateway still has its place"
+        "their rows would land twice; remove the property, and see with 'msgproto table verify "
+        f"{quote(location)}' that every gateway still has its place"
     )
 
 

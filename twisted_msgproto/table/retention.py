@@ -43,7 +43,15 @@ from .row_offsets import (
     size,
 )
 from .snapshot import READ_ERRORS, list_log, read_version, refused
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, LocalStorage, Storage, one_line
+from .storage import (
+    LOG,
+    TEMPORARY_PREFIX,
+    TEMPORARY_SUFFIX,
+    LocalStorage,
+    Storage,
+    one_line,
+    verify_tells,
+)
 
 HOURS_MIN = 24
 PARQUET = ".parquet"
@@ -336,8 +344,8 @@ def erase(
             continue  # a compaction came first: the same rows are in other files now
         except FileLost as error:
             raise TableError(
-                f"a file of {table.location} cannot be read: {error}; 'msgproto table verify' "
-                "tells more"
+                f"a file of {table.location} cannot be read: {error};"
+                f" {verify_tells(table.location)}"
             ) from error
         if purge and not dry_run:
             done.purged = _purge(table)

@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any, Protocol
 
 import pyarrow.fs as pafs
@@ -184,6 +185,11 @@ class LocalStorage:
 
     def prove(self) -> None:
         """Links do: see :meth:`put_new`."""
+
+
+def verify_tells(location: str) -> str:
+    """Return which command says more about what is wrong with a table."""
+    return f"'msgproto table verify {quote(location)}' tells more"
 
 
 def one_line(error: BaseException) -> str:

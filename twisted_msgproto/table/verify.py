@@ -35,7 +35,7 @@ from .row_offsets import (
     without,
 )
 from .snapshot import list_log, read_version
-from .storage import one_line
+from .storage import one_line, verify_tells
 
 LINES_MAX = 20
 
@@ -407,8 +407,7 @@ def _parts(table: Table, file: DataFile) -> list[_Part]:
         ]
     except FileLost as error:
         raise TableError(
-            f"{file.path} of {table.location}: {error}; 'msgproto table verify' tells what is "
-            "missing with it"
+            f"{file.path} of {table.location}: {error}; {verify_tells(table.location)}"
         ) from error
 
 

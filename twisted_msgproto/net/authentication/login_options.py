@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any, ClassVar, Final
 
 from twisted.cred.checkers import (
@@ -47,11 +48,12 @@ def _look_for_file(description: str) -> str | None:
         return None
     if not os.path.exists(path):
         raise ConfigurationError(
-            f"--auth {description}: No such file or directory; msgproto passwd {path} NAME makes it"
+            f"--auth {description}: No such file or directory;"
+            f" msgproto passwd {quote(path)} NAME makes it"
         )
     if not read_users(path):
         raise ConfigurationError(
-            f"--auth {description}: it has no user; msgproto passwd {path} NAME adds one"
+            f"--auth {description}: it has no user; msgproto passwd {quote(path)} NAME adds one"
         )
     return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from ...core.errors import QueueMismatch
@@ -18,7 +19,6 @@ NOTHING_READ: Final[Mapping[str, Any]] = {
     "unheld": [],
     "unreadable": None,
 }
-MEND: Final = "start its gateway, or run msgproto queue mend"
 
 NEVER_REFUSES: Final[Mapping[str, Any]] = {
     "refusal": None,
@@ -80,7 +80,7 @@ def _unheld(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
     from ...queue.reader import is_unpublished
 
-    queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
+    queue: dict[str, Any] = {"directory": directory, **NEVER_REFUSES, **NOTHING_READ}
     kept = 0
     try:
         reader = QueueReader(directory)
@@ -92,7 +92,9 @@ def _unheld(directory: str, now: float) -> dict[str, Any]:
         queue["unreadable"] = f"{type(error).__name__}: {error}"
     whole = not queue["damaged_messages"] and queue["unreadable"] is None
     if queue.get("unpublished"):
-        verdict = Verdict(False, f"What it may have acknowledged last is not published: {MEND}.")
+        verdict = Verdict(
+            False, f"What it may have acknowledged last is not published: {_mend(directory)}."
+        )
     else:
         verdict = Verdict(True, "") if whole and not kept else safe_and_landing(queue)
     behind = max((one["behind_messages"] for one in queue["consumers"]), default=kept)
@@ -293,7 +295,7 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
     if queue["damaged_messages"]:
         yield (
             f"The queue has lost {queue['damaged_messages']} messages that may have been"
-            " acknowledged: msgproto queue verify says which."
+            f" acknowledged: {_verify(queue)}"
         )
     health = healthy(queue)
     if not health.ok:
@@ -302,7 +304,7 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
         if consumer.get("lost_messages"):
             yield (
                 f"The queue has lost {consumer['lost_messages']} messages that"
-                f" {_named(consumer)} had not committed: msgproto queue verify says which."
+                f" {_named(consumer)} had not committed: {_verify(queue)}"
             )
     if queue["unreadable"] is not None:
         yield f"The queue's files cannot be read: {queue['unreadable']}."
@@ -315,6 +317,14 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
                 f" {consumer['behind_messages']} messages behind and {_since(consumer)}."
             )
     yield from wrong_of_unheld(queue.get("unheld", ()))
+
+
+def _verify(queue: Mapping[str, Any]) -> str:
+    return f"msgproto queue verify {quote(queue['directory'])} says which."
+
+
+def _mend(directory: str) -> str:
+    return f"start its gateway, or run msgproto queue mend {quote(directory)}"
 
 
 def _named(consumer: Mapping[str, Any]) -> str:

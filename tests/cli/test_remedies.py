@@ -1,0 +1,708 @@
+"""What a message advises is done here exactly as the line says it, and ends the trouble.
+
+Each row begins with what an operator has, runs a command, and finds in its line what to do next;
+what can be copied from the line is copied.  Other rooms run the remedies of what only they can
+provoke: :data:`ELSEWHERE` names the file, and the words that stand in both.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+
+from tests.cli.test_main import said
+from tests.tools.certificates import Authority
+from tests.tools.processes import PROJECT, Launcher
+from tests.tools.queues import batch, put
+from twisted_msgproto import cli
+from twisted_msgproto.queue import QueueReader, QueueWriter
+
+LOCAL = 'endpoint = "tcp:0:interface=127.0.0.1"'
+MTL = '[mtl]\nendpoint = "tcp://127.0.0.1:0"'
+RULE = f"[micromsg2]\n{LOCAL}\n[[access]]\nallow = 'publish'\n"
+
+Mended = str | Callable[[str, re.Match[str]], str]
+
+
+def instead(old: str, new: str) -> Callable[[str, re.Match[str]], str]:
+    """The file with ``new`` for ``old``; ``{1}`` is what the line says there."""
+
+    def mended(text: str, found: re.Match[str]) -> str:
+        assert old in text
+        return text.replace(old, new.replace("{1}", found[1] if found.re.groups else ""))
+
+    return mended
+
+
+FILES: dict[str, tuple[str, str, Mended]] = {
+    "a port that is shared": (
+        '[lumberjack]\nendpoint = "unix:s"\nreuse-port = true',
+        "reuse-port is for TCP ports, and 'unix:.*' is none: leave one of them out",
+        instead("reuse-port = true", ""),
+    ),
+    "log-ins of a protocol without": (
+        f"[lumberjack]\n{LOCAL}\nauth = 'anonymous'",
+        "has no log-ins: use (mtls:)",
+        instead(f"{LOCAL}\nauth = 'anonymous'", "endpoint = '{1}0:privateKey=gw.pem:caCerts=ca'"),
+    ),
+    "CURVE": (
+        f"[micromsg2]\n{LOCAL}\ncurve-key = 'x'",
+        "CURVE is for MTL alone: use (mtls:)",
+        instead(f"{LOCAL}\ncurve-key = 'x'", "endpoint = '{1}0:privateKey=gw.pem:caCerts=ca'"),
+    ),
+    "a port by itself": (
+        "[lumberjack]\nport = 0",
+        'it is a part of the endpoint: ("tcp:PORT:interface=ADDRESS")',
+        lambda text, found: text.replace(
+            "port = 0",
+            "endpoint = " + found[1].replace("PORT", "0").replace("ADDRESS", "127.0.0.1"),
+        ),
+    ),
+    "endpoints": (
+        f"[lumberjack]\n{LOCAL.replace('endpoint', 'endpoints')}",
+        r"write (endpoint) = \[...\]",
+        instead('endpoints = "tcp:0:interface=127.0.0.1"', '{1} = ["tcp:0:interface=127.0.0.1"]'),
+    ),
+    "limits in a server's table": (
+        f"[lumberjack]\n{LOCAL}\nlimits = {{ connections = 3 }}",
+        "write (limit) = { NAME = VALUE }, or a table",
+        instead("limits", "{1}"),
+    ),
+    "limits in a table of their own": (
+        f"[lumberjack]\n{LOCAL}\nlimits = {{ connections = 3 }}",
+        r"or a table (\[limits\]) for all servers",
+        instead("limits = { connections = 3 }", "{1}\nconnections = 3"),
+    ),
+    "MTL for other machines, insecure": (
+        '[mtl]\nendpoint = "tcp://0.0.0.0:0"',
+        r"needs CURVE \(--curve-key\), or --(insecure)",
+        lambda text, found: f"{text}\n{found[1]} = true",
+    ),
+    "MTL for other machines, with CURVE": (
+        '[mtl]\nendpoint = "tcp://0.0.0.0:0"\ncurve-key = "server.key_secret"',
+        "--curve-key and --(curve-authorized) belong together",
+        lambda text, found: f"{text}\n{found[1]} = 'keys'",
+    ),
+    "one socket and two": (
+        f'{MTL}\none-socket = true\ndata-endpoint = "tcp://127.0.0.1:0"',
+        "--one-socket has no --data-endpoint",
+        instead('data-endpoint = "tcp://127.0.0.1:0"', ""),
+    ),
+    "queues without a broker": (
+        f"[micromsg2]\n{LOCAL}\nno-broker = true\nbroker-queue = 'x'",
+        "--no-broker excludes --broker-queue and --broker-namespace",
+        instead("no-broker = true", ""),
+    ),
+    "queues, and a port that is shared": (
+        f"[micromsg2]\n{LOCAL}\nreuse-port = true",
+        r"in one process \((no-broker = true) leaves them out",
+        lambda text, found: f"{text}\n{found[1]}",
+    ),
+    "UMQ's WebSocket": (
+        "[umq]\nwebsocket = 'tcp:0:interface=127.0.0.1'",
+        "UMQ is on WebSocket alone: write (endpoint)",
+        instead("websocket", "{1}"),
+    ),
+    "the host in front": (
+        "[lumberjack]\nendpoint = 'tcp:127.0.0.1:0'",
+        r"the port comes first: (\S+)",
+        instead("tcp:127.0.0.1:0", "{1}"),
+    ),
+    "client certificates without an authority": (
+        "[lumberjack]\nendpoint = 'mtls:0:privateKey=gw.pem'",
+        "needs (caCerts)=FILE",
+        instead("gw.pem", "gw.pem:{1}=ca"),
+    ),
+    "an address of another machine": (
+        "[sabc]\nendpoint = 'tcp:0:interface=192.0.2.9'",
+        "no such address: name one of its own, or (0.0.0.0) for all",
+        instead("192.0.2.9", "{1}"),
+    ),
+    "a name for an interface": (
+        "[sabc]\nendpoint = 'tcp:0:interface=no-such-host.invalid'",
+        "interface= takes an address of this machine, not another name",
+        instead("no-such-host.invalid", "127.0.0.1"),
+    ),
+    "a long path": (
+        f"[sabc]\nendpoint = 'unix:{'s' * 150}'",
+        "a socket's path has 107 bytes at most: name a shorter one",
+        instead("s" * 150, "s"),
+    ),
+    "the page for other machines": (
+        f"[sabc]\n{LOCAL}\n[status]\nendpoint = 'tcp:0'",
+        r"it needs TLS .* and a token .*or (token-file) in \[status\]",
+        instead("'tcp:0'", "'ssl:0:privateKey=gw.pem'\n{1} = 'users'"),
+    ),
+    "open to others": (
+        "[sabc]\nendpoint = 'tcp:0'",
+        r"warning: .*, and (:interface=\S+) keeps it to this machine",
+        instead("tcp:0", "tcp:0{1}"),
+    ),
+    "open to others, TLS": (
+        "[sabc]\nendpoint = 'tcp:0'",
+        r"warning: .*; (tls:)DIRECTORY:PORT encrypts it",
+        instead("tcp:0", "{1}pems:0"),
+    ),
+    "rules in a plain table": (
+        RULE.replace("[[access]]", "[access]"),
+        r"access is a list of rules: write (\[\[access\]\]) above each",
+        instead("[access]", "{1}"),
+    ),
+    "no rule": (
+        f"access = []\n[micromsg2]\n{LOCAL}",
+        "has no rule, so everything would be refused: leave it out to allow everything",
+        instead("access = []", ""),
+    ),
+    "two kinds in one rule": (
+        f"{RULE}deny = 'consume'",
+        "both allow and deny: make two rules of it",
+        instead("deny", "[[access]]\ndeny"),
+    ),
+    "a rule for nobody": (
+        f"{RULE}user = []",
+        "is an empty list: leave it out to mean everybody",
+        instead("user = []", ""),
+    ),
+    "a rule for a number": (
+        f"{RULE}user = 3",
+        "user: 3 is no text; write it in quotes",
+        instead("3", "'3'"),
+    ),
+    "an address within a network": (
+        f"{RULE}address = '10.0.0.1/8'",
+        r"is an address within a network; write (\S+)",
+        instead("10.0.0.1/8", "{1}"),
+    ),
+    "a brace": (
+        f"{RULE}name = 'a{{b}}'",
+        r"write (\[{\]) for a brace itself",
+        instead("{", "{1}"),
+    ),
+    "a rule that is never reached": (
+        RULE.replace("'publish'", "'*'") + "[[access]]\ndeny = 'consume'",
+        "is never reached, since rule 1 fits everything: write it above that one",
+        instead(
+            "[[access]]\nallow = '*'\n[[access]]\ndeny = 'consume'",
+            "[[access]]\ndeny = 'consume'\n[[access]]\nallow = '*'",
+        ),
+    ),
+    "a NUL": (
+        f'[lumberjack]\n{LOCAL}\n[status]\nendpoint = "unix:a\\u0000"',
+        r"has a NUL: take (\\u0000) out of it",
+        instead("\\u0000", ""),
+    ),
+    "limits of one broker": (
+        f"[micromsg2]\n{LOCAL}\nbroker-namespace = 'a'\nlimit = {{ queue-messages = 5 }}\n"
+        f"{MTL}\nbroker-namespace = 'a'\nlimit = {{ queue-contents = 6 }}",
+        "set it alike in both, or in",
+        instead("6", "5"),
+    ),
+}
+"""A file that ``msgproto check`` does not take, its words, and the file with what they say."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    authority = Authority(tmp_path)
+    pair = authority.server("gw", "gw")
+    (tmp_path / "pems").mkdir()
+    for place in ("gw.pem", "pems/gw.pem"):
+        Path(place).write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    Path("ca").write_bytes(authority.cert.read_bytes())
+    return tmp_path
+
+
+def run(words: str | list[str], stdin: str = "") -> tuple[int, str]:
+    """What a command says, and its exit status; it is run in this process."""
+    words = shlex.split(words) if isinstance(words, str) else words
+    with pytest.MonkeyPatch.context() as patch:
+        told = io.StringIO()
+        for name, stream in (("stdout", told), ("stderr", told), ("stdin", io.StringIO(stdin))):
+            patch.setattr(sys, name, stream)
+        return cli.main(words), told.getvalue()
+
+
+@pytest.mark.parametrize("row", FILES.values(), ids=FILES.keys())
+def test_what_is_said_of_a_file_is_right(here: Path, row: tuple[str, str, Mended]) -> None:
+    before, words, mended = row
+    make_curve_keys()
+    Path("g.toml").write_text(before)
+    _, told = run("check g.toml")
+    found = re.search(words, told)
+    assert found is not None, told
+    assert len(told.splitlines()) == 1 or "warning" in words, told
+    Path("g.toml").write_text(mended if isinstance(mended, str) else mended(before, found))
+    status, told = run("check g.toml")
+    assert status == 0, told
+    assert not re.search(words, told)
+
+
+def make_curve_keys() -> None:
+    zmq.auth.create_certificates(".", "server")
+    public, _ = zmq.curve_keypair()
+    Path("keys").write_text(f"{public.decode()} someone\n")
+    Path("users").write_text("a token of 32 characters or more.\n")
+    Path("users").chmod(0o600)
+
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "a password's owner": (
+        "send sabc tcp:127.0.0.1:1 --count 1 --password-file users",
+        "--password-file goes with (--user NAME)",
+        "send sabc tcp:127.0.0.1:1 --count 1 --password-file users {1}",
+    ),
+    "a key's certificate": (
+        "send sabc tls:127.0.0.1:1 --count 1 --tls-key gw.pem",
+        "--tls-key goes with (--tls-cert) FILE",
+        "send sabc tls:127.0.0.1:1 --count 1 --tls-key gw.pem {1} gw.pem",
+    ),
+    "a key beside its certificate": (
+        "send sabc tls:127.0.0.1:1 --count 1 --tls-cert ca",
+        "; (--tls-key) FILE names another",
+        "send sabc tls:127.0.0.1:1 --count 1 --tls-cert gw.pem {1} gw.pem",
+    ),
+    "an address without its kind": (
+        "send sabc 127.0.0.1:1 --count 1",
+        r"; write (tcp:\S+)$",
+        "send sabc {1} --count 1",
+    ),
+    "a method's arguments": (
+        "send umq ws://127.0.0.1:1 --args [] --count 1",
+        "--args go with (--call METHOD)",
+        "send umq ws://127.0.0.1:1 --args [] {1}",
+    ),
+    "a size": (
+        "send sabc tcp:127.0.0.1:1 --size 5",
+        "--size goes with (--count) N",
+        "send sabc tcp:127.0.0.1:1 --size 5 {1} 1",
+    ),
+    "a count beside a call": (
+        "send umq ws://127.0.0.1:1 --call m --count 1",
+        "--.* does not go with --call",
+        "send umq ws://127.0.0.1:1 --call m",
+    ),
+    "a call's text": (
+        "send sabc tcp:127.0.0.1:1 --call m --args []",
+        "sabc has no --args: the text of --call is the request's body",
+        "send sabc tcp:127.0.0.1:1 --call []",
+    ),
+    "a window": (
+        "send micromsg2 tcp:127.0.0.1:1 --count 1 --window 99999999999",
+        "--window is at most ([0-9]+)",
+        "send micromsg2 tcp:127.0.0.1:1 --count 1 --window {1}",
+    ),
+    "CURVE's other key": (
+        "send mtl tcp://127.0.0.1:1 --count 1 --timeout 1 --tls-key server.key_secret",
+        "CURVE needs the server's public key: (--tls-ca) FILE",
+        "send mtl tcp://127.0.0.1:1 --count 1 --timeout 1 --tls-key server.key_secret"
+        " {1} server.key",
+    ),
+    "CURVE's own key": (
+        "send mtl tcp://127.0.0.1:1 --count 1 --timeout 1 --tls-ca server.key",
+        "CURVE needs our secret key: (--tls-key) FILE",
+        "send mtl tcp://127.0.0.1:1 --count 1 --timeout 1 --tls-ca server.key"
+        " {1} server.key_secret",
+    ),
+    "a token's owner": (
+        "queue tail q --token-file users -n 0",
+        "--token-file goes with",
+        "queue tail q -n 0",
+    ),
+    "a token of the status": (
+        "status q --token-file users",
+        "--token-file goes with",
+        "status q",
+    ),
+    "a token of the broker": (
+        "broker ls q --token-file users",
+        "--token-file goes with",
+        "broker ls q",
+    ),
+    "a token of a reload": (
+        "reload q --token-file users",
+        "--token-file goes with (http://HOST:PORT)",
+        "reload http://127.0.0.1:1 --token-file users",
+    ),
+    "a broker's queue": (
+        "broker peek q nosuch",
+        "there is no queue 'nosuch'; msgproto (.*) shows all",
+        "{1}",
+    ),
+    "a directory of queues": (
+        "queue consumers several",
+        "is no queue itself, and has 2 in it: name one, such as (.*)$",
+        "queue consumers {1}",
+    ),
+    "who is behind": (
+        "queue trim q --forget old",
+        "has not committed .*if you mean that, say (--yes)",
+        "queue trim q --forget old {1}",
+    ),
+    "a bridge's place": (
+        "queue consumers q --reset spark-01234567 0",
+        "is that of a bridge into a table.*if you mean that, say (--yes)",
+        "queue consumers q --reset spark-01234567 0 {1}",
+    ),
+    "forget or reset": (
+        "queue consumers q --forget old --reset old 0",
+        "--forget and --reset exclude each other; see msgproto (queue consumers --help)",
+        "{1}",
+    ),
+    "one way to show": (
+        "status q --json --watch",
+        "--json, --watch and --grafana exclude each other",
+        "status q --json",
+    ),
+    "a table without its folder": (
+        "bridge --queue q --table t --every 1h",
+        "--every goes with (--once)",
+        "bridge --queue q --table t --every 1h {1} --max-rows 0",
+    ),
+    "a bridge without a table": (
+        "bridge --queue q",
+        "bridge needs (--table)",
+        "bridge --queue q {1} t --max-rows 0",
+    ),
+    "Spark's master": (
+        "bridge --queue q --table t --conf spark.master=local[1]",
+        "spark.master is no setting here: (--master)",
+        "bridge --queue q --table t {1} local[1] --max-rows 0",
+    ),
+    "a directory that exists": (
+        "init full",
+        "exists, and nothing was written: remove it, or give another directory",
+        "init other",
+    ),
+    "a user of a unit": (
+        "init new --user no-such-user",
+        "there is no user .*(--user) names another",
+        "init new {1} root",
+    ),
+    "a port of several": (
+        "init new --instances 2 --protocol mtl",
+        "--protocol mtl goes without --instances",
+        "init new --protocol mtl",
+    ),
+    "what is mistyped": (
+        "queue ls q --jsn",
+        r"did you mean '(--json)'\?",
+        "queue ls q {1}",
+    ),
+    "Lumberjack's names": (
+        "send lumberjack tcp:127.0.0.1:1 --count 1 --user me",
+        "no log-ins; (--tls-cert) FILE and (--tls-key) FILE say who you are",
+        "send lumberjack tls:127.0.0.1:1 --count 1 {1} gw.pem",
+    ),
+    "days": (
+        "table expire t",
+        "it needs one of (--before) DAY and --keep AGE",
+        "table expire t {1} 2020-01-01",
+    ),
+}
+"""A command, what it says, and the command with what that says."""
+
+TO_A_SERVER = ("send", "recv", "reload")
+"""These start a reactor, or look for a server: a process each, and nobody listens there."""
+
+
+@pytest.fixture
+def furnished(here: Path) -> Path:
+    make_curve_keys()
+    for place in ("q", "several/1", "several/2"):
+        writer = QueueWriter(place)
+        put(writer, batch(3))
+        writer.close()
+    for name in ("old", "spark-01234567"):
+        QueueReader("q").commit(name, 0)
+    Path("full").mkdir()
+    Path("full/gateway.toml").write_text("")
+    return here
+
+
+@pytest.mark.parametrize("row", COMMANDS.values(), ids=COMMANDS.keys())
+def test_what_is_said_of_a_command_is_right(furnished: Path, row: tuple[str, str, str]) -> None:
+    first, words, after = row
+    launch = Launcher(furnished)
+
+    def ran(line: str) -> str:
+        if line.split()[0] not in TO_A_SERVER:
+            status, told = run(line)
+            assert status in (0, 1, 2)
+            return told
+        done = launch.run(*shlex.split(line), stdin="x\n")
+        return done.stderr + done.stdout
+
+    told = ran(first)
+    found = re.search(words, told, re.M)
+    assert found is not None, told
+    assert "Traceback" not in told
+    for number, text in enumerate(found.groups(), 1):
+        after = after.replace(f"{{{number}}}", text)
+    told = ran(after)
+    assert not re.search(words, told, re.M), told
+    assert "Traceback" not in told
+    assert "; see msgproto" not in told or "--max-rows" in told, told
+
+
+# ── more than a file or a word ──────────────────────────────────────────────────────────────────
+
+
+def test_the_command_that_makes_a_password_file_makes_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path has a blank; the line's command is taken as it stands."""
+    Path("g.toml").write_text(f"[sabc]\n{LOCAL}\nauth = 'passwords:my users'")
+    for words in (OTHERS[0], OTHERS[1]):
+        _, told = run("check g.toml")
+        found = re.search(words, told)
+        assert found is not None, told
+        status, told = run(shlex.split(found[1])[1:], "a long secret\n")
+        assert status == 0, told
+        assert run("check g.toml")[0] == 0
+        Path("my users").write_text("")  # and now it has no user
+
+
+def test_the_file_of_a_gateway_that_runs_can_be_checked(here: Path) -> None:
+    Path("g.toml").write_text(f"[sabc]\n{LOCAL}\n[queue]\ndirectory = 'q'")
+    writer = QueueWriter("q")
+    try:
+        _, told = run("check g.toml")
+        found = re.search(OTHERS[2], told)
+        assert found is not None, told
+        assert run(["check", "g.toml", found[1]])[0] == 0
+    finally:
+        writer.close()
+
+
+def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:
+    """And without any input ``send`` makes messages up, if it is told how many."""
+    server = launch("lumberjack", "-e", "tcp:0:interface=127.0.0.1", module="twisted")
+    send = [sys.executable, "-m", "twisted_msgproto", "send", "lumberjack"]
+    send.append(server.address("lumberjack"))
+    for words, redirected in ((OTHERS[3], "< body"), (OTHERS[4], "<&-")):
+        (launch.directory / "body").write_bytes(b"caf\xe9\n")
+        first = launch.command(["sh", "-c", f"{shlex.join(send)} {redirected}"])
+        assert first.wait() != 0, first.output
+        remedy = first.line(words)[1]
+        more = [remedy, *(["3"] if remedy == "--count" else [])]
+        second = launch.command(["sh", "-c", f"{shlex.join([*send, *more])} {redirected}"])
+        assert second.wait() == 0, second.output
+
+
+def test_help_auth_says_more(launch: Launcher) -> None:
+    refused = launch.run("sabc", "--auth", "nosuch", module="twisted")
+    found = re.search(OTHERS[5], refused.stderr + refused.stdout)
+    assert found is not None, refused
+    told = launch.run("sabc", found[1], module="twisted")
+    assert told.returncode == 0
+    assert "passwords" in told.stdout
+
+
+OTHERS = (
+    "No such file or directory; (msgproto passwd .* NAME) makes it",
+    "it has no user; (msgproto passwd .* NAME) adds one",
+    "has the queue .* open; (--file-only) checks the file alone",
+    "Lumberjack carries nothing else; (--replace-invalid) sends",
+    "there is no input to send; (--count) N makes messages up",
+    "there is no such checker.*; (--help-auth) says more",
+)
+
+
+# ── and no other message ────────────────────────────────────────────────────────────────────────
+
+ADVICE = re.compile(
+    rf"(?<![\w-])(?:(?<!^)--[a-z][a-z-]+|(?<!source )msgproto (?:{'|'.join(cli.COMMANDS)})\b(?!:))"
+    r"|pip install|\b(?:un)?set [A-Z_]{4,}|ALTER TABLE|ulimit"
+)
+"""A text with a command or option of ours, a package, a variable, or a statement of SQL."""
+
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "tests/cli/test_broker.py": (
+        "more than one space has a queue",
+        "say where to: --to QUEUE",
+    ),
+    "tests/cli/test_init.py": (
+        "msgproto gateway --config",
+        "enable --now",
+        "pip install 'twisted-msgproto[",
+        "msgproto passwd",
+    ),
+    "tests/cli/test_main.py": (
+        "is not installed: pip install",
+        ": pip install 'twisted-msgproto[queue]'",
+        "it needs one of --where SQL and --offsets FILE",
+    ),
+    "tests/cli/test_no_permission.py": ("useradd --system",),
+    "tests/cli/test_send.py": ("the server did not answer for",),
+    "tests/cli/test_status.py": (
+        "wants its token: give it with --token-file FILE",
+        "another token than the file of --token-file",
+    ),
+    "tests/cli/test_table.py": (
+        "(--before 2000-01-01 takes them out)",
+        ", until 'msgproto table vacuum' a day later",
+    ),
+    "tests/contract/test_log_in.py": (": msgproto passwd",),
+    "tests/contract/test_words.py": (
+        "see --user and --password-file",
+        "is not one to trust; give the file of the authority",
+        "server's certificate has expired",
+    ),
+    "tests/core/test_words.py": (
+        "wants a certificate of ours: --tls-cert",
+        "the server wants a log-in, and none of its kinds can be used",
+        "does not accept our certificate",
+    ),
+    "tests/docs/test_quarter.py": ("msgproto bridge --queue",),
+    "tests/micromsg2/test_command.py": ("the server takes neither",),
+    "tests/micromsg2/test_queues.py": ("is full and its senders wait; queue-messages is",),
+    "tests/mtl/test_authentication.py": (
+        "it has another public key for this server than that of --curve-key",
+        "it has no CURVE keys, and --curve-key wants",
+        "is not in the file",
+        "it wants CURVE",
+    ),
+    "tests/mtl/test_service.py": ("is a resource of the profile",),
+    "tests/net/test_control.py": ("which works without",),
+    "tests/net/test_factory.py": ("=NUMBER changes it)",),
+    "tests/net/test_websocket_closing.py": ("may not connect (--origin allows it)",),
+    "tests/queue/broker_files/test_check.py": ("msgproto queue verify",),
+    "tests/queue/test_by_hand.py": ("was removed, replaced or cut",),
+    "tests/queue/test_flight.py": (
+        "give one with --token-file FILE",
+        "one with --token-file FILE",
+    ),
+    "tests/queue/test_writer.py": ("msgproto queue consumers",),
+    "tests/spark/test_bridge.py": (
+        "give Java another",
+        "set HADOOP_CONF_DIR to the folder",
+        "): start it, or correct --master",
+        "files open, and Spark needs",
+        "pip install 'twisted-msgproto[java]'",
+    ),
+    "tests/spark/test_flight.py": ("it wants its token: run", "does not know queue"),
+    "tests/spark/test_loop.py": ("msgproto table rewind",),
+    "tests/spark/test_session.py": (
+        "add the name to /etc/hosts, or",
+        "or set TMPDIR to a",
+        "remove it, or set TMPDIR to another directory",
+        "cannot run the source (",
+    ),
+    "tests/spark/test_source.py": ("pip install 'twisted-msgproto[spark]'",),
+    "tests/spark/test_typed.py": (
+        "stands in the file of",
+        "--try is a whole number",
+        "run 'msgproto table derive' again",
+    ),
+    "tests/table/test_erased.py": (") breaks the constraint",),
+    "tests/table/test_opening.py": ("SET TBLPROPERTIES", "is partitioned by"),
+    "tests/table/test_vacuum.py": ("on are in this table", "; --queue names its"),
+    "tests/table/test_verify.py": ("'msgproto table verify",),
+    "tests/test_gateway.py": ("it is a word of the command", "belongs to no option; --help"),
+    "tests/test_gateway_access.py": ("exclude each other",),
+    "tests/test_gateway_own.py": ("--ingest needs a subclass of",),
+    "tests/test_several_gateways.py": ("msgproto queue mend",),
+}
+"""Tests of other rooms that meet such a message, and words that stand in both."""
+
+NOT_RUN: dict[str, str] = {
+    "see X --help": "every sub-command's help is printed in test_main.py",
+    "no chart: X is not installed": "a package is installed by pip alone; test_main.py hides it",
+    "install a C compiler, then pip": "./run checks the wheel without a compiler",
+    "is not installed (": "a package is installed by pip alone",
+    "LimitNOFILE=65536 in the unit": "a unit's limit is systemd's",
+    "the gateway may remove": "it explains, and advises nothing",
+    "goes without --instances": "a row above runs it",
+    "tls:X:X --tls-ca X": "a page's command, run in tests/docs",
+    "msgproto send lumberjack X": "a page's command, run in tests/docs",
+    "msgproto bridge into Spark": "the title of a unit",
+    "Limits of": "a title in the help",
+    "msgproto send": "a program's name in front of its line",
+    "msgproto recv": "a program's name in front of its line",
+    "msgproto gateway": "a program's name in front of its line",
+    "(or --timeout S)": "a text of the help",
+    "Name the queue's directory if the gateway has no [status]": "a row above names it",
+    "--destination and --filter need --extension pub-sub": "only against another's server",
+    "needs scramp": "a package is installed by pip alone; test_main.py hides it",
+    "this runtime has no module": "a script's comment",
+    "ulimit -n 4096": "test_bridge.py starts it with few files, and with more",
+    "start what --master names, or leave --master out": "a line of Spark's; test_bridge.py",
+    "(Spark's settings are given with --conf)": "a note about what was left aside",
+    "set TMPDIR to one that can be written": "test_session.py has such a machine",
+    "unset SPARK_HOME": "a local master leaves it aside; for others a cluster is needed",
+    "DROP FEATURE": "Spark's statement, of a table of others",
+    "DROP CONSTRAINT": "Spark's statement, of a table of others",
+    "This file is for several instances": "a comment in a file; its units are tested",
+    "Without an endpoint it listens on": "a text of the help",
+    "msgproto queue tail: X": "a program's name in front of its line",
+}
+"""Words of a message → why what it advises is run nowhere, or under which other words."""
+
+
+def advice() -> list[str]:
+    found: set[str] = set()
+    for module in sorted((PROJECT / "twisted_msgproto").rglob("*.py")):
+        shown = helps(module)
+        for text in said(module):
+            line = " ".join(text.split())
+            if text not in shown and ADVICE.search(line):
+                found.add(line)
+    return sorted(found)
+
+
+def helps(module: Path) -> set[object]:
+    """The texts of a module's ``--help``."""
+    declares = ("option", "flag", "action", "command", "argument", "echo")
+    found: set[object] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            parts = [word.value for word in node.keywords if word.arg == "help"]
+            for part in ast.walk(node) if name in declares else parts:
+                found.add(getattr(part, "value", None) if isinstance(part, ast.Constant) else None)
+    return found
+
+
+def words_of(pattern: str) -> list[str]:
+    """What of a pattern stands in a line as it is: the pieces between its groups and wild cards."""
+    plain = re.sub(r"\\([\[\]().?$/])", lambda found: f"\0{ord(found[1])}\0", pattern)
+    pieces = re.split(r"\.\*|[()$]|\\S\+|\[0-9\]\+", plain)
+    back = [re.sub("\0(\\d+)\0", lambda found: chr(int(found[1])), piece) for piece in pieces]
+    return [piece.strip() for piece in back if len(piece.strip()) > 8]
+
+
+def test_every_message_that_advises_something_has_a_test() -> None:
+    here = [pattern for _, pattern, _ in (*FILES.values(), *COMMANDS.values())]
+    here += OTHERS
+    run = [words for pattern in here for words in words_of(pattern)]
+    known = [*run, *(words for row in ELSEWHERE.values() for words in row), *NOT_RUN]
+    texts = advice()
+    assert len(texts) > 100
+    neither = [text for text in texts if not any(words in text for words in known)]
+    assert neither == [], "write a row for them: what they advise is to be done in a test"
+
+
+def test_the_tests_elsewhere_have_the_words_of_these_messages() -> None:
+    texts = advice()
+    for name, rows in ELSEWHERE.items():
+        strings = {
+            re.sub(r"\\(.)", r"\1", node.value)
+            for node in ast.walk(ast.parse((PROJECT / name).read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        for words in rows:
+            assert any(words in text for text in texts), words
+            assert any(words in " ".join(text.split()) for text in strings), (name, words)
+    for words in NOT_RUN:
+        assert any(words in text for text in texts), words
