@@ -320,7 +320,7 @@ def test_the_page_says_what_becomes_of_queues_that_no_gateway_holds(launch: Laun
     assert told() == (
         False,
         f"{no_gateway} it may have acknowledged last is not published: start its gateway, or run"
-        " msgproto queue mend.",
+        f" msgproto queue mend {left}.",
     )
     (left / "end").write_bytes(now)
     (empty / "identity").write_bytes(b"spoiled")

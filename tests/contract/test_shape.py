@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from twisted.internet.protocol import Protocol
+from twisted.internet.testing import MemoryReactor
 
 import twisted_msgproto
 from tests.contract.cases import CASES, DATA, Case
 from tests.contract.world import World
 from tests.doubles import HeldSink
-from twisted_msgproto.lumberjack import LumberjackServer
-from twisted_msgproto.micromsg2 import MicroMsg2Server
+from twisted_msgproto.lumberjack import LumberjackClientFactory, LumberjackServer
+from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2Server
 from twisted_msgproto.mtl import MtlServer
-from twisted_msgproto.sabc import SabcServer
+from twisted_msgproto.sabc import SabcClientFactory, SabcServer
 from twisted_msgproto.umq import UmqServer
 
 PACKAGE = Path(twisted_msgproto.__file__).parent
@@ -35,6 +37,17 @@ PACKAGE = Path(twisted_msgproto.__file__).parent
 def test_a_server_has_few_public_names_beside_those_of_protocol(server: type, most: int) -> None:
     names = {name for name in dir(server) if not name.startswith("_")} - set(dir(Protocol))
     assert len(names) <= most, sorted(names)
+
+
+@pytest.mark.parametrize(
+    "factory", [LumberjackClientFactory, MicroMsg2ClientFactory, SabcClientFactory]
+)
+def test_a_factory_of_clients_is_fit_for_a_reactors_connect__RD_26(factory: type) -> None:
+    """RD-26: MicroMsg2's failed with an AttributeError; UMQ's needs an address, MTL's refuses."""
+    made: Any = factory()
+    connector = MemoryReactor().connectTCP("127.0.0.1", 1, made)
+    made.startedConnecting(connector)
+    assert isinstance(made.buildProtocol(None), Protocol)
 
 
 def files_of_a_message(case: Case) -> list[str]:

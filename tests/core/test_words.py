@@ -181,6 +181,14 @@ def test_a_limit_has_its_default_until_it_is_changed():
     assert changed.replace({"idle": 0})["window"] == 20
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3", 3), ("10s", 10), ("500ms", 0.5), ("2m", 120), ("1.5 h", 5400)]
+)
+def test_a_time_may_have_a_unit__RD_27(text: str, seconds: float) -> None:
+    """RD-27: sizes could, and the times of a bridge."""
+    assert Limits.of(TABLE).replace({"idle": text})["idle"] == seconds
+
+
 def test_an_integer_limit_stays_one():
     limits = Limits.of(TABLE)
     assert limits.replace({"window": 3}).integer("window") == 3

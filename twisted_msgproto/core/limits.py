@@ -65,6 +65,30 @@ def read_size(text: str) -> int:
     return int(Fraction(match[1]) * unit)
 
 
+DURATION: Final = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?", re.ASCII
+)
+
+SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+A_DURATION: Final = "a number of seconds, or a duration like 500ms, 10s or 2m"
+
+
+def read_seconds(text: str) -> float:
+    """Return the seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
+    seconds.
+
+    Raises ValueError for another text.
+    """
+    match = DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{A_DURATION}, is expected, not {text!r}")
+    unit = match[2] or "s"
+    if unit.startswith("milli"):
+        unit = "ms"
+    return float(match[1]) * SECONDS[unit if unit == "ms" else unit[0]]
+
+
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
     """The limits in force: a table of :class:`Limit`, and the values that an operator
@@ -103,13 +127,14 @@ class Limits(Mapping[str, float]):
             )
         number_type = type(limit.default)
         base, slash, per = limit.unit.partition("/")
-        takes = A_SIZE if base == "bytes" else f"a number of {limit.unit}"
+        takes = {"bytes": A_SIZE, "s": A_DURATION}.get(base, f"a number of {limit.unit}")
         try:
-            number = (
-                number_type(read_size(value.removesuffix(f"{slash}{per}")))
-                if base == "bytes" and isinstance(value, str)
-                else number_type(str(value))
-            )
+            if base == "bytes" and isinstance(value, str):
+                number = number_type(read_size(value.removesuffix(f"{slash}{per}")))
+            elif limit.unit == "s" and isinstance(value, str) and value[-1:].isalpha():
+                number = number_type(read_seconds(value))
+            else:
+                number = number_type(str(value))
         except ValueError:
             raise ConfigurationError(f"limit {name} takes {takes}, not {value!r}") from None
         if not limit.minimum <= number < inf:

@@ -12,6 +12,8 @@ from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.loading import read_toml
+from ..core.limits import read_seconds
+from ..core.named import read_toml
 from ..queue.queue_directories import URL, is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
@@ -133,26 +135,18 @@ class BridgeOptions:
         return found
 
 
-DURATION = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?"
-)
-
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
 def read_duration(text: str, name: str = "--trigger") -> float:
     """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
     seconds.
 
     Raises ConfigurationError for anything else.
     """
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ConfigurationError(f"{name} is a duration like 500ms, 10s or 2m, not {text!r}")
-    unit = match[2] or "s"
-    if unit.startswith("milli"):
-        unit = "ms"
-    return float(match[1]) * SECONDS[unit if unit == "ms" else unit[0]]
+    try:
+        return read_seconds(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name} is a duration like 500ms, 10s or 2m, not {text!r}"
+        ) from None
 
 
 # -- the file -------------------------------------------------------------------------------------

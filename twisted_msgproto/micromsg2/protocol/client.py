@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Unpack
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.protocol import ClientFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from typing_extensions import TypeVar
@@ -436,7 +437,7 @@ class MicroMsg2Client(ClientSession, MicroMsg2Session, link=MicroMsg2ClientLink)
         return link.say(say)
 
 
-class MicroMsg2ClientFactory(MicroMsg2Factory):
+class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
     """Builds a :class:`MicroMsg2Client` for each connection; fit for ``ClientService``.
 
     Attributes:
