@@ -406,8 +406,8 @@ def restore(raw: Table, gateway: Gateway) -> None:
 
 
 REFUSED: Mapping[str, tuple[Callable[[Table, Gateway], None], type[Exception], str]] = {
-    "a file is lost": (lose_a_file, TableError, r"is not whole \(lost: file .*table verify' tells"),
-    "a restore": (restore, TableError, r"is not whole \(missing: .*table verify' tells"),
+    "a file is lost": (lose_a_file, TableError, r"is not whole \(lost: file .*verify .*' tells"),
+    "a restore": (restore, TableError, r"is not whole \(missing: .*verify .*' tells"),
     "an older queue": (set_queue_back, QueueMismatch, "was restored from an older copy"),
     "a trimmed queue": (forget_rows, QueueMismatch, "was trimmed before it landed"),
 }

@@ -341,7 +341,7 @@ def test_a_lost_file_is_one_line(tmp_path: Path) -> None:
     table, a = create(tmp_path / "table"), Gateway(tmp_path / "a")
     [file] = land(table, a)
     table.storage.delete(file.path)
-    with pytest.raises(TableError, match="it is missing; 'msgproto table verify'"):
+    with pytest.raises(TableError, match="it is missing; 'msgproto table verify "):
         known = [replace(file, statistics="")]
         table.files = lambda: known  # type: ignore[method-assign]
         counts(table)
