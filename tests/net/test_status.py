@@ -488,13 +488,14 @@ class Rules(SynchronousTestCase):
 
     def test_what_is_wrong_is_said_in_the_first_line(self) -> None:
         fine: dict[str, Any] = {
-            "damaged_messages": 0, "refusal": None, "stalled_because": None, "unreadable": None,
+            "directory": "q", "damaged_messages": 0, "refusal": None, "stalled_because": None,
+            "unreadable": None,
             "consumers": [{"name": "spark", "behind_messages": 0, "still_seconds": 0.0}],
         }  # fmt: skip
         late = {"name": "spark", "behind_messages": 9, "still_seconds": 60.0}
         self.assertTrue(safe_and_landing(fine).ok)
         for change, words in (
-            ({"damaged_messages": 4}, "has lost 4 messages"),
+            ({"damaged_messages": 4}, "has lost 4 messages that may have been acknowledged: msgproto"),
             ({"stalled_because": "no room"}, "no room"),
             ({"refusal": "the queue is closed"}, "the queue is closed"),
             ({"unreadable": "OSError"}, "cannot be read"),
