@@ -495,7 +495,7 @@ class Rules(SynchronousTestCase):
         late = {"name": "spark", "behind_messages": 9, "still_seconds": 60.0}
         self.assertTrue(safe_and_landing(fine).ok)
         for change, words in (
-            ({"damaged_messages": 4}, "has lost 4 messages that may have been acknowledged: msgproto"),
+            ({"damaged_messages": 4}, "acknowledged: msgproto queue verify q says"),
             ({"stalled_because": "no room"}, "no room"),
             ({"refusal": "the queue is closed"}, "the queue is closed"),
             ({"unreadable": "OSError"}, "cannot be read"),
