@@ -84,7 +84,7 @@ FILES: dict[str, tuple[str, str, Mended]] = {
     ),
     "MTL for other machines, insecure": (
         '[mtl]\nendpoint = "tcp://0.0.0.0:0"',
-        r"needs CURVE \(--curve-key\), or --(insecure)",
+        r"needs CURVE \(--curve-key; in a program: curve\), or --(insecure)",
         lambda text, found: f"{text}\n{found[1]} = true",
     ),
     "MTL for other machines, with CURVE": (

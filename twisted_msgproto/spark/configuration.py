@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError
-from ..core.loading import read_toml
 from ..core.limits import read_seconds
-from ..core.named import read_toml
+from ..core.loading import read_toml
 from ..queue.queue_directories import URL, is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
