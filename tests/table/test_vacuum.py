@@ -106,6 +106,19 @@ def test_files_of_another_table_below_this_one_are_its_own(table: Table, a: Gate
     assert verify(again(inner)).whole and rows(inner) == expected(a, 0, 41)
 
 
+def test_files_behind_a_link_to_a_folder_stay(local: Table, a: Gateway, tmp_path: Path) -> None:
+    """They are the table's own, as in ``latest``, or those of others."""
+    fill(local, a)
+    live = tmp_path / local.storage.location / local.files()[0].path
+    (Path(local.storage.location) / "latest").symlink_to(live.parent)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "own.parquet").write_bytes(b"of others")
+    (Path(local.storage.location) / "other").symlink_to(elsewhere)
+    assert vacuum(local, clock=tomorrow).paths == []
+    assert verify(local).whole and (elsewhere / "own.parquet").exists()
+
+
 @pytest.mark.parametrize("wrong", [tomorrow, lambda: 1e9], ids=["ahead", "behind"])
 def test_files_of_a_running_batch_stay_where_the_clock_is_wrong__TB_01(
     table: Table, a: Gateway, wrong: Callable[[], float], monkeypatch: pytest.MonkeyPatch

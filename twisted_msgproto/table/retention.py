@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -170,6 +171,10 @@ def _unlogged(storage: Storage) -> Iterator[Any]:
     found = filesystem.get_file_info(pafs.FileSelector("", recursive=True))
     logs = (info.path.partition(f"/{LOG}/") for info in found)
     others = tuple({f"{folder}/" for folder, inside, _ in logs if inside})  # tables below this one
+    if isinstance(storage, LocalStorage):
+        # What is behind a link to a folder has another path, by which the log does not name it.
+        folders = (one.path for one in found if one.type == pafs.FileType.Directory)
+        others += tuple(f"{path}/" for path in folders if os.path.islink(storage.path(path)))
     for info in found:
         if info.type != pafs.FileType.File or info.path.startswith(others):
             continue
