@@ -712,12 +712,14 @@ def test_a_table_that_cannot_come_later_is_refused_in_a_line(
     configured(tmp_path, RAW)
     drain(launch)
     transformed = '[[table]]\nlocation = "access"\ntransform = "a:b"\n'
+    inside = ACCESS.replace('location = "access"', 'location = "raw/in"')
     for text, others, words, line in (
         (ACCESS, [], ["raw", "acess"], "bridge.toml: no .* has the name or location 'acess'"),
         (transformed, [], ["raw", "access"], "without a transform"),
         (ACCESS, ["gone"], ["raw", "access"], "gone"),
         (ACCESS, ["grpc://127.0.0.1:9"], ["raw", "access"], "127.0.0.1:9"),
         (ACCESS, [], ["none", "access"], "none is not a table"),
+        (inside, [], ["raw", "access"], "raw and .*/raw/in lie in one another"),
     ):
         configured(tmp_path, text, queues=["queue", *others])
         refused = launch.run("table", "derive", *words, "--config", "bridge.toml")

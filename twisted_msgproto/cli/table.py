@@ -469,7 +469,7 @@ def _columns(arguments: SimpleNamespace) -> int:
     help="the bridge.toml that defines TYPED, and names the queues",
 )
 def _derive(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.spark.configuration import read_bridge_file, same_place
+    from twisted_msgproto.spark.configuration import overlap, read_bridge_file, same_place
     from twisted_msgproto.spark.options import open_queue
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.derive import derive
@@ -494,6 +494,11 @@ def _derive(arguments: SimpleNamespace) -> int:
             *(f"{key}={value}" for key, value in raw.storage.items()),
             *arguments.storage,
         ]
+    elif overlap(arguments.location, typed.table):
+        raise ConfigurationError(
+            f"{arguments.location} and {typed.table} lie in one another: name another directory "
+            "for the table that is made"
+        )
     source = _open(arguments)
     queues = [open_queue(location, typed.access) for location in typed.locations]
     for gateway in sorted(source.landed().keys() - {queue.queue_id for queue in queues}):

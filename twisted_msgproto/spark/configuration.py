@@ -81,7 +81,7 @@ class BridgeOptions:
         if self.dead_letters is not None:
             if self.transform is None:
                 raise ConfigurationError("dead letters are of a transform: it has none")
-            if _overlap(self.table, self.dead_letters):
+            if overlap(self.table, self.dead_letters):
                 raise ConfigurationError(
                     "the dead letters need a table of their own, and neither stands in the other"
                 )
@@ -111,7 +111,7 @@ class BridgeOptions:
             if place in places:
                 raise ConfigurationError(f"{places[place]} and {location} are the same queue")
             places[place] = location
-            if not is_remote(location) and is_queue(place) and _overlap(place, self.table):
+            if not is_remote(location) and is_queue(place) and overlap(place, self.table):
                 raise ConfigurationError(
                     f"the table {self.table} and the queue {location} lie in one another: name"
                     " another directory for the table"
@@ -275,7 +275,7 @@ def _check_others(options: BridgeOptions, others: Sequence[BridgeOptions]) -> No
         for place in filter(None, (options.table, options.dead_letters)):
             if any(same_place(one, place) for one in used):
                 raise ConfigurationError(f"{place} is the table {other.name!r} already")
-            if any(_overlap(one, place) for one in used):
+            if any(overlap(one, place) for one in used):
                 raise ConfigurationError(
                     f"it and the table {other.name!r} lie in one another: give one another "
                     "directory"
@@ -298,7 +298,7 @@ def _real(place: str) -> str:
     return os.path.realpath(path)
 
 
-def _overlap(one: str, other: str) -> bool:
+def overlap(one: str, other: str) -> bool:
     """Return whether two places are the same, or one is in the other."""
     short, long = sorted((_real(one) + "/", _real(other) + "/"), key=len)
     return long.startswith(short)
