@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.tools.queues import (
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.verify import verify
 
 DIRECTORY = "/queue"
 SEGMENT = f"{DIRECTORY}/{0:020d}.segment"
@@ -163,6 +165,55 @@ def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:
             what_is_left(*read(DISK))
         except QueueError as error:
             assert "put it back" in str(error)  # rubbish may look like a record's first half
+
+
+def test_what_was_wrong_before_its_checksum_was_made_is_no_row_that_breaks_who_reads_it() -> None:
+    """Another program wrote it, or memory failed: a reader and ``verify`` say the same of it."""
+    source = random.Random(21)
+    for _ in range(SCRIBBLES // 3):
+        octets, frame = bytearray(WHOLE), source.choice(frames_of(WHOLE))
+        start = frame.position + FRAME_HEADER_BYTES
+        at = start + source.randrange(frame.nbytes)
+        if source.random() < 0.5:
+            octets[at] ^= 1 << source.randrange(8)
+        else:  # a number among the ends of texts, say
+            at -= (at - start) % 4
+            octets[at : at + 4] = struct.pack("<I", source.choice([0, 1, 2**31 - 1, 2**32 - 1]))
+        payload = bytes(octets[start : frame.end_position])
+        octets[frame.position : start] = frame_header(
+            WHOLE[32:40], payload, frame.first, frame.count, frame.runs
+        )
+        DISK.spoil(SEGMENT, bytes(octets))
+        reader = QueueReader(DIRECTORY, disk=DISK)
+        batches = list(reader.read(0, ENDS[-1]))
+        for batch in batches:
+            batch.validate(full=True)
+        damaged = reader.damaged()
+        assert damaged in ([], [(frame.first, frame.end)])
+        assert verify(DIRECTORY, disk=DISK).damaged == damaged
+        offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+        lost = range(frame.first, frame.end) if damaged else ()
+        assert offsets == [offset for offset in range(ENDS[-1]) if offset not in lost]
+
+
+@pytest.mark.parametrize("call", ["json.loads", "pyarrow.arange"])
+def test_a_reader_without_memory_passes_over_no_row(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise MemoryError
+
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for protocol in ("p", call):  # the second one is of an origin that nobody has seen
+        log.append([encode([MessageBatch(protocol, "k", 1, count=1, body=[b"x"])])])
+    with monkeypatch.context() as patched:
+        patched.setattr(call, fails)
+        reader = QueueReader(DIRECTORY, disk=disk)
+        with pytest.raises(MemoryError):
+            list(reader.read(0, 2))
+        assert reader.damaged() == []
+    assert len(bodies_of(disk)[0]) == 2
 
 
 def spoiled_files() -> Iterator[tuple[str, bytes, bytes]]:

@@ -113,6 +113,24 @@ def test_trimming_while_a_range_is_read_ends_the_reading_cleanly() -> None:
         list(reading)
 
 
+@pytest.mark.parametrize("counts", [[1, 1, 1], [1, 1, 1, 1]], ids=["the newest", "an older one"])
+def test_a_segment_that_is_cut_while_it_is_read_is_awaited(counts: list[int]) -> None:
+    """RD-50: its rows are not damaged, they may be put back."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=7 << 20)
+    for count in counts:
+        log.append([frame(log.end, count, nbytes=2 << 20)])
+    path = f"{DIRECTORY}/{0:020d}.segment"
+    whole = disk.bytes_of(path)
+    reader = a_reader(disk)
+    found = iter(reader.read(0, 3, 1))
+    assert next(found).num_rows == 1
+    disk.spoil(path, whole[: 5 << 20])
+    with pytest.raises(QueueError, match="put it back"):
+        list(found)
+    assert reader.damaged() == []
+
+
 def test_a_segment_trimmed_between_listing_and_opening_is_looked_for_again() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1] * 4, segment_bytes=1)

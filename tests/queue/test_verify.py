@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.measures import no_file_stays_open
-from tests.tools.queues import batch, encode, frame, sealed, segment_header
+from tests.tools.queues import frame, sealed, segment_header
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.verify import verify
 
@@ -306,22 +304,6 @@ def test_behind_a_damaged_end_of_an_open_queue_nothing_is_looked_at__NB_12() -> 
         "1 has the queue open"
     ]
     log.close()
-
-
-def test_texts_that_are_none_are_damage_though_their_checksum_is_right() -> None:
-    """Another program wrote them; who reads the rows would fail."""
-    disk = SimulatedDisk()
-    log = a_queue(disk, [2])
-    one = batch(2, 2)
-    one.destination = ["plain", "wrong"]
-    encoded = encode([one])
-    payload = b"".join(encoded.pieces).replace(b"wrong", b"\xff" * 5)
-    log.append([replace(encoded, pieces=[payload], crc=crc32(payload))])
-    log.close()
-    report = verify(DIRECTORY, disk=disk)
-    assert (report.damaged, report.messages, report.groups) == ([(2, 4)], 2, 1)
-    (line,) = report.lines
-    assert line.startswith(f"{0:020d}.segment at ")
 
 
 def test_looking_over_a_queue_leaves_no_file_open(tmp_path: Path) -> None:

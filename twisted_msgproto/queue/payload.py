@@ -329,6 +329,7 @@ class _Part:
             kind = TYPES[bit]
             buffers = joined(kind, [frame[index] for frame in self.frames], self.counts)
             array = array_from(kind, rows, buffers)
+            array.validate(full=True)  # before Arrow reads where a text ends that ends nowhere
             arrays[bit] = array[self.wanted] if self.wanted else array
         return len(range(rows)[self.wanted]) if self.wanted else rows, arrays
 
@@ -388,6 +389,8 @@ class Assembly:
             small = count <= SMALL_MESSAGES  # bytes are cut faster, and their copies cost more
             block = bytes(payload[runs:]) if small else payload[runs:]
             frame = read(columns, partial, block, count)
+        except MemoryError:
+            raise  # the record may be whole
         except Exception as error:  # nonsense is met by struct and json, each in its way
             raise QueueCorrupt(f"the record at offset {first} makes no sense: {error}") from error
         columns &= ~ENVELOPE
@@ -416,6 +419,22 @@ class Assembly:
         part.frames.append(frame)
 
     def finish(self) -> pa.RecordBatch:
+        """Return the rows that were added; nothing is left of them here.
+
+        Raises QueueCorrupt if one of the frames makes no sense, which is only seen now.
+        """
+        try:
+            return self._made()
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise QueueCorrupt(f"a record makes no sense: {error}") from error
+        finally:
+            self.rows = self.nbytes = 0
+            for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
+                gathered.clear()
+
+    def _made(self) -> pa.RecordBatch:
         parts = [part.arrays() for part in self._parts]
         protocol, kind, peer, session, client_id = (
             zip(*self._run_origins, strict=True) if self._run_origins else ((),) * ORIGIN_VALUES
@@ -436,9 +455,6 @@ class Assembly:
             _stored_column(parts, ATTACHMENTS_GIVEN),
             compute().fill_null(_stored_column(parts, TRUNCATED), _FALSE),
         ]
-        self.rows = self.nbytes = 0
-        for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
-            gathered.clear()
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:

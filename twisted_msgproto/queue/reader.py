@@ -316,6 +316,7 @@ class QueueReader:
                 f"offsets {lo} to {hi} asked of the queue {self.queue_id}, which ends at {end}"
             )
         assembly = Assembly(self.queue_id)
+        added: list[Record] = []
         for segment, record in self._records(lo, hi, note):
             first, last = max(record.first, lo), min(record.end, hi)
             payload = segment.payload(record)
@@ -325,12 +326,30 @@ class QueueReader:
                 assembly.add(payload, record.runs, record.first, record.count, first, last)
             except QueueCorrupt as error:
                 self._check_read(segment, record, record.first, record.end)
+                self._check_there(segment, record.position, record.first, first, last)
                 note(record.first, record.end, str(error))
                 continue
+            added.append(record)
             if assembly.rows >= rows or assembly.nbytes >= nbytes:
-                yield assembly.finish()
+                yield from self._finished(assembly, added, lo, hi, note)
+                added = []
         if assembly.rows:
-            yield assembly.finish()
+            yield from self._finished(assembly, added, lo, hi, note)
+
+    def _finished(
+        self, assembly: Assembly, added: Sequence[Record], lo: int, hi: int, note: Note
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the records that were added, but for those that make no sense."""
+        try:
+            batch = assembly.finish()
+        except QueueCorrupt as error:
+            if len(added) == 1:
+                note(added[0].first, added[0].end, str(error))
+                return
+            for one in added:
+                yield from self._batches(max(one.first, lo), min(one.end, hi), 1, 1, None, note)
+            return
+        yield batch
 
     def _records(self, lo: int, hi: int, note: Note) -> Iterator[tuple[Segment, Record]]:
         while lo < hi:
@@ -415,7 +434,7 @@ class QueueReader:
             )
 
     def _ends_at(self, segment: Segment, position: int) -> bool:
-        if segment.cut_at(position):
+        if segment.cut_at(position) or segment.file.size() < segment.size:
             return True
         published = self.published()
         return (
