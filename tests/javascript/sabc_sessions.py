@@ -270,6 +270,7 @@ def times() -> Any:
     talk.wait(80.0)
     talk.arrive(frame("MESSAGE", "msg-id::1", "msg-more::yes", body=b"part", end=b""))
     talk.wait(140.0)
+    talk.arrive(frame("MESSAGE", "msg-id::1", body=b"its late end"))
     talk.arrive(frame("MESSAGE", "msg-id::1", body=b"anew"))
     return talk.record()
 

@@ -287,11 +287,26 @@ export class Machine extends Sending {
       this._refuse(429, `more than ${most} unfinished messages`, events, ref, incoming.id);
       mute(incoming);
     }
-    if (incoming.muted && muted >= most) {
-      this._fail(new ProtocolFault("unfinished-messages", "too many refused messages go on", 429), events);
-      return;
+    if (!(incoming.muted && this._full(incoming.heard, events))) this._unfinished.set(key, incoming);
+  }
+
+  /**
+   * End the session if too many messages that are skipped may still go on. One of which nothing
+   * has come for a while makes room, when another needs its place.
+   *
+   * @param {number} now
+   * @param {SabcEvent[]} events
+   */
+  _full(now, events) {
+    const muted = [...this._unfinished.values()].filter((incoming) => incoming.muted);
+    if (muted.length < this.limits["unfinished-messages"]) return false;
+    const eldest = muted.reduce((one, other) => (other.heard < one.heard ? other : one));
+    if (now >= eldest.heard + this.limits["unfinished-seconds"]) {
+      this._unfinished.delete(/** @type {string} */ (eldest.key));
+      return false;
     }
-    this._unfinished.set(key, incoming);
+    this._fail(new ProtocolFault("unfinished-messages", "too many refused messages go on", 429), events);
+    return true;
   }
 
   /**
@@ -383,19 +398,19 @@ export class Machine extends Sending {
     unfinished: (now, events) => {
       if (this._paused) return;
       const seconds = this.limits["unfinished-seconds"];
-      for (const [key, incoming] of this._unfinished) {
+      // What is given up is remembered, so that a late part does not pass for a message.
+      for (const incoming of [...this._unfinished.values()]) {
+        if (incoming.muted) continue;
         if (now >= incoming.heard + seconds) {
-          if (incoming.muted) {
-            this._unfinished.delete(key);
-            continue;
-          }
+          if (this._full(now, events)) return;
           const ref = incoming.response ? null : incoming.id;
           this._sendError(408, "the rest of the message did not come", ref);
           events.push({ type: "abandoned", id: incoming.id });
           mute(incoming);
           incoming.heard = now;
+        } else {
+          this._deadlines.noLater("unfinished", incoming.heard + seconds);
         }
-        this._deadlines.noLater("unfinished", incoming.heard + seconds);
       }
     },
     drain: (_, events) => {
