@@ -251,6 +251,8 @@ def test_integer_ids_become_text_also_beside_text_and_beyond_63_bits() -> None:
         one(peer=7),
         one(received_at="now"),
         one(received_at=2**64),
+        one(received_at=-62_135_596_800_000_001),  # the year 0
+        one(received_at=253_402_300_800_000_000),  # the year 10,000: no day of a table
         one(body=[b"x"], count=2),
         one(message_id=[1, 2, 3], body=[b"x"]),
     ],

@@ -121,6 +121,10 @@ def _origin_text(origin: Origin) -> tuple[str, int]:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")), replaced
 
 
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Microseconds of the first and the last day that a table can be partitioned by."""
+
+
 def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> tuple[bytes, int]:
     origins: dict[Origin, int] = {}
     indices = []
@@ -130,10 +134,13 @@ def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> tuple[
     written = [_origin_text(origin) for origin in origins]
     text = ("[" + ",".join([text for text, _ in written]) + "]").encode()
     count = len(batches)
+    times = [batch.received_at for batch in batches]
+    if not (min(times) >= TIME_MIN and max(times) <= TIME_MAX):
+        raise ValueError("received_at: microseconds since 1970, of the years 1 to 9999")
     head = struct.pack(
         f"<{RUNS_HEAD}{count}q{count}I{count}I",
         *(columns, count, len(text), partial),
-        *[batch.received_at for batch in batches],
+        *times,
         *[batch.count for batch in batches],
         *indices,
     )
