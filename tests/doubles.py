@@ -144,7 +144,7 @@ class Queues:
         for name, envelope, body in rows:
             self._place += 1
             octets = broker.weight(envelope, body)
-            letter = broker.Letter(self._place, octets, envelope, body, 0.0)
+            letter = broker.QueuedMessage(self._place, octets, envelope, body, 0.0)
             self.machine.publish(name, [letter], 0.0)
 
     def when_accepted(

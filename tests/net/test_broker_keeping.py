@@ -15,7 +15,7 @@ from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import TestCase
 
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.broker import LIMITS, Letter, QueueName
+from twisted_msgproto.core.broker import LIMITS, QueuedMessage, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
@@ -34,7 +34,7 @@ class Reader:
     """Takes everything, and acknowledges when it is told to."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.letters: list[QueuedMessage] = []
 
     def room(self) -> int:
         return 1000

@@ -21,8 +21,8 @@ from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.consumers import read_statuses
+from twisted_msgproto.queue.flight_requests import Streams
 from twisted_msgproto.queue.flight_server import QueueFlightServer
-from twisted_msgproto.queue.served import Streams
 from twisted_msgproto.testing import BrokenDisk
 
 CONSUMERS_MAX, LINES_MAX, REQUEST_BYTES_MAX = 64, 60, 4096

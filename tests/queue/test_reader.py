@@ -26,6 +26,7 @@ from tests.tools.queues import (
     sealed,
     segment_name,
 )
+from twisted_msgproto.core.disk import Stat
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.testing import BrokenDisk
@@ -414,7 +415,7 @@ def test_who_is_registered_stays_so_after_a_loss_of_power__NB_12(killed: bool, s
     reader = a_reader(disk)
     reader.commit("another", 4)
     if killed:
-        disk.left = 4  # truncate, write, sync, rename
+        disk.left = 4  # write, truncate, sync, rename
         with pytest.raises(Cut):
             reader.register("spark")
         disk.left = None
@@ -598,13 +599,14 @@ def test_a_consumer_which_is_forgotten_meanwhile_has_no_time() -> None:
     a_queue(disk, [3], segment_bytes=1)
     reader = a_reader(disk)
     reader.register("spark")
-    modified = disk.modified
+    stat = disk.stat
 
-    def forgotten(name: str) -> int:
-        reader.forget("spark")
-        return modified(name)
+    def forgotten(path: str) -> Stat:
+        if path.endswith("/spark"):
+            reader.forget("spark")
+        return stat(path)
 
-    disk.modified = forgotten  # type: ignore[method-assign]
+    disk.stat = forgotten  # type: ignore[method-assign]
     described = reader.describe()
     assert (described.consumers, described.moved) == ({"spark": 0}, {})
 

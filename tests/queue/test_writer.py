@@ -37,8 +37,7 @@ from tests.tools.queues import (
 )
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueClosed, QueueLocked
-from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue import log as log_room
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog, segment_log
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import status_path, write_status
 from twisted_msgproto.testing import BrokenDisk
@@ -861,8 +860,8 @@ def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
 def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     for keys, values in (
-        ("`max-bytes`", f"{log_room.MAX_BYTES / 2**30:g} GiB"),
-        ("`segment-bytes`", f"{log_room.SEGMENT_BYTES / 2**20:g} MiB"),
+        ("`max-bytes`", f"{segment_log.MAX_BYTES / 2**30:g} GiB"),
+        ("`segment-bytes`", f"{segment_log.SEGMENT_BYTES / 2**20:g} MiB"),
         (
             "`group-bytes`, `group-messages`",
             f"{writer_room.GROUP_BYTES / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",

@@ -15,7 +15,7 @@ from unittest import mock
 
 from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
-from twisted_msgproto.core.broker import Letter, QueueName, machine, places, store, turns
+from twisted_msgproto.core.broker import QueuedMessage, QueueName, machine, places, store, turns
 from twisted_msgproto.core.broker.machine import Broker
 from twisted_msgproto.core.broker.places import Places
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
@@ -25,7 +25,7 @@ STEPS = 60
 
 NAMES = [QueueName("tests", name) for name in ("a", "b", "a.dead")]
 
-FILTERS: list[Callable[[Letter], bool] | None] = [
+FILTERS: list[Callable[[QueuedMessage], bool] | None] = [
     None,
     None,
     None,
@@ -35,7 +35,7 @@ FILTERS: list[Callable[[Letter], bool] | None] = [
 ]
 
 
-def named(wants: Callable[[Letter], bool] | None) -> str:
+def named(wants: Callable[[QueuedMessage], bool] | None) -> str:
     return f"filter {FILTERS.index(wants)}"
 
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from twisted_msgproto.core.disk import Stat
 from twisted_msgproto.core.errors import QueueLocked
-from twisted_msgproto.queue.disk import Stat
 
 inodes = itertools.count(1)
 split = lru_cache(maxsize=10_000)(os.path.split)
@@ -284,7 +284,7 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return content
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
         with self.mutex:
             self.note("make_directory", path)
             for parent in (path, *self._parents(path)):
@@ -318,18 +318,13 @@ class SimulatedDisk:
                 self._change(directory, [(name, Content())])
             return SimulatedFile(self, path, self._content(path))
 
-    def modified(self, path: str) -> int:
-        with self.mutex:
-            self.note("modified", path)
-            return self._content(path).modified
-
     def stat(self, path: str) -> Stat:
         with self.mutex:
             self.note("stat", path)
             if path in self._names or path in self._locks:  # neither is a file
-                return Stat(0, 0, 0)
+                return Stat(0, 0, 0, 0)
             content = self._content(path)
-            return Stat(0, content.inode, len(content.nbytes))
+            return Stat(0, content.inode, len(content.nbytes), content.modified)
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:
@@ -370,7 +365,7 @@ class SimulatedDisk:
                 self._apply(self._durable_names[path], change)
             self._unsynced_names[path].clear()
 
-    def lock(self, path: str, busy: str) -> Callable[[], None]:
+    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
         with self.mutex:
             self.note("lock", path)
             if path in self._locks:
@@ -412,53 +407,3 @@ class CutDisk(SimulatedDisk):
                     raise Cut
                 self.left -= 1
         super().note(operation, path)
-
-
-# ── A table's disk on a :class:`~tests.sim.disk.SimulatedDisk`: it forgets what was  ──
-
-
-class SimulatedTableDisk:
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
-
-    def names(self, path: str) -> list[str]:
-        return self._disk.names(path)
-
-    def read(self, path: str) -> bytes:
-        file = self._disk.open(path)
-        return file.read(0, file.size())
-
-    def last(self, path: str, nbytes: int) -> bytes:
-        return self.read(path)[-nbytes:]
-
-    def size(self, path: str) -> int:
-        return self._disk.open(path).size()
-
-    def modified(self, path: str) -> float:
-        return self._disk.modified(path) / 1e6
-
-    def write(self, path: str, nbytes: bytes) -> None:
-        if self._disk.exists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        file = self._disk.open(path, write=True)
-        written = 0
-        while written < len(nbytes):
-            written += file.write(written, [nbytes[written:]])
-
-    def sync(self, path: str) -> None:
-        self._disk.open(path).sync()
-
-    def sync_directory(self, path: str) -> None:
-        self._disk.sync_directory(path)
-
-    def link(self, old: str, new: str) -> None:
-        self._disk.link(old, new)
-
-    def rename(self, old: str, new: str) -> None:
-        self._disk.rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self._disk.remove(path)
-
-    def make_directory(self, path: str) -> None:
-        self._disk.make_directory(path)

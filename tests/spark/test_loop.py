@@ -20,6 +20,7 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
 from tests.tools.tables import TABLE_SCHEMA
+from twisted_msgproto.core.disk import File, OSDisk
 from twisted_msgproto.core.errors import (
     MsgprotoError,
     Overtaken,
@@ -34,7 +35,6 @@ from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
@@ -403,10 +403,11 @@ def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Pa
     ]
 
 
-class Faulty(OSTableDisk):
+class Faulty(OSDisk):
     """Loses the answer of one link, and does not answer so many times."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.loses = self.silent = 0
 
     def link(self, old: str, new: str) -> None:
@@ -419,9 +420,9 @@ class Faulty(OSTableDisk):
         self._answer()
         return super().names(path)
 
-    def read(self, path: str) -> bytes:
+    def open(self, path: str, *, write: bool = False) -> File:
         self._answer()
-        return super().read(path)
+        return super().open(path, write=write)
 
     def _answer(self) -> None:
         if self.silent:

@@ -126,7 +126,7 @@ def test_a_queue_that_cannot_be_seen_is_not_landed_without_its_lock__RD_50(
 
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("read", f"{1:020d}.json"), ("read", f"{2:020d}.json"), ("size", "day=")],
+    [("read", f"{1:020d}.json"), ("open file", f"{2:020d}.json"), ("stat", "day=")],
 )
 def test_the_loop_goes_on_when_the_table_can_be_read_again__RD_50(
     kind: str, part: str, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

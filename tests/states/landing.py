@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.sim.disk import Cut, CutDisk, SimulatedTableDisk
+from tests.sim.disk import Cut, CutDisk
 from tests.sim.gateway import DIRECTORY, make_identity
 from tests.states.pairs import BEGIN, must
 from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import consumers
+from twisted_msgproto.core.disk import Disk
 from twisted_msgproto.core.errors import MsgprotoError, QueueError, QueueFull, TableError
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.format import segment_name
@@ -95,7 +96,7 @@ class Bridge:
             TABLE,
             TABLE_SCHEMA,
             run=run,
-            disk=SimulatedTableDisk(site.table_disk),
+            disk=site.table_disk,
             clock=lambda: site.now,
         )
         preflight.check_operations(self.table)
@@ -165,12 +166,14 @@ class Bridge:
 
     def _file(self, rows: Rows) -> DataFile:
         storage = self.table.storage
-        disk: SimulatedTableDisk = storage.disk  # type: ignore[attr-defined]
+        disk: Disk = storage.disk  # type: ignore[attr-defined]
         self._files += 1
         path = f"day={DAY}/{self._run.id}-{self._files}"
         octets = json.dumps(rows).encode() + PARQUET_MARK
         disk.make_directory(f"{TABLE}/day={DAY}")
-        disk.write(f"{TABLE}/{path}", octets)
+        file, written = disk.open(f"{TABLE}/{path}", write=True), 0
+        while written < len(octets):
+            written += file.write(written, [octets[written:]])
         make_durable(storage, [path])
         return DataFile(path, len(octets), {"day": DAY}, len(rows), "", int(self._site.now * 1000))
 
@@ -421,7 +424,7 @@ class Site:
             must(self.bridge is not None, "the bridge ends on a good disk")
         self.send_marks()
         self.check()
-        self._check_table(Table.open(TABLE, disk=SimulatedTableDisk(self.table_disk)))
+        self._check_table(Table.open(TABLE, disk=self.table_disk))
 
     def _check_table(self, table: Table) -> None:
         """Each row once, in order, without a gap; a lost one if it had landed before."""
@@ -437,7 +440,7 @@ class Site:
         must(not wrong, "other rows landed:", wrong)
 
     def _rows_of(self, file: DataFile) -> Rows:
-        return rows_in(SimulatedTableDisk(self.table_disk).read(f"{TABLE}/{file.path}"))
+        return rows_in(self.table_disk.bytes_of(f"{TABLE}/{file.path}"))
 
 
 def _batch(bodies: Sequence[str]) -> MessageBatch:

@@ -51,7 +51,7 @@ def started(segment_bytes: int = 600) -> Site:
 
 
 def die_while_landing() -> None:
-    for changes in range(1, 8):
+    for changes in range(1, 10):
         site = started()
         site.cut(site.table_disk, changes, lambda site=site: site.run_bridge(1))  # type: ignore[misc]
         site.start_bridge()

@@ -14,47 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.tools.disks import LOSSES, CutDisk
+from tests.tools.disks import LOSSES, CutDisk, StepDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.retention import vacuum
-
-
-class Failing(OSTableDisk):
-    """A disk on which one kind of step fails, once."""
-
-    def __init__(self, step: str, number: int) -> None:
-        self.step = step
-        self.number = number
-
-    def _fail(self, step: str) -> None:
-        if step == self.step:
-            self.step = ""
-            raise OSError(self.number, "no more of this")
-
-    def write(self, path: str, nbytes: bytes) -> None:
-        if self.step == "write":
-            super().write(path, nbytes[: len(nbytes) // 2])
-        self._fail("write")
-        super().write(path, nbytes)
-
-    def sync(self, path: str) -> None:
-        self._fail("sync")
-        super().sync(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._fail("sync_directory")
-        super().sync_directory(path)
-
-    def link(self, old: str, new: str) -> None:
-        self._fail("link")
-        super().link(old, new)
+from twisted_msgproto.testing import BrokenDisk
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -64,9 +33,10 @@ def test_a_disk_which_fails_is_one_line_and_the_commit_can_be_asked_for_again(
 ) -> None:
     """TB-11: a full disk is one line; nothing lands twice when it has room again."""
     land(table, "a", 5)
-    writer = Table.open(table.location, disk=Failing("", 0))
+    disk = BrokenDisk()
+    writer = Table.open(table.location, disk=disk)
     writer.sync()
-    writer.storage.disk.step, writer.storage.disk.number = step, number  # type: ignore[attr-defined]
+    disk.fail(step, errno=number)
     file = data_file(Path(table.location), "a", 5, 9)
     before = writer.landed()
     for attempt in range(2):
@@ -108,29 +78,13 @@ def test_a_sync_which_failed_is_not_believed_when_it_succeeds__TB_01(
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
 
 
-def test_a_folder_whose_name_is_not_durable_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = OSTableDisk()
-    syncs = iter([OSError(errno.EIO, "the disk did not take it"), None])
-
-    def sync_directory(self: OSTableDisk, path: str) -> None:
-        if (error := next(syncs)) is not None:
-            raise error
-
-    monkeypatch.setattr(OSTableDisk, "sync_directory", sync_directory)
-    with pytest.raises(OSError, match="did not take it"):
-        disk.make_directory(str(tmp_path / "day"))
-    assert not (tmp_path / "day").exists()
-    disk.make_directory(str(tmp_path / "day"))
-    assert (tmp_path / "day").is_dir()
-
-
 @pytest.mark.parametrize(
     "number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK], ids=errno.errorcode.get
 )
 def test_a_file_system_without_links_is_one_line(table: Table, number: int) -> None:
-    writer = Table.open(table.location, disk=Failing("link", number))
+    disk = BrokenDisk()
+    disk.fail("link", errno=number)
+    writer = Table.open(table.location, disk=disk)
     with pytest.raises(TableError, match="without hard links"):
         writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
     assert Table.open(table.location).version == 0
@@ -175,11 +129,11 @@ def test_a_compaction_on_a_full_disk_is_one_line_and_is_made_when_it_has_room__T
 ) -> None:
     for hi in (3, 6, 9):
         land(table, "a", hi)
-    disk = Failing("", errno.ENOSPC)
+    disk = BrokenDisk()
     writer = Table.open(table.location, disk=disk)
     writer.sync()
-    disk.step = "sync"
-    with pytest.raises(TableError, match=r"cannot be written: .*no more of this") as told:
+    disk.fail("sync", errno=errno.ENOSPC)
+    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as told:
         compact(writer, RUN)
     assert "\n" not in str(told.value)
     assert len(list(Path(table.location).rglob("*.parquet"))) == len(writer.files()) == 3
@@ -198,7 +152,7 @@ def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
         before = writer.landed().get("a")
         writer.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
         costs.append(len(disk.steps))
-    assert set(costs[1:]) == {5}
+    assert set(costs[1:]) == {6}
 
 
 def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
@@ -338,43 +292,34 @@ def test_versions_which_were_cleaned_away_unread_are_not_landed_upon__TB_05(
 
 LOG = "_delta_log"
 V0, V1, V2 = (f"{LOG}/{number:020d}.json" for number in range(3))
+WRITTEN = ("write TMP", "truncate TMP", "sync TMP")
 
 
-class Watched(OSTableDisk):
+class Watched(StepDisk):
     """A disk that knows what was done; the next step that begins with ``failing`` fails."""
 
     def __init__(self, table: Path) -> None:
+        super().__init__()
         self.table = table
         self.steps: list[str] = []
         self.failing = "\0"
 
-    def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
-        changes = ("sync", "link", "rename", "sync_directory", "write", "remove", "make_directory")
-        if name not in changes:
-            return found
-
-        def done(*arguments: Any) -> object:
-            paths = [os.path.relpath(one, self.table) for one in arguments if isinstance(one, str)]
-            told = ["TMP" if one.endswith(".json.tmp") else one for one in paths]
-            self.steps.append(" ".join([name, *told]))
-            if self.steps[-1].startswith(self.failing):
-                self.failing = "\0"
-                raise OSError(errno.ENOSPC, "no room")
-            return found(*arguments)
-
-        return done
+    def step(self, operation: str, path: str) -> None:
+        told = "TMP" if path.endswith(".json.tmp") else os.path.relpath(path, self.table)
+        self.steps.append(f"{operation} {told}")
+        if self.steps[-1].startswith(self.failing):
+            self.failing = "\0"
+            raise OSError(errno.ENOSPC, "no room")
 
 
 def made(version: str) -> list[str]:
     """The steps of a version: it is whole, durable and nobody else's before it has a name."""
-    link = f"link TMP {version}"
-    return ["write TMP", "sync TMP", link, "remove TMP", f"sync_directory {LOG}"]
+    return [*WRITTEN, f"link {version}", "remove TMP", f"sync directory {LOG}"]
 
 
 def checkpointed(version: int) -> list[str]:
     """The steps of a checkpoint: it is durable before it is named."""
-    hint = ["write TMP", "sync TMP", f"rename TMP {LOG}/_last_checkpoint", f"sync_directory {LOG}"]
+    hint = [*WRITTEN, f"rename {LOG}/_last_checkpoint", f"sync directory {LOG}"]
     return [*made(f"{LOG}/{version:020d}.checkpoint.parquet"), *hint]
 
 
@@ -385,8 +330,8 @@ def disk(tmp_path: Path) -> Watched:
 
 def test_a_version_is_durable_before_and_after_it_has_its_number__TB_01(disk: Watched) -> None:
     table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
-    assert disk.steps[-5:] == made(V0)
-    assert f"sync_directory {os.curdir}" in disk.steps[:-5], "the name of the log's folder"
+    assert disk.steps[-6:] == made(V0)
+    assert f"sync directory {os.curdir}" in disk.steps[:-6], "the name of the log's folder"
     table.sync()
     disk.steps.clear()
     land(table, "a", 3)
@@ -422,7 +367,7 @@ def test_what_others_made_is_renewed_with_its_files_before_the_next_version__TB_
     foreign, folder = table.files()[-1].path, os.path.dirname(table.files()[-1].path)
     disk.steps.clear()
     before = (disk.table / V2).read_bytes()
-    for failing in ("write TMP", "sync TMP", "rename TMP", "sync day", "sync_directory"):
+    for failing in ("write TMP", "sync TMP", "rename", "sync day", "sync directory"):
         disk.failing = failing
         with pytest.raises(TableError, match=r"cannot sync .*no room"):
             land(table, "a", 6)
@@ -431,10 +376,10 @@ def test_what_others_made_is_renewed_with_its_files_before_the_next_version__TB_
         assert (disk.table / V2).read_bytes() == before
     disk.steps.clear()
     assert land(table, "a", 6) == 3
-    renewed = ["write TMP", "sync TMP", f"rename TMP {V2}", f"sync {foreign}"]
-    folders = [f"sync_directory {LOG}", f"sync_directory {folder}"]
-    assert disk.steps[:6] == [*renewed, *folders]
-    assert len(disk.steps) == 6 + 5
+    renewed = [*WRITTEN, f"rename {V2}", f"sync {foreign}"]
+    folders = [f"sync directory {LOG}", f"sync directory {folder}"]
+    assert disk.steps[:7] == [*renewed, *folders]
+    assert len(disk.steps) == 7 + 6
 
 
 def test_a_checkpoint_is_durable_before_it_is_named__TB_01(
@@ -452,12 +397,12 @@ def test_a_checkpoint_is_durable_before_it_is_named__TB_01(
         each.maintain()
         steps = checkpointed(1)
         if each is other:
-            del steps[4]  # nothing of its own to sync
+            del steps[5]  # nothing of its own to sync
         assert disk.steps == steps
     assert Table.open(disk.table).landed() == table.landed()
 
 
-@pytest.mark.parametrize("failing", ["write TMP", "sync TMP", "link", "sync_directory", "rename"])
+@pytest.mark.parametrize("failing", ["write TMP", "sync TMP", "link", "sync directory", "rename"])
 def test_a_checkpoint_that_has_no_room_says_so_and_is_made_later__TB_01(
     disk: Watched, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

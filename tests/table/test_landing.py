@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.disks import StepDisk
 from tests.tools.tables import TABLE_SCHEMA, TIME
+from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.core.errors import QueueMismatch, TableError
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.table import landing
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     Failure,
     Files,
@@ -148,15 +149,15 @@ def test_a_backlog_of_many_days_keeps_few_files_open(
     table = str(tmp_path / "t")
     opened: list[int] = []
 
-    class Counting(OSTableDisk):
-        def make_directory(self, path: str) -> None:
+    class Counting(OSDisk):
+        def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
             """Called before each file is made."""
             names: list[str] = []
             for descriptor in os.listdir("/proc/self/fd"):
                 with contextlib.suppress(OSError):  # other threads close theirs
                     names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
             opened.append(sum(name.startswith(table) for name in names))
-            super().make_directory(path)
+            super().make_directory(path, top=top, close=close)
 
     storage = LocalStorage(table, Counting())
     result = land_ranges(Target(table), [whole(queue)], open_directory, storage)
@@ -238,29 +239,22 @@ def test_a_fault_of_a_reading_thread_ends_the_task_and_leaves_no_file(
     assert files_in(tmp_path / "table") == []
 
 
-class Watched(OSTableDisk):
+class Watched(StepDisk):
     """Says what was synced; a file's sync can be made to fail."""
 
     def __init__(self, fails: str = "\0") -> None:
-        self.synced: list[str] = []
+        super().__init__()
+        self.syncs: list[str] = []
         self.fails = fails
         self.failed: Callable[[str], None] = lambda path: None
 
-    def _fail(self, path: str) -> None:
-        if self.fails in path:
+    def step(self, operation: str, path: str) -> None:
+        folder = operation == "sync directory"
+        if self.fails in path and (folder or (operation == "sync" and self.fails != "day=")):
             self.failed(path)
             raise OSError(28, "No space left on device", path)
-
-    def sync(self, path: str) -> None:
-        if os.path.isfile(path) and self.fails != "day=":
-            self._fail(path)
-        self.synced.append(path)
-        super().sync(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._fail(path)
-        self.synced.append(path)
-        super().sync_directory(path)
+        if folder or operation == "sync":
+            self.syncs.append(path)
 
 
 def test_files_and_folders_are_synced_before_the_result__TB_01(tmp_path: Path, queue: Path) -> None:
@@ -270,10 +264,10 @@ def test_files_and_folders_are_synced_before_the_result__TB_01(tmp_path: Path, q
     result = land_ranges(Target(table), [whole(queue)], open_directory, LocalStorage(table, disk))
     [file] = result.files
     path = os.path.join(table, file.path)
-    assert disk.synced[-2:] == [path, os.path.dirname(path)]
+    assert disk.syncs[-2:] == [path, os.path.dirname(path)]
     # The new folder's own name, and the table's.
-    assert table in disk.synced
-    assert str(tmp_path) in disk.synced
+    assert table in disk.syncs
+    assert str(tmp_path) in disk.syncs
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue: Path) -> None:
@@ -303,7 +297,7 @@ def test_after_a_failed_sync_rows_are_written_under_a_new_name__TB_01(
     disk.fails = "\0"
     [file] = land_ranges(Target(table), [whole(queue)], open_directory, storage).files
     assert made != [file.path]
-    assert os.path.join(table, file.path) in disk.synced
+    assert os.path.join(table, file.path) in disk.syncs
 
 
 def test_row_groups_are_large_and_bounded_by_bytes(

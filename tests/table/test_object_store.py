@@ -15,12 +15,12 @@ from deltalake import DeltaTable
 
 from tests.tools.s3 import Store, running_store
 from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
+from twisted_msgproto.core.disk import SHARED_DISK
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_storage import storage_at
 from twisted_msgproto.table.retention import erase, vacuum
@@ -394,7 +394,7 @@ def test_the_page_names_options_of_each_kind() -> None:
 
 def test_an_object_store_is_on_no_disk_of_ours() -> None:
     with pytest.raises(ValueError, match="no disk"):
-        storage_at("s3://bucket/t", {}, OSTableDisk())
+        storage_at("s3://bucket/t", {}, SHARED_DISK)
 
 
 def test_a_stores_files_are_those_of_a_folder(store: Store) -> None:

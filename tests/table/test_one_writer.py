@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.tools.tables import RUN, TABLE_SCHEMA
+from twisted_msgproto.core.disk import OSDisk, Stat
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.checkpoint import clean_log
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import LocalStorage
 
@@ -226,10 +226,11 @@ def test_a_table_that_this_package_never_wrote_is_synced_with_all_its_files__TB_
 # ── upkeep ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class NoCheckpoints(OSTableDisk):
+class NoCheckpoints(OSDisk):
     """A disk that refuses some checkpoints, in their order."""
 
     def __init__(self, *failing: Exception | None) -> None:
+        super().__init__()
         self.failing = list(failing)
         self.tried: list[int] = []
 
@@ -360,7 +361,7 @@ def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04(begun: Begun) -> 
 # ── what is removed from the log ────────────────────────────────────────────────────────────────
 
 
-class Dated(OSTableDisk):
+class Dated(OSDisk):
     """A disk of names with the times at which they were written; it knows what was removed."""
 
     def __init__(self, modified: Mapping[str, float]) -> None:
@@ -373,10 +374,10 @@ class Dated(OSTableDisk):
             raise FileNotFoundError(path)
         return found
 
-    def modified(self, path: str) -> float:
+    def stat(self, path: str) -> Stat:
         if path not in self.times:
             raise FileNotFoundError(path)
-        return self.times[path]
+        return Stat(0, 0, 0, round(self.times[path] * 1e6))
 
     def remove(self, path: str) -> None:
         self.removed.append(os.path.basename(path))
@@ -465,10 +466,10 @@ def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:
     """Another writer cleans it at the same time."""
 
     class Vanishing(Dated):
-        def modified(self, path: str) -> float:
+        def stat(self, path: str) -> Stat:
             if "tmp" in path or f"{200:020d}" in path:
                 raise FileNotFoundError(path)
-            return super().modified(path)
+            return super().stat(path)
 
         def remove(self, path: str) -> None:
             super().remove(path)
@@ -485,10 +486,11 @@ def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:
 # ── how a table is made and opened ──────────────────────────────────────────────────────────────
 
 
-class NoDisk(OSTableDisk):
+class NoDisk(OSDisk):
     """A disk that refuses one kind of step."""
 
     def __init__(self, refused: str) -> None:
+        super().__init__()
         self._refused = refused
 
     def __getattribute__(self, name: str) -> Any:

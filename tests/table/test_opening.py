@@ -25,6 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.tools.disks import damaged
 from tests.tools.loops import loop_over
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
+from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     MsgprotoError,
@@ -35,7 +36,6 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 
 NEWEST = 7
@@ -173,10 +173,11 @@ def test_names_that_are_none_of_a_log_are_passed_over(template: Path, tmp_path: 
     assert Table.open(tmp_path / "table").version == 1
 
 
-class Disk(OSTableDisk):
+class Disk(OSDisk):
     """A disk that lists names which are gone, or refuses to list any."""
 
     def __init__(self, *more: str, refusing: str | None = None) -> None:
+        super().__init__()
         self.more, self.refusing = more, refusing
 
     def names(self, path: str) -> list[str]:
@@ -373,10 +374,10 @@ def test_partitioning_is_what_the_table_has_unless_one_asks_for_another(tmp_path
 def test_a_directory_that_this_user_may_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(disk: OSTableDisk, path: str) -> list[str]:
+    def refuse(disk: OSDisk, path: str) -> list[str]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(OSTableDisk, "names", refuse)
+    monkeypatch.setattr(OSDisk, "names", refuse)
     with pytest.raises(ConfigurationError, match=r"--table .* cannot be read: Permission denied$"):
         opened(tmp_path)
 

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.table.conftest import table_in
+from tests.tools.disks import StepDisk
 from tests.tools.tables import RUN, Gateway
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
@@ -255,19 +256,16 @@ def test_rests_of_commits_and_checksums_go_and_other_files_stay(local: Table, a:
     assert rows(local) == expected(a, 0, 21)
 
 
-def test_vacuum_syncs_what_took_the_place_before_it_removes(
-    local: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_syncs_what_took_the_place_before_it_removes(local: Table, a: Gateway) -> None:
     fill(local, a)
     DeltaTable(local.location).optimize.compact()
     steps: list[str] = []
-    disk = type(local.storage.disk)  # type: ignore[attr-defined]
-    sync, remove = disk.sync, disk.remove
-    monkeypatch.setattr(disk, "sync", lambda self, p: (steps.append(f"sync {p}"), sync(self, p)))
-    monkeypatch.setattr(
-        disk, "remove", lambda self, p: (steps.append(f"remove {p}"), remove(self, p))
-    )
-    fresh = Table.open(local.location)
+
+    class Noted(StepDisk):
+        def step(self, operation: str, path: str) -> None:
+            steps.append(f"{operation} {path}")
+
+    fresh = Table.open(local.location, disk=Noted())
     new = [str(Path(local.location, file.path)) for file in fresh.files()]
     assert len(vacuum(fresh, clock=tomorrow).paths) == 4
     first = next(n for n, step in enumerate(steps) if step.startswith("remove"))

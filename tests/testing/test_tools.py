@@ -248,7 +248,7 @@ def test_the_nth_step_fails_and_no_other() -> None:
     disk.heal()
     with pytest.raises(FileNotFoundError):
         disk.remove("/no/such/file")
-    with pytest.raises(ValueError, match="'unlink' is none of names, open, read, "):
+    with pytest.raises(ValueError, match="'unlink' is none of link, names, open, read, "):
         disk.fail("unlink")
 
 

@@ -21,7 +21,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.tools.tables import RUN, TABLE_SCHEMA, rows_of
+from twisted_msgproto.core.disk import File, OSDisk, read_file, write_file
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.storage import LocalStorage
 
@@ -71,7 +72,72 @@ class Volatile:
     """The same of names."""
 
 
-class CutDisk(OSTableDisk):
+class StepDisk(OSDisk):
+    """The operating system's disk; :meth:`step` is called before each change of it."""
+
+    def __init__(self) -> None:
+        super().__init__(shared=True)
+
+    def step(self, operation: str, path: str) -> None:
+        """Called before each change."""
+
+    def written(self, path: str) -> None:
+        """Called when bytes of a file were written."""
+
+    def synced(self, path: str) -> None:
+        """Called when a file was synced."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return StepFile(self, path, super().open(path, write=write))
+
+    def link(self, old: str, new: str) -> None:
+        self.step("link", new)
+        super().link(old, new)
+
+    def rename(self, old: str, new: str) -> None:
+        self.step("rename", new)
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.step("remove", path)
+        super().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.step("sync directory", path)
+        super().sync_directory(path)
+
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
+        self.step("make directory", path)
+        super().make_directory(path, top=top, close=close)
+
+
+class StepFile:
+    """An open file of a :class:`StepDisk`."""
+
+    def __init__(self, disk: StepDisk, path: str, file: File) -> None:
+        self.disk = disk
+        self.path = path
+        self.size, self.read, self.close = file.size, file.read, file.close
+        self._file = file
+
+    def write(self, position: int, pieces: Sequence[Any]) -> int:
+        self.disk.step("write", self.path)
+        taken = self._file.write(position, pieces)
+        self.disk.written(self.path)
+        return taken
+
+    def truncate(self, size: int) -> None:
+        self.disk.step("truncate", self.path)
+        self._file.truncate(size)
+        self.disk.written(self.path)
+
+    def sync(self) -> None:
+        self.disk.step("sync", self.path)
+        self._file.sync()
+        self.disk.synced(self.path)
+
+
+class CutDisk(StepDisk):
     """The operating system's files, with a memory of what is not durable.
 
     Steps in ``failing`` (``"sync"``, ``"sync directory"``) fail once, as the kernel's do: what
@@ -82,9 +148,8 @@ class CutDisk(OSTableDisk):
         unsynced: for each step, whether there were bytes before it which were not synced.
     """
 
-    __slots__ = ("cut_before", "failing", "steps", "unsynced", "volatile")
-
     def __init__(self, cut_before: int | None = None, volatile: Volatile | None = None) -> None:
+        super().__init__()
         self.cut_before = cut_before
         self.steps: list[str] = []
         self.unsynced: list[bool] = []
@@ -108,24 +173,24 @@ class CutDisk(OSTableDisk):
                 with open(path, "wb") as file:
                     file.write(damaged(octets, loss))
 
-    def write(self, path: str, nbytes: bytes) -> None:
-        self._step("write", path)
-        super().write(path, nbytes)
-        self.volatile.nbytes.add(path)
-        self._named(path, lambda: removed(path))
+    def open(self, path: str, *, write: bool = False) -> File:
+        if write and not os.path.exists(path):
+            self._named(path, lambda: removed(path))
+        return super().open(path, write=write)
 
-    def sync(self, path: str) -> None:
-        self._step("sync", path)
-        os.stat(path)
-        if self._fails("sync"):
-            if path in self.volatile.nbytes:
-                self.volatile.given_up.add(path)
-            self.volatile.nbytes.discard(path)
-            raise OSError(errno.EIO, "the disk did not take it")
+    def written(self, path: str) -> None:
+        self.volatile.nbytes.add(path)
+
+    def synced(self, path: str) -> None:
+        failed, unsynced = self._fails("sync"), path in self.volatile.nbytes
         self.volatile.nbytes.discard(path)
+        if failed:
+            if unsynced:
+                self.volatile.given_up.add(path)
+            raise OSError(errno.EIO, "the disk did not take it")
 
     def sync_directory(self, path: str) -> None:
-        self._step("sync directory", path)
+        self.step("sync directory", path)
         os.stat(path)
         changed = self.volatile.names.pop(path, [])
         given_up = self.volatile.given_up_names.setdefault(path, [])
@@ -137,26 +202,23 @@ class CutDisk(OSTableDisk):
         given_up[:] = [change for change in given_up if change[0] not in names]
 
     def link(self, old: str, new: str) -> None:
-        self._step("link", new)
         super().link(old, new)
         self._same_bytes(old, new)
         self._named(new, lambda: removed(new))
 
     def rename(self, old: str, new: str) -> None:
-        self._step("rename", new)
-        before = self.read(new) if os.path.exists(new) else None
+        before = read_file(self, new)
         super().rename(old, new)
         self._same_bytes(old, new)
         self._named(new, lambda: removed(new) if before is None else replaced(new, before))
 
     def remove(self, path: str) -> None:
-        self._step("remove", path)
-        before = self.read(path) if os.path.exists(path) else b""
+        before = read_file(self, path) or b""
         super().remove(path)
         self._named(path, lambda: replaced(path, before))
 
-    def make_directory(self, path: str) -> None:
-        self._step("make directory", path)
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
+        self.step("make directory", path)
         os.makedirs(path, exist_ok=True)
 
     def _same_bytes(self, old: str, new: str) -> None:
@@ -168,7 +230,7 @@ class CutDisk(OSTableDisk):
         self.failing.discard(step)
         return fails
 
-    def _step(self, operation: str, path: str) -> None:
+    def step(self, operation: str, path: str) -> None:
         if self.cut_before is not None and len(self.steps) >= self.cut_before:
             raise Cut(f"before {operation} {path}")
         self.steps.append(f"{operation} {os.path.basename(path)}")
@@ -192,16 +254,15 @@ class Killed(BaseException):
     """The process ends here: nothing catches it."""
 
 
-class PowerDisk(OSTableDisk):
+class PowerDisk(StepDisk):
     """A real directory below ``root``; remembers what was synced.
 
     The step number ``dies_at`` (from 0) does not happen: :class:`Killed` is raised in its place.
     What stands below ``root`` when this is made counts as synced.
     """
 
-    __slots__ = ("_bytes", "_names", "dies_at", "root", "steps")
-
     def __init__(self, root: Path, dies_at: int | None = None) -> None:
+        super().__init__()
         self.root = root
         self.dies_at = dies_at
         self.steps = 0
@@ -218,45 +279,32 @@ class PowerDisk(OSTableDisk):
         found = [path for path in self.root.rglob("*") if path.is_dir()]
         return [self.root.parent, *([self.root] if self.root.exists() else []), *found]
 
-    def _step(self) -> None:
+    def step(self, operation: str, path: str) -> None:
+        if self.root.parent not in (Path(path), *Path(path).parents):
+            return  # the name of what was there before
         if self.steps == self.dies_at:
             raise Killed
         self.steps += 1
 
-    def write(self, path: str, nbytes: bytes) -> None:
-        self._step()
-        super().write(path, nbytes)
+    def written(self, path: str) -> None:
+        self._bytes.discard(Path(path))
 
-    def sync(self, path: str) -> None:
-        self._step()
-        super().sync(path)
+    def synced(self, path: str) -> None:
         self._bytes.add(Path(path))
 
     def sync_directory(self, path: str) -> None:
-        self._step()
         super().sync_directory(path)
         self._names[Path(path)] = set(os.listdir(path))
 
     def link(self, old: str, new: str) -> None:
-        self._step()
         super().link(old, new)
         if Path(old) in self._bytes:
             self._bytes.add(Path(new))
 
     def rename(self, old: str, new: str) -> None:
-        self._step()
         super().rename(old, new)
         if Path(old) in self._bytes:
             self._bytes.add(Path(new))
-
-    def remove(self, path: str) -> None:
-        self._step()
-        super().remove(path)
-
-    def make_directory(self, path: str) -> None:
-        self._step()
-        super().make_directory(path)
-        self._names[Path(path).parent] = set(os.listdir(Path(path).parent))
 
     def cut(self, *, torn: bool) -> None:
         """The power fails: names and bytes which were not synced are lost.
@@ -342,10 +390,9 @@ def written(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
     pq.write_table(rows_of(gateway, lo, hi), sink)
     octets = sink.getvalue().to_pybytes()
     folder = table.storage.path("day=2026-01-31")
-    disk.make_directory(folder)
+    disk.make_directory(folder, top=table.location)
     path = f"{folder}/{gateway}-{lo}-{hi}-{time.monotonic_ns()}.parquet"
-    disk.write(path, octets)
-    disk.sync(path)
+    write_file(disk, path, octets)
     disk.sync_directory(folder)
     return DataFile(
         path=str(Path(path).relative_to(table.location)),
@@ -415,8 +462,8 @@ def check_exact(scene: Scene, new_rows: bool) -> None:
     assert sorted(found) == expected
 
 
-DISK = ("names", "read", "last", "size", "modified")
-"""Every method of a table's disk that reads, by its name."""
+DISK = ("names", "stat", "open file", "read")
+"""What of a disk reads."""
 
 ARROW = ("open", "rows", "list", "info")
 """What Arrow does with the files of a table: opens one, reads from it, lists a folder, looks at a
@@ -435,8 +482,9 @@ class Unreadable:
         self.met = 0
         self._kind = self._part = ""
         self._number = self._left = 0
-        for kind in DISK:
-            monkeypatch.setattr(OSTableDisk, kind, self._failing(kind, getattr(OSTableDisk, kind)))
+        for kind in ("names", "stat"):
+            monkeypatch.setattr(OSDisk, kind, self._failing(kind, getattr(OSDisk, kind)))
+        monkeypatch.setattr(OSDisk, "open", self._opening(OSDisk.open))
         filesystem = LocalStorage.filesystem
         monkeypatch.setattr(
             LocalStorage, "filesystem", lambda storage: Files(self, filesystem(storage))
@@ -460,11 +508,28 @@ class Unreadable:
             raise OSError(self._number, os.strerror(self._number), path)
 
     def _failing(self, kind: str, real: Any) -> Any:
-        def read(disk: OSTableDisk, path: str, *more: int) -> Any:
+        def read(disk: OSDisk, path: str) -> Any:
             self.look(kind, path)
-            return real(disk, path, *more)
+            return real(disk, path)
 
         return read
+
+    def _opening(self, real: Any) -> Any:
+        def opened(disk: OSDisk, path: str, *, write: bool = False) -> Any:
+            self.look("open file", path)
+            file = types.SimpleNamespace()
+            found = real(disk, path, write=write)
+            for name in ("size", "write", "truncate", "sync", "close"):
+                setattr(file, name, getattr(found, name))
+
+            def read(position: int, nbytes: int) -> bytes:
+                self.look("read", path)
+                return bytes(found.read(position, nbytes))
+
+            file.read = read
+            return file
+
+        return opened
 
 
 class Files:

@@ -21,10 +21,10 @@ from typing import Any
 
 from tests.tools.loops import run_here
 from twisted_msgproto import cli
+from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import bridge, jobs
 from twisted_msgproto.spark.loop import Loop
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import LandedRanges, Target
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
@@ -33,7 +33,7 @@ POINTS: Mapping[str, tuple[type, str, bool]] = {
     "registered": (QueueReader, "register", True),
     "planned": (Loop, "_plan", True),
     "landed": (Table, "commit", False),
-    "linked": (OSTableDisk, "link", True),
+    "linked": (OSDisk, "link", True),
     "committed": (Table, "commit", True),
     "synced": (Table, "sync", True),
     "unmarked": (QueueReader, "commit", False),

@@ -27,8 +27,8 @@ from typing import Any
 
 from tests.tools.processes import environment
 from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.disk import OSDisk
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.queue.payload import encode
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.broker import DEAD, Letter, QueueName
+from twisted_msgproto.core.broker import DEAD, QueuedMessage, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
@@ -89,8 +89,8 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
         return GatewayBroker(where, token_file, authority=authority)
     if token_file is not None:
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
+    from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.disk import OS_DISK
 
     QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
@@ -178,7 +178,7 @@ class StoppedBroker:
 
         rows = self._of(space, name)
         assert self._state is not None
-        letters: list[Letter] = []
+        letters: list[QueuedMessage] = []
         places = rows.places[:count].tolist()
         for start in range(0, len(places), READ_AT_ONCE):
             loaded = self._state.load(places[start : start + READ_AT_ONCE])

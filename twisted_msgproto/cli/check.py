@@ -109,7 +109,7 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
 
 def try_queue(directory: Path) -> None:
     """Raise QueueError if a start could not open the queue in ``directory``; nothing is written."""
-    from twisted_msgproto.queue.disk import OS_DISK
+    from twisted_msgproto.core.disk import OS_DISK
 
     try:
         holder = OS_DISK.lock_holder(str(directory / "lock"))

@@ -21,7 +21,7 @@ from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from .options import ELSEWHERE, as_json, command, flag, opened, option, queue_options, reading
 
 if TYPE_CHECKING:
-    from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.queue.interface import Queue
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -19,7 +19,7 @@ from twisted_msgproto.core.limits import A_SIZE, read_size
 from twisted_msgproto.core.loading import closest
 
 if TYPE_CHECKING:
-    from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.queue.interface import Queue
 
 Run = Callable[[SimpleNamespace], int]
 

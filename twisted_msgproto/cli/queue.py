@@ -74,8 +74,8 @@ def action(
 @action("ls", "segments, offsets, consumers")
 @as_json
 def _ls(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.disk import OS_DISK
     from twisted_msgproto.queue.verify import segments
 
     reader = QueueReader(arguments.directory)
@@ -204,9 +204,9 @@ run.add_command(consumers.run, "consumers")
 @option("--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs")
 @flag("--yes", "forget it, although it still needs messages or is a bridge's")
 def _trim(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader, SegmentLog
     from twisted_msgproto.queue.consumers import remove
-    from twisted_msgproto.queue.disk import OS_DISK
 
     QueueReader(arguments.directory)  # or else an empty directory would become a queue
     log = SegmentLog(arguments.directory)

@@ -36,7 +36,7 @@ from .options import (
 from .options import Run as Act
 
 if TYPE_CHECKING:
-    from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.queue.interface import Queue
     from twisted_msgproto.spark.configuration import BridgeOptions
     from twisted_msgproto.table.log import Table
     from twisted_msgproto.table.verify import Report

@@ -27,7 +27,7 @@ from .rows import iso_time, row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.queue.interface import Queue
 
 LINES = 10
 

@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 from sys import getsizeof
 from typing import Final, Protocol
 
-from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
+from ..core.broker import DEAD, TURN_STEPS, QueuedMessage, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
 from ..core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
@@ -196,7 +196,7 @@ class Subscriber:
     def room(self) -> int:
         return self.consumer.room()
 
-    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
         """Write letters of a queue; False if nobody is going to acknowledge them."""
         # All are encoded before anything is written of them.
         numbers = self.consumer.push(list(map(_routed, letters)))

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from sys import getsizeof
 from typing import Any, Final
 
-from ..core.broker import LETTER_BYTES, Letter, QueueName
+from ..core.broker import QUEUED_MESSAGE_BYTES, QueuedMessage, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, Foreign, as_text, no_fields
 from .wire import (
@@ -132,10 +132,10 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
     said = getsizeof(notes) + sum(map(getsizeof, notes.values())) if notes else 0
-    return LETTER_BYTES + len(address) + len(payload) + said
+    return QUEUED_MESSAGE_BYTES + len(address) + len(payload) + said
 
 
-def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
+def routed(letter: QueuedMessage, foreign: Foreign = no_fields) -> Routed:
     """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
 
     ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
@@ -180,11 +180,11 @@ class Glance:
         self._envelope: bytes | None = None
         self._properties = NO_PROPERTIES
 
-    def steps(self, letter: Letter) -> int:
+    def steps(self, letter: QueuedMessage) -> int:
         envelope = letter.envelope
         return 0 if envelope == self._envelope else READ_STEPS * len(envelope)
 
-    def properties(self, letter: Letter) -> Properties:
+    def properties(self, letter: QueuedMessage) -> Properties:
         """Return its properties; ValueError if its envelope makes no sense."""
         envelope = letter.envelope
         if envelope != self._envelope:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Protocol
 
-from ..core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
+from ..core.broker import DEAD, Broker, QueuedMessage, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.broker.envelopes import Opened
 from ..core.broker.fields import Fields, no_fields
@@ -124,7 +124,7 @@ class QueueReader:
     def room(self) -> int:
         return max(0, self._flow.room)
 
-    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
         """Send contents; False if the reader never confirms."""
         flow, profile = self._flow, self._profile
         for content, properties in profile.given(queue, letters):
@@ -294,7 +294,7 @@ class QueueProfile(Profile):
             self.counters["recycled"] += len(contents)
             self._broker.machine.gone(reader, self._broker.now(), orderly=orderly)
 
-    def given(self, name: QueueName, letters: Sequence[Letter]) -> list[tuple[Given, bytes]]:
+    def given(self, name: QueueName, letters: Sequence[QueuedMessage]) -> list[tuple[Given, bytes]]:
         """Return letters as contents, each with the properties that a reader gets.
 
         Raises ValueError for an envelope that makes no sense.

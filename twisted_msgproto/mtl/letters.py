@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..core.broker import Letter, QueueName
+from ..core.broker import QueuedMessage, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, as_text
 from .wire.data import EMPTY, FIELDS_MAX, decode_table, encode_table, with_field
@@ -38,7 +38,7 @@ class Heads:
         return found
 
 
-def table_of(letter: Letter, start: bytes, foreign: Table) -> bytes:
+def table_of(letter: QueuedMessage, start: bytes, foreign: Table) -> bytes:
     """Return the field table of a letter as it was sent.
 
     ``start`` is the head of this protocol's envelopes for the letter's queue.  Raises ValueError
@@ -51,7 +51,7 @@ def table_of(letter: Letter, start: bytes, foreign: Table) -> bytes:
     return other.own if other.form == FORM else foreign(other)
 
 
-def marked(table: bytes, letter: Letter) -> bytes:
+def marked(table: bytes, letter: QueuedMessage) -> bytes:
     """Return the field table of a letter as a reader gets it: one that came back says so."""
     if not (letter.again or letter.tries):
         return table

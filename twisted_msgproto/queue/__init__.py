@@ -8,13 +8,13 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 from ..core.loading import extras_named
 
 with extras_named():
-    from .disk import OS_DISK, Disk
+    from ..core.disk import OS_DISK, Disk
+    from .interface import Queue, Rows
     from .lineage import Description, Landed
-    from .log import SegmentLog
     from .reader import QueueReader
     from .recovery import Recovery
     from .schema import SCHEMA
-    from .source import Queue, Rows
+    from .segment_log import SegmentLog
     from .writer import QueueOptions, QueueWriter
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from twisted_msgproto.core.errors import QueueError
 
-from .disk import NO_ROOM, Disk, read_whole, replace_whole
+from ..core.disk import Disk, read_file, replace_or_overwrite
 from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
@@ -48,7 +48,7 @@ def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None
 
     Raises QueueError for a name that cannot be a consumer's.
     """
-    nbytes = read_whole(disk, _path(directory, consumer))
+    nbytes = read_file(disk, _path(directory, consumer))
     if nbytes is None:
         return None
     match = _TEXT.fullmatch(unseal(nbytes) or "")
@@ -65,24 +65,17 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     if not 0 <= offset <= OFFSET_MAX:
         raise QueueError(f"no offset: {offset}")
     nbytes = seal(f"offset {offset:020d} queue {queue_id}")
-    before = read_whole(disk, path)
+    before = read_file(disk, path)
     if before == nbytes:
         return  # the time of the file says when its offset last changed
     try:
-        replace_whole(disk, path, nbytes)
-    except OSError as error:
+        replace_or_overwrite(disk, path, nbytes)
+    except OSError:
         if before is None:
             # Or else the next one would find the name that a failed sync has left in memory alone.
             with contextlib.suppress(OSError):
                 disk.remove(path)
-        if before is None or error.errno not in NO_ROOM:
-            raise
-        file = disk.open(path, write=True)
-        try:
-            file.write(0, [nbytes])
-            file.sync()
-        finally:
-            file.close()
+        raise
 
 
 def confirm(disk: Disk, directory: str) -> None:
@@ -105,7 +98,7 @@ def remove(disk: Disk, directory: str, consumer: str) -> None:
 def moved(disk: Disk, directory: str, consumer: str) -> int | None:
     """Return when ``consumer``'s offset last changed, µs since 1970 UTC; None without a file."""
     try:
-        return disk.modified(_path(directory, consumer))
+        return disk.stat(_path(directory, consumer)).written
     except FileNotFoundError:
         return None
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from .disk import Disk, read_whole, replace_whole
+from ..core.disk import Disk, read_file, replace_file
 from .format import seal, unseal
 
 FILE = "damaged"
@@ -20,7 +20,7 @@ def read(disk: Disk, directory: str) -> dict[Range, str]:
     """Return the ranges that the file names, each with its reason; damaged lines are passed
     over.
     """
-    data = read_whole(disk, os.path.join(directory, FILE)) or b""
+    data = read_file(disk, os.path.join(directory, FILE)) or b""
     found = {}
     for line in data.splitlines():
         match = _TEXT.fullmatch(unseal(line) or "")
@@ -31,7 +31,7 @@ def read(disk: Disk, directory: str) -> dict[Range, str]:
 
 def write(disk: Disk, directory: str, ranges: dict[Range, str]) -> None:
     lines = [seal(f"damaged {lo} {hi} {reason}") for (lo, hi), reason in sorted(ranges.items())]
-    replace_whole(disk, os.path.join(directory, FILE), b"".join(lines))
+    replace_file(disk, os.path.join(directory, FILE), b"".join(lines))
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

@@ -28,9 +28,9 @@ import pyarrow.flight as flight
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from .disk import NO_ROOM, OS_DISK, Disk, read_whole, replace_whole
+from ..core.disk import OS_DISK, Disk, replace_or_overwrite
+from .flight_requests import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 from .schema import SCHEMA
-from .served import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
@@ -94,7 +94,8 @@ class QueueFlightServer(flight.FlightServerBase):
             name = TOKEN_FILE.format(port=self.port)
             self.token_file = os.path.join(os.path.abspath(directory), name)
             try:
-                _write_token(disk, self.token_file, token)
+                # Without its bridge a full disk would stay full.
+                replace_or_overwrite(disk, self.token_file, f"{token}\n".encode())
             except OSError as error:
                 self.close(0.0)
                 raise ConfigurationError(
@@ -168,26 +169,6 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _write_token(disk: Disk, path: str, token: str) -> None:
-    """Put a token in place, for this user alone; on a full disk over the one before it.
-
-    Half of one after a crash is no harm, because the next start makes another one.
-    """
-    data = f"{token}\n".encode()
-    try:
-        replace_whole(disk, path, data)
-    except OSError as error:
-        # Without its bridge a full disk would stay full.
-        if error.errno not in NO_ROOM or read_whole(disk, path) is None:
-            raise
-        file = disk.open(path, write=True)
-        try:
-            file.write(0, [data])
-            file.truncate(len(data))
-        finally:
-            file.close()
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):

@@ -1,7 +1,7 @@
 """A queue's files consist of sealed lines, segment headers, frames and the published end.
 
 ``docs/queue-format.md`` specifies the format; its tables and these ``struct`` formats agree.
-Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` of its caller.
+Nothing here opens a file: :class:`Segment` reads through a ``File`` of its caller's ``Disk``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32 as zlib_crc32
 
 if TYPE_CHECKING:
-    from .disk import File
+    from ..core.disk import File
 
 crc32: Callable[..., int] = zlib_crc32
 """``crc32(bytes, start=0)`` returns the CRC-32 of ``nbytes``, continuing from ``start``."""
@@ -50,6 +50,8 @@ EMPTY_SEGMENT_BYTES = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + LINEAGE.size
 it.
 """
 END_BYTES = END.size + CHECKSUM.size
+
+IDENTITY_FILE = "identity"
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from twisted_msgproto.core.errors import QueueMismatch
 
-from .disk import Disk, read_whole, replace_whole
+from ..core.disk import Disk, read_file, replace_file
 from .format import seal, unseal
 
 FILE = "lineage"
@@ -176,10 +176,10 @@ def unsealed(data: bytes) -> Lineage | None:
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:
-    data = read_whole(disk, os.path.join(directory, FILE))
+    data = read_file(disk, os.path.join(directory, FILE))
     return unsealed(data) if data else None
 
 
 def write(disk: Disk, directory: str, lineage: Lineage) -> None:
     """Replace the file, durably.  Raises OSError."""
-    replace_whole(disk, os.path.join(directory, FILE), lineage.sealed())
+    replace_file(disk, os.path.join(directory, FILE), lineage.sealed())

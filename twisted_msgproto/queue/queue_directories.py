@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from .disk import IDENTITY_FILE, OS_DISK
+from ..core.disk import OS_DISK
+from .format import IDENTITY_FILE
 
 URL: Final = re.compile(r"[a-z+]+://")
 

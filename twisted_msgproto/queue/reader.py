@@ -18,15 +18,16 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
+from ..core.disk import OS_DISK, Disk, read_file
 from . import consumers, damage, lineage, queue_directories, recovery
 from .damage import Range
-from .disk import OS_DISK, REMEDY, Disk, read_whole
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
+from .interface import Rows
 from .lineage import Description, Landed
 from .payload import Assembly
 from .recovery import proven
 from .row_locator import RowLocator
-from .source import Rows
+from .troubles import REMEDY
 
 READ_ROWS = 10_000
 READ_BYTES = 32 << 20
@@ -95,7 +96,7 @@ class QueueReader:
         Raises QueueCorrupt if it is damaged for good.
         """
         for _ in range(END_READS_MAX):
-            data = read_whole(self._disk, os.path.join(self.directory, "end"))
+            data = read_file(self._disk, os.path.join(self.directory, "end"))
             if not data:
                 return None
             published = Published.unpacked(data)

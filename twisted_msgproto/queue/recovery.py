@@ -20,11 +20,12 @@ from itertools import pairwise
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
+from ..core.disk import NO_ROOM, Disk, read_file, replace_file
 from . import consumers, damage, lineage
 from .damage import Range
-from .disk import IDENTITY_FILE, NO_ROOM, REMEDY, Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
+    IDENTITY_FILE,
     OFFSET_MAX,
     SEGMENT_HEADER_BYTES,
     Damage,
@@ -36,6 +37,7 @@ from .format import (
     segment_name,
     segment_offset,
 )
+from .troubles import REMEDY
 
 LOOK_BYTES = 64 << 10
 WRITE_AGAIN_BYTES = 1 << 20
@@ -84,7 +86,7 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
     Raises QueueError for a format version this program does not know.
     """
-    data = read_whole(disk, os.path.join(directory, IDENTITY_FILE))
+    data = read_file(disk, os.path.join(directory, IDENTITY_FILE))
     identity = Identity.unsealed(data) if data is not None else None
     if isinstance(identity, int):
         raise QueueError(
@@ -94,7 +96,7 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
-    data = read_whole(disk, os.path.join(directory, "end"))
+    data = read_file(disk, os.path.join(directory, "end"))
     return Published.unpacked(data) if data is not None else None
 
 
@@ -436,7 +438,7 @@ def _identity(
                 aside = os.path.join(directory, QUARANTINE, f"{identity.queue_id[:8]}-{name}")
                 disk.rename(os.path.join(directory, name), aside)
             headers.clear()
-    replace_whole(disk, os.path.join(directory, IDENTITY_FILE), identity.sealed())
+    replace_file(disk, os.path.join(directory, IDENTITY_FILE), identity.sealed())
     return identity
 
 
@@ -478,7 +480,7 @@ def keep_aside(
     aside = os.path.join(directory, QUARANTINE)
     name = f"{segment.first:020d}-{position}{suffix}"
     disk.make_directory(aside)
-    replace_whole(disk, os.path.join(aside, name), copied)
+    replace_file(disk, os.path.join(aside, name), copied)
     if suffix:
         _forget_oldest(disk, aside, suffix, name)
     part = "" if len(copied) == nbytes else f" (the first {len(copied)} of them)"

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .disk import Disk
+from ..core.disk import Disk
 from .format import (
     FRAME_HEADER_BYTES,
     LINEAGE,

@@ -1,7 +1,8 @@
-"""What goes wrong again and again is told a few times only: :class:`Troubles`."""
+"""How trouble is told: with its remedy, and a few times only if it comes again and again."""
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,20 @@ from typing import Final
 
 TOLD_AGAIN_SECONDS: Final = 60.0
 """The same trouble is told again after this time, however often it comes and goes meanwhile."""
+
+REMEDY: Final = (
+    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
+    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
+    "mv COPY FILE), and start the gateway"
+)
+"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
+
+
+def failure(what: str, error: OSError) -> str:
+    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
+    if error.errno != errno.EIO:
+        return f"{what}: {error}"
+    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
+from ..core.disk import OS_DISK, Disk
 from . import consumers, damage, lineage, recovery
 from .damage import Range
-from .disk import OS_DISK, Disk
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
 from .payload import Assembly
 from .reader import QueueReader

@@ -25,15 +25,15 @@ from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
-from . import log as segment_log
+from ..core.disk import LOOK_S, OS_DISK, Disk
+from . import segment_log
 from .consumers import Watch, resting
 from .damage import Range
-from .disk import LOOK_S, OS_DISK, REMEDY, Disk
 from .fair import FairQueue, GroupCost
-from .log import SegmentLog
 from .payload import Encoded, encode
 from .recovery import Recovery
-from .troubles import Troubles
+from .segment_log import SegmentLog
+from .troubles import REMEDY, Troubles
 
 if TYPE_CHECKING:
     from .broker_files import BrokerState

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from ..core.disk import OS_DISK, exists
 from ..core.errors import (
     ConfigurationError,
     MsgprotoError,
@@ -35,7 +36,6 @@ from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Run
 from ..table.dead_letters import DEAD_SCHEMA, DeadLetters
-from ..table.disk import stands
 from ..table.landing import DAY, TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.object_storage import storage_at
@@ -411,7 +411,7 @@ class Bridge:
     def _lock_queue(stack: contextlib.ExitStack, place: str, consumer: str) -> None:
         try:
             # What is no directory is said better by the gateway's own answer.
-            if is_remote(place) or not stands(os.path.join(place, "")):
+            if is_remote(place) or not exists(OS_DISK, os.path.join(place, "")):
                 return
         except OSError as error:
             raise ConfigurationError(f"cannot lock {place}: {error.strerror}") from None

@@ -23,9 +23,9 @@ import pyarrow.flight as flight
 from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch, shown
 from ..core.reasons import reason
 from ..queue.damage import Range
+from ..queue.flight_requests import TOKEN_FILE, described
+from ..queue.interface import Rows
 from ..queue.lineage import Description, Landed
-from ..queue.served import TOKEN_FILE, described
-from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
 
@@ -73,7 +73,7 @@ def check_proxy(proxy: str) -> None:
 class FlightQueue:
     """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
 
-    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads. With
+    It is a :class:`~twisted_msgproto.queue.interface.Queue`, and several threads may use it.  With
     ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
     the queue that is there now is used.
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
+from ..queue.interface import Queue
 from ..queue.lineage import Description, Landed
-from ..queue.source import Queue
 from ..table.landing import Failure
 from ..table.plan import Waiting
 from .daemon_threads import DaemonThreadPool

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
-from ..queue.source import Queue
+from ..queue.interface import Queue
 from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, land_ranges, merged
 from ..table.plan import Range
 from .options import Access, open_queue

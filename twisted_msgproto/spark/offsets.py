@@ -22,8 +22,8 @@ from collections.abc import Collection, Mapping
 from typing import NotRequired, TypedDict
 
 from ..core.errors import QueueMismatch
+from ..queue.interface import Queue
 from ..queue.lineage import Landed, check_proof
-from ..queue.source import Queue
 from ..table.plan import Range, share
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
 from ..queue import QueueReader
+from ..queue.interface import Queue
 from ..queue.queue_directories import path_of
-from ..queue.source import Queue
 from .offsets import GO_ON, Source
 
 PARTITIONS_DEFAULT = 2

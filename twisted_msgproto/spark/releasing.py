@@ -12,6 +12,7 @@ then destroys rows that the table showed.  The mark moves in one of two ways:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import deque
@@ -19,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.disk import OS_DISK, exists, sync_file
 from ..core.errors import ConfigurationError, QueueError
-from ..table.disk import stands
 from .offsets import Place, Source, proof
 from .options import Access, open_queues, queue_locations
 
@@ -93,7 +94,7 @@ def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
 
     Raises ConfigurationError when it is no checkpoint of a stream that reads ``msgproto``.
     """
-    if not stands(checkpoint / "offsets"):
+    if not exists(OS_DISK, str(checkpoint / "offsets")):
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")
     numbers = [int(path.name) for path in _entries(checkpoint / "commits") if path.name.isdigit()]
     if not numbers:
@@ -128,12 +129,8 @@ def _raised(error: OSError) -> None:
 def sync_tree(directory: str | os.PathLike[str]) -> None:
     """Makes every file and folder in a local ``directory`` durable; OSError from the disk."""
     for folder, _, files in os.walk(directory, onerror=_raised):
-        for path in (*(os.path.join(folder, name) for name in files), folder):
-            try:
-                descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                continue  # Spark removed it meanwhile
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):  # Spark removed it meanwhile
+                sync_file(OS_DISK, os.path.join(folder, name))
+        with contextlib.suppress(FileNotFoundError):
+            OS_DISK.sync_directory(folder)

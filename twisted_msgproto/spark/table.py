@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from ..table.disk import stands
+from ..core.disk import OS_DISK, exists
 
 DELTA_LOG = "_delta_log"
 
@@ -29,7 +29,7 @@ class LandedTable:
         self.directory: Path = Path(directory)
 
     def dataset(self) -> ds.Dataset | None:
-        if not stands(self.directory / DELTA_LOG):
+        if not exists(OS_DISK, str(self.directory / DELTA_LOG)):
             return None
         from deltalake import DeltaTable
 

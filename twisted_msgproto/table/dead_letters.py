@@ -19,7 +19,7 @@ import pyarrow as pa
 from ..core.errors import ConfigurationError, QueueMismatch, TableError
 from ..queue import SCHEMA
 from ..queue.damage import merged as merged_ranges
-from ..queue.source import Queue
+from ..queue.interface import Queue
 from . import erased, gaps, plan, preflight
 from .actions import Run
 from .landing import DAY, Failure, LandedRanges, OpenQueue, Target, discard, land_ranges, merged

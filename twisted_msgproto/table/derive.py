@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from ..core.errors import TableError
 from ..queue import SCHEMA
+from ..queue.interface import Queue
 from ..queue.lineage import Landed
-from ..queue.source import Queue
 from . import erased, gaps
 from .actions import DataFile, Run
 from .columns import (

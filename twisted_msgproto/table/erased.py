@@ -11,7 +11,6 @@ each once, as the files themselves have them.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -67,7 +66,7 @@ def put(storage: Storage, path: str, data: bytes) -> None:
     """Make a durable file of notes, before the version that names it.  Raises TableError."""
     try:
         if isinstance(storage, LocalStorage):
-            storage.disk.make_directory(os.path.dirname(storage.path(path)))
+            storage.make_folder(path)
         storage.put(path, data)
     except OSError as error:
         raise TableError(f"cannot write {path} of {storage.location}: {one_line(error)}") from error

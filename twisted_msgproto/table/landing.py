@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..core.disk import sync_file
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue import SCHEMA
-from ..queue.source import Queue
+from ..queue.interface import Queue
 from .actions import DataFile
 from .log import Table
 from .object_storage import storage_at
@@ -391,7 +392,7 @@ class Files:
 def open_output(storage: Storage, path: str) -> pa.NativeFile:
     """Return a new file below the table, and its folders, whose names will survive."""
     if isinstance(storage, LocalStorage):
-        storage.disk.make_directory(os.path.dirname(storage.path(path)))
+        storage.make_folder(path)
     return storage.filesystem().open_output_stream(path)
 
 
@@ -403,7 +404,7 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
     if isinstance(storage, LocalStorage):
         whole = [storage.path(path) for path in paths]
         for path in whole:
-            storage.disk.sync(path)
+            sync_file(storage.disk, path)
         for folder in sorted({os.path.dirname(path) for path in whole}):
             storage.disk.sync_directory(folder)
 

@@ -18,6 +18,7 @@ from typing import TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.disk import Disk
 from ..core.errors import Overtaken, TableChanged, TableError
 from ..queue.lineage import Landed
 from .actions import (
@@ -33,7 +34,6 @@ from .actions import (
     version_name,
 )
 from .checkpoint import LAST_CHECKPOINT, clean_log, write_checkpoint
-from .disk import TableDisk
 from .object_storage import storage_at
 from .properties import (
     CHECKPOINT_EVERY,
@@ -71,7 +71,7 @@ Change = Callable[[Metadata], tuple[Metadata, dict[str, str]]]
 class Machine(TypedDict, total=False):
     """Replacements of what a table uses of the operating system; for tests."""
 
-    disk: TableDisk
+    disk: Disk
     clock: Callable[[], float]
 
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from obstore.exceptions import BaseError
 
+from ..core.disk import SHARED_DISK, Disk
 from ..core.errors import TableError
-from .disk import OSTableDisk, TableDisk
 from .storage import LOG, PRIVATE, LocalStorage, Storage, one_line
 
 LOCAL_SCHEMES = frozenset({"", "file"})
@@ -265,7 +265,7 @@ ONE_SLASH = re.compile(r"(s3a?|gs|az|abfss?|adl|https?):/(?!/)")
 
 
 def storage_at(
-    location: str | Path, options: Mapping[str, str] | None = None, disk: TableDisk | None = None
+    location: str | Path, options: Mapping[str, str] | None = None, disk: Disk | None = None
 ) -> Storage:
     """Return the storage of a table.
 
@@ -295,7 +295,7 @@ def storage_at(
     if options:
         raise TableError(f"{text} is a directory: storage options ({', '.join(options)}) are not")
     path = unquote(parts.path) if parts.scheme else text
-    return LocalStorage(os.path.abspath(path), disk or OSTableDisk())
+    return LocalStorage(os.path.abspath(path), disk or SHARED_DISK)
 
 
 class _Files(pafs.FileSystemHandler):

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from ..core.errors import Overtaken, QueueMismatch, TableError
 from ..queue import SCHEMA
+from ..queue.interface import Queue
 from ..queue.lineage import Landed
-from ..queue.source import Queue
 from . import erased, gaps
 from .actions import Commit, DataFile, Run
 from .landing import discard, read_rows, target_of, write_file

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import pyarrow.fs as pafs
 
+from ..core.disk import SHARED_DISK, Disk, read_file, sync_file, write_file
 from ..core.errors import TableError
-from .disk import OSTableDisk, TableDisk
 
 LOG = "_delta_log"
 PRIVATE = "_msgproto"
@@ -96,7 +96,7 @@ class LocalStorage:
     """
 
     location: str
-    disk: TableDisk = field(default_factory=OSTableDisk)
+    disk: Disk = SHARED_DISK
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -119,14 +119,17 @@ class LocalStorage:
         found = {}
         for name in self.log_names():
             with contextlib.suppress(FileNotFoundError):  # another writer cleans, too
-                found[name] = self.disk.modified(self.log_path(name))
+                found[name] = self.disk.stat(self.log_path(name)).written / 1e6
         return found
 
     def read(self, path: str) -> bytes:
-        return self.disk.read(self.path(path))
+        data = read_file(self.disk, self.path(path))
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(path))
+        return data
 
     def size(self, path: str) -> int:
-        return self.disk.size(self.path(path))
+        return self.disk.stat(self.path(path)).nbytes
 
     def put(self, path: str, data: bytes) -> None:
         with self._temporary(data) as temporary:
@@ -156,7 +159,7 @@ class LocalStorage:
                 self.disk.rename(temporary, self.path(path))
         for path in map(self.path, files):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile, so not needed
-                self.disk.sync(path)
+                sync_file(self.disk, path)
                 folders.add(os.path.dirname(path))
         for folder in sorted(folders):
             self.disk.sync_directory(folder)
@@ -166,8 +169,7 @@ class LocalStorage:
         """A synced file beside the log's; it is gone afterwards unless it got another name."""
         path = self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
         try:
-            self.disk.write(path, data)
-            self.disk.sync(path)
+            write_file(self.disk, path, data)
             yield path
         except BaseException:
             stays = True
@@ -176,6 +178,11 @@ class LocalStorage:
             if stays:
                 with contextlib.suppress(OSError):
                     self.disk.remove(path)
+
+    def make_folder(self, path: str) -> None:
+        """Make the folder of a file of the table; its name survives."""
+        folder = os.path.dirname(self.path(path))
+        self.disk.make_directory(folder, top=self.location)
 
     def delete(self, path: str) -> None:
         self.disk.remove(self.path(path))

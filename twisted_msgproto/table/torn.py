@@ -82,7 +82,7 @@ def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
 
 def _hinted(storage: LocalStorage) -> int | None:
     try:
-        return int(json.loads(storage.disk.read(storage.log_path(LAST_CHECKPOINT)))["version"])
+        return int(json.loads(storage.read(f"{LOG}/{LAST_CHECKPOINT}"))["version"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -157,13 +157,15 @@ def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> 
 
 def _is_whole(storage: LocalStorage, file: DataFile) -> bool:
     """Return whether a file is there to its end; raise OSError where that cannot be seen."""
-    path = storage.path(file.path)
     try:
-        if storage.disk.size(path) != file.size:
-            return False
-        return storage.disk.last(path, len(PARQUET_MARK)) == PARQUET_MARK
+        opened = storage.disk.open(storage.path(file.path))
     except (FileNotFoundError, NotADirectoryError):
         return False
+    try:
+        end = max(0, opened.size() - len(PARQUET_MARK))
+        return opened.size() == file.size and opened.read(end, file.size) == PARQUET_MARK
+    finally:
+        opened.close()
 
 
 def _remove(storage: LocalStorage, name: str) -> None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from ..core.errors import QueueMismatch, TableError
 from ..queue.damage import Range, merged
+from ..queue.interface import Queue
 from ..queue.lineage import Landed
-from ..queue.source import Queue
 from . import erased, gaps
 from .actions import Commit, DataFile, Torn
 from .log import Table

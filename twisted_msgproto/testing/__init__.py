@@ -8,29 +8,12 @@ bytes move, when time passes, when a batch is safe and when the disk fails.
 * :class:`HeldSink` and :class:`SafeSink` make batches safe by hand, or at once.
 * :func:`splits` cuts a stream of bytes in all the ways it may arrive.
 * :class:`BrokenDisk` runs full or fails at the step the test chooses.
-
-The disk needs pyarrow, as the queue does, so it is imported only when it is used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 from .clock import Clock
+from .disks import BrokenDisk
 from .pairs import MemoryTransport, Pair
 from .sinks import HeldSink, SafeSink
 from .streams import splits
 
-if TYPE_CHECKING:
-    from .disks import BrokenDisk
-
 __all__ = ["BrokenDisk", "Clock", "HeldSink", "MemoryTransport", "Pair", "SafeSink", "splits"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the disk when it is first used, since it needs the extra ``queue``."""
-    if name == "BrokenDisk":
-        from .disks import BrokenDisk
-
-        return BrokenDisk
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

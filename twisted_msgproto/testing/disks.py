@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..queue.disk import OS_DISK, Disk, File, Stat
+from ..core.disk import OS_DISK, Disk, File, Stat
 
 STEPS: Final = frozenset(
     {
         *("names", "open", "read", "write", "truncate", "sync", "rename", "remove"),
-        *("sync_directory", "stat"),
+        *("sync_directory", "stat", "link"),
     }
 )
 """These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
@@ -108,50 +108,51 @@ class BrokenDisk:
                 return fault
         return None
 
-    def make_directory(self, path: str) -> None:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
-        self._disk.make_directory(path)
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
+        self._disk.make_directory(path, top=top, close=close)
 
     def names(self, path: str) -> list[str]:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("names", path)
         return self._disk.names(path)
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("open", path)
         return _BrokenFile(self, path, self._disk.open(path, write=write))
 
-    def modified(self, path: str) -> int:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
-        return self._disk.modified(path)
-
     def stat(self, path: str) -> Stat:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("stat", path)
         return self._disk.stat(path)
 
     def rename(self, old: str, new: str) -> None:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("rename", new)
         self._disk.rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
+        self.look("link", new)
+        self._disk.link(old, new)
+
     def remove(self, path: str) -> None:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("remove", path)
         self._disk.remove(path)
 
     def sync_directory(self, path: str) -> None:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         self.look("sync_directory", path)
         self._disk.sync_directory(path)
 
-    def lock(self, path: str, busy: str) -> Callable[[], None]:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
-        return self._disk.lock(path, busy)
+    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
+        return self._disk.lock(path, busy, used=used)
 
     def lock_holder(self, path: str) -> str | None:
-        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        """See :class:`~twisted_msgproto.core.disk.Disk`."""
         return self._disk.lock_holder(path)
 
 

@@ -30,7 +30,7 @@ from twisted_msgproto.core.broker import (
     Declared,
     Event,
     Forgotten,
-    Letter,
+    QueuedMessage,
     QueueName,
     Requeued,
     Settled,
@@ -47,7 +47,7 @@ START = 1_000_000.0
 class Story:
     """What the specification knows of one letter."""
 
-    def __init__(self, letter: Letter, queue: QueueName) -> None:
+    def __init__(self, letter: QueuedMessage, queue: QueueName) -> None:
         self.letter = letter
         self.queue = queue
         self.state = Machine(LETTER, LetterState.WAITING)
@@ -72,8 +72,8 @@ class Peer:
     window: int
     acknowledges: bool = True
     stalled: bool = False
-    raising: Callable[[Sequence[Letter]], bool] = lambda letters: False
-    filters: dict[QueueName, Callable[[Letter], bool] | None] = field(default_factory=dict)
+    raising: Callable[[Sequence[QueuedMessage]], bool] = lambda letters: False
+    filters: dict[QueueName, Callable[[QueuedMessage], bool] | None] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     """All that was delivered and not answered, or answered after something older."""
     held: set[int] = field(default_factory=set)
@@ -83,7 +83,7 @@ class Peer:
     def room(self) -> int:
         return 0 if self.stalled else self.window - len(self.held)
 
-    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
         if not 0 < len(letters) <= self.room():
             raise Violation(f"{len(letters)} letters for room of {self.room()}")
         places = [letter.place for letter in letters]
@@ -145,7 +145,7 @@ class Watched:
         self.durable = durable
         self.when_full = when_full
         self.now = START
-        self.disk: dict[int, Letter] = {}
+        self.disk: dict[int, QueuedMessage] = {}
         self.first_queue: dict[int, QueueName] = {}  # an envelope tells it
         self.stories: dict[int, Story] = {}
         self.written: list[Event] = []
@@ -211,7 +211,7 @@ class Watched:
         for _ in range(count):
             self.place += gap
             body = b"%d" % self.place
-            letter = Letter(self.place, weight(b"", body), b"", body, self.now)
+            letter = QueuedMessage(self.place, weight(b"", body), b"", body, self.now)
             self.disk[self.place] = letter
             self.stories[self.place] = Story(letter, queue)
             self.fresh.add(self.place)
@@ -230,7 +230,7 @@ class Watched:
         return peer
 
     def subscribe(
-        self, peer: Peer, queue: QueueName, wants: Callable[[Letter], bool] | None = None
+        self, peer: Peer, queue: QueueName, wants: Callable[[QueuedMessage], bool] | None = None
     ) -> None:
         peer.filters[queue] = wants
         self.broker.subscribe(peer, queue, self.now, wants)
@@ -298,10 +298,10 @@ class Watched:
                 self.broker.store.loaded(event.name, self._letters(places))
         self.check()
 
-    def _letters(self, places: Sequence[int]) -> list[Letter]:
+    def _letters(self, places: Sequence[int]) -> list[QueuedMessage]:
         """Fresh objects, as whoever reads the log makes them."""
         letters = [self.disk[place] for place in places]
-        return [Letter(one.place, one.nbytes, b"", one.body, one.arrived) for one in letters]
+        return [QueuedMessage(one.place, one.nbytes, b"", one.body, one.arrived) for one in letters]
 
     # ── the durable half, and crashes ───────────────────────────────────────────────────────────
 

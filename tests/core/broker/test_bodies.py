@@ -15,10 +15,10 @@ from tests.core.broker.world import (
     tries,
 )
 from twisted_msgproto.core.broker import (
-    LETTER_BYTES,
     LIMITS,
+    QUEUED_MESSAGE_BYTES,
     Broker,
-    Letter,
+    QueuedMessage,
     QueueName,
     Settled,
     Wanted,
@@ -35,11 +35,13 @@ def wanted(one: Broker) -> dict[QueueName, list[int]]:
 
 def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> None:
     places = list(places)
-    one.store.restore(name, places, [LETTER_BYTES] * len(places), [int(NOW)] * len(places), NOW)
+    one.store.restore(
+        name, places, [QUEUED_MESSAGE_BYTES] * len(places), [int(NOW)] * len(places), NOW
+    )
 
 
 def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
-    one = broker(durable=True, broker_memory_bytes=8 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=8 * QUEUED_MESSAGE_BYTES)
     for name, start in ((ORDERS, 0), (OTHERS, 20)):
         for place in range(start, start + 20):
             one.publish(name, letters([place], body=b""), NOW)
@@ -102,7 +104,7 @@ def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
     readers = [subscribed(one, name) for name in names]
     assert list(wanted(one)) == names[:1]
     for place, name in enumerate(names):
-        one.store.loaded(name, letters([place], body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters([place], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         readers[place].settle(one)
         assert list(wanted(one)) == names[place + 1 : place + 2]
 
@@ -206,7 +208,7 @@ def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
 
 def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
     """A queue that has had thousands may keep as many bodies as a new one."""
-    one = broker(durable=True, broker_memory_bytes=8 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=8 * QUEUED_MESSAGE_BYTES)
     for start in range(0, 50, 5):
         one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
         assert all(row.letter for row in one.store.peek(ORDERS, 9)), start
@@ -217,7 +219,7 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
 
 
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
-    limits = Limits.of(LIMITS).replace({"broker-memory-bytes": LETTER_BYTES})
+    limits = Limits.of(LIMITS).replace({"broker-memory-bytes": QUEUED_MESSAGE_BYTES})
     one = Broker(limits)
     one.publish(ORDERS, letters([0]), NOW)
     assert one.store.full(ORDERS) and one.store.peek(ORDERS, 1)[0].letter
@@ -309,7 +311,7 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     served: list[QueueName] = []
     while asked or reader.unsettled:
         for name, places in asked.items():
-            one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+            one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         assert held(one) + one.store.memory.expected <= LIMIT + 5000
         served += [name for name, letter in reader.got if letter.place in reader.unsettled]
         reader.settle(one)
@@ -329,7 +331,7 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
     def answered() -> int:
         events = wanted(one)
         for name, places in events.items():
-            one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+            one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         return len(events)
 
     turns = 0
@@ -351,7 +353,7 @@ def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -
     while asked := wanted(one):
         ((name, places),) = asked.items()
         turns.append((name, places))
-        one.store.loaded(name, letters(places, body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         (first if name == ORDERS else second).settle(one)
     assert turns == [
         *((ORDERS, [0]), (OTHERS, [10]), (ORDERS, [1])),
@@ -368,7 +370,7 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
     assert list(wanted(one)) == names[:2]
     for number, name in enumerate(names[:2]):
         full[number].window = 0
-        one.store.loaded(name, letters([number], body=bytes(5000 - LETTER_BYTES)))
+        one.store.loaded(name, letters([number], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
     assert held(one) == 10_000
     subscribed(one, names[2])
     assert list(wanted(one)) == names[2:]
@@ -392,7 +394,7 @@ def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_come
     one = broker(durable=True, broker_memory_bytes=1, tries=9)
     one.store.restore(ORDERS, [0], [5000], [0], NOW)
     one.store.restore(OTHERS, [2], [5000], [0], NOW)
-    body = bytes(5000 - LETTER_BYTES)
+    body = bytes(5000 - QUEUED_MESSAGE_BYTES)
     first = subscribed(one, window=1)
     assert wanted(one) == {ORDERS: [0]}
     one.store.loaded(ORDERS, letters([0], body=body))
@@ -439,7 +441,7 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
     assert holder.places == [0]
 
     class Meddling(Reader):
-        def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
             assert one.store.purge(ORDERS, 1) == 1
             holder.window = 0
             holder.reject(one, 0)
@@ -450,7 +452,7 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
     one.subscribe(meddling, OTHERS, NOW, lambda letter: True, lambda letter: SLOW)
     one.go_on()
     assert wanted(one) == {OTHERS: [10]}
-    one.store.restore(ORDERS, [1], [LETTER_BYTES], [int(NOW)], NOW)
+    one.store.restore(ORDERS, [1], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW)
     reader = subscribed(one)
     assert wanted(one) == {}, "the memory is full of what is being read for others"
     one.store.loaded(OTHERS, letters([10]))
@@ -469,12 +471,12 @@ def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__N
     one.store.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
     first = subscribed(one)
     assert wanted(one) == {ORDERS: [0]}
-    one.store.restore(OTHERS, [2], [LETTER_BYTES], [int(NOW)], NOW)
+    one.store.restore(OTHERS, [2], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW)
     one.go_on()
     assert wanted(one) == {}, "it is in line"
     slow = Reader()
     one.subscribe(slow, busy, NOW, lambda letter: True, lambda letter: SLOW)
-    one.store.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_BYTES)))
+    one.store.loaded(ORDERS, letters([0], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
     assert (slow.places, first.places) == ([1], []), "the turn has ended"
     assert (wanted(one), one.store.peek(ORDERS, 1)[0].letter is None) == ({}, False)
     one.go_on()
@@ -492,7 +494,7 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
     assert wanted(one) == {OTHERS: [10]}
     before = held(one)
     reader.reject(one, 0)
-    assert (before, held(one)) == (LETTER_BYTES + 4, 0)
+    assert (before, held(one)) == (QUEUED_MESSAGE_BYTES + 4, 0)
     assert wanted(one) == {}
     one.store.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
@@ -501,7 +503,7 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
 
 
 def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
-    one = broker(durable=True, broker_memory_bytes=LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=QUEUED_MESSAGE_BYTES)
     for name, place in ((OTHERS, 10), (ORDERS, 0)):
         one.store.restore(name, [place], [5000], [int(NOW)], NOW)
     other, broken = subscribed(one, OTHERS), subscribed(one)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letter, letters, subscribed
-from twisted_msgproto.core.broker import Letter, QueueName, TooManyQueues
+from twisted_msgproto.core.broker import QueuedMessage, QueueName, TooManyQueues
 
 
 def test_letters_are_delivered_in_the_order_of_their_places() -> None:
@@ -207,14 +207,14 @@ def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07(
     assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [(0, 2), (1, 0)]
 
 
-Wants = Callable[[Letter], bool] | None
+Wants = Callable[[QueuedMessage], bool] | None
 
 
-def even(letter: Letter) -> bool:
+def even(letter: QueuedMessage) -> bool:
     return letter.place % 2 == 0
 
 
-def never(letter: Letter) -> bool:
+def never(letter: QueuedMessage) -> bool:
     return False
 
 

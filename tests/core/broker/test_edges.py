@@ -24,12 +24,12 @@ from tests.core.broker.world import (
     tries,
 )
 from twisted_msgproto.core.broker import (
-    LETTER_BYTES,
+    QUEUED_MESSAGE_BYTES,
     Broker,
     DeadLettered,
     Declared,
     Forgotten,
-    Letter,
+    QueuedMessage,
     QueueFull,
     QueueName,
     Requeued,
@@ -75,7 +75,7 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     class Leaving(Reader):
         one: Broker
 
-        def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
             self.one.gone(self, NOW)
             raise RuntimeError("gone")
 
@@ -114,8 +114,10 @@ def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> Non
 
 def test_a_queue_is_restored_in_parts() -> None:
     one = broker(durable=True)
-    one.store.restore(ORDERS, [0, 1], [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
-    one.store.restore(ORDERS, [5], [LETTER_BYTES], [int(NOW)], NOW, kept=True)
+    one.store.restore(
+        ORDERS, [0, 1], [QUEUED_MESSAGE_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2})
+    )
+    one.store.restore(ORDERS, [5], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW, kept=True)
     assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [
         (0, 0),
         (1, 2),
@@ -125,9 +127,9 @@ def test_a_queue_is_restored_in_parts() -> None:
 
 
 def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
-    one = broker(broker_memory_bytes=10 * LETTER_BYTES)
-    assert not one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES)
-    assert one.store.overfull(ORDERS, 1, 20 * LETTER_BYTES + 1)
+    one = broker(broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES)
+    assert not one.store.overfull(ORDERS, 1, 20 * QUEUED_MESSAGE_BYTES)
+    assert one.store.overfull(ORDERS, 1, 20 * QUEUED_MESSAGE_BYTES + 1)
     assert not broker(durable=True).store.overfull(ORDERS, 1, 1 << 40)
 
 
@@ -165,7 +167,7 @@ def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_w
 
 def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     one = broker(durable=True)
-    one.store.restore(ORDERS, range(2), [LETTER_BYTES] * 2, [int(NOW)] * 2, NOW)
+    one.store.restore(ORDERS, range(2), [QUEUED_MESSAGE_BYTES] * 2, [int(NOW)] * 2, NOW)
     subscribed(one)
     one.store.loaded(ORDERS, [], [7])
     assert one.store.counters.unreadable == 0
@@ -176,7 +178,7 @@ def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
 
 def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
     one = broker(durable=True, when_full="dead-letter", queue_messages=3)
-    one.store.restore(ORDERS, [0, 1, 2], [LETTER_BYTES] * 3, [int(NOW)] * 3, NOW)
+    one.store.restore(ORDERS, [0, 1, 2], [QUEUED_MESSAGE_BYTES] * 3, [int(NOW)] * 3, NOW)
     reader = subscribed(one)  # the three are asked for
     one.publish(ORDERS, letters([3]), NOW)
     assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [0]
@@ -189,7 +191,7 @@ def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
         durable=True,
         when_full="dead-letter",
         queue_messages=3,
-        broker_memory_bytes=4 * LETTER_BYTES,
+        broker_memory_bytes=4 * QUEUED_MESSAGE_BYTES,
     )
     for place in range(12):
         one.publish(ORDERS, letters([place], body=b""), NOW)
@@ -238,8 +240,8 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         "requeued": 1,
         "queues": 2,
         "waiting": 1,
-        "bytes": LETTER_BYTES + 4,
-        "memory_bytes": LETTER_BYTES + 4,
+        "bytes": QUEUED_MESSAGE_BYTES + 4,
+        "memory_bytes": QUEUED_MESSAGE_BYTES + 4,
     }
 
 

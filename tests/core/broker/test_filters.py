@@ -26,16 +26,16 @@ from tests.core.broker.world import (
     letters,
     subscribed,
 )
-from twisted_msgproto.core.broker import Broker, Letter, QueueName, Wanted
+from twisted_msgproto.core.broker import Broker, QueuedMessage, QueueName, Wanted
 from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
 from twisted_msgproto.core.broker.fields import as_text
 
 
-def even(letter: Letter) -> bool:
+def even(letter: QueuedMessage) -> bool:
     return letter.place % 2 == 0
 
 
-def odd(letter: Letter) -> bool:
+def odd(letter: QueuedMessage) -> bool:
     return letter.place % 2 == 1
 
 
@@ -100,7 +100,7 @@ def test_a_second_subscription_replaces_the_filter() -> None:
 def test_a_filter_that_raises_ends_its_consumer() -> None:
     one = broker()
 
-    def wants(letter: Letter) -> bool:
+    def wants(letter: QueuedMessage) -> bool:
         raise TypeError("text is no number")
 
     broken = filtered(one, wants)
@@ -123,7 +123,7 @@ def test_filters_that_cost_much_are_asked_over_many_turns_NB_07() -> None:
     one = broker()
     reader, asked = Reader(), []
 
-    def wants(letter: Letter) -> bool:
+    def wants(letter: QueuedMessage) -> bool:
         asked.append(letter.place)
         return False
 

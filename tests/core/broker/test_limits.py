@@ -9,7 +9,7 @@ import pytest
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
 from tests.doubles import bytes_of, lines_run
 from twisted_msgproto.core.broker import (
-    LETTER_BYTES,
+    QUEUED_MESSAGE_BYTES,
     Broker,
     DeadLettered,
     Declared,
@@ -52,7 +52,7 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
 
 
 def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
-    one = broker(queue_bytes=10 * LETTER_BYTES)
+    one = broker(queue_bytes=10 * QUEUED_MESSAGE_BYTES)
     one.publish(ORDERS, letters(range(10), body=b""), NOW)
     assert not one.store.full(ORDERS)
     one.publish(ORDERS, letters([10], body=b""), NOW)
@@ -60,7 +60,7 @@ def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
 
 
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
-    one = broker(broker_memory_bytes=10 * LETTER_BYTES, queue_idle=100)
+    one = broker(broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES, queue_idle=100)
     called: list[str] = []
     one.publish(OTHERS, letters(range(10)), NOW)
     one.store.declare(ORDERS, NOW)
@@ -86,7 +86,7 @@ def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_muc
     one.store.declare(ORDERS, NOW)
     assert not one.store.overfull(ORDERS, 6, 20_000)
     assert one.store.overfull(ORDERS, 7, 0) and one.store.overfull(ORDERS, 0, 20_001)
-    one.publish(ORDERS, letters(range(2), body=bytes(5000 - LETTER_BYTES)), NOW)
+    one.publish(ORDERS, letters(range(2), body=bytes(5000 - QUEUED_MESSAGE_BYTES)), NOW)
     assert not one.store.full(ORDERS), "it has just what it may have"
     assert not one.store.overfull(ORDERS, 4, 10_000)
     assert one.store.overfull(ORDERS, 5, 0) and one.store.overfull(ORDERS, 0, 10_001)
@@ -95,7 +95,7 @@ def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_muc
 
 
 def test_all_queues_in_memory_share_its_limit() -> None:
-    one = broker(broker_memory_bytes=10 * LETTER_BYTES)
+    one = broker(broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES)
     called: list[str] = []
     one.publish(ORDERS, letters(range(8), body=b""), NOW)
     one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
@@ -109,7 +109,7 @@ def test_all_queues_in_memory_share_its_limit() -> None:
 
 
 def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
-    one = broker(durable=True, broker_memory_bytes=10 * LETTER_BYTES)
+    one = broker(durable=True, broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES)
     one.publish(ORDERS, letters(range(100)), NOW)
     assert not one.store.full(ORDERS) and not one.store.full(OTHERS)
 
@@ -130,9 +130,9 @@ def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
 
 
 def test_a_letter_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
-    one = broker(when_full="dead-letter", queue_bytes=2 * LETTER_BYTES)
+    one = broker(when_full="dead-letter", queue_bytes=2 * QUEUED_MESSAGE_BYTES)
     reader = subscribed(one, window=1)
-    one.publish(ORDERS, letters([0], body=bytes(3 * LETTER_BYTES)), NOW)
+    one.publish(ORDERS, letters([0], body=bytes(3 * QUEUED_MESSAGE_BYTES)), NOW)
     one.publish(ORDERS, letters([1]), NOW)
     assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0], [], [1])
 

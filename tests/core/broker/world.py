@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weight
+from twisted_msgproto.core.broker import LIMITS, Broker, QueuedMessage, QueueName, weight
 from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import State, Table
@@ -23,8 +23,8 @@ def broker(*, durable: bool = False, when_full: str = "wait", **limits: float) -
 
 def letter(
     place: int, body: bytes = b"body", envelope: bytes = b"", arrived: float = NOW
-) -> Letter:
-    return Letter(place, weight(envelope, body), envelope, body, arrived)
+) -> QueuedMessage:
+    return QueuedMessage(place, weight(envelope, body), envelope, body, arrived)
 
 
 def tries(known: Mapping[int, int]) -> Places:
@@ -35,7 +35,7 @@ def tries(known: Mapping[int, int]) -> Places:
     return found
 
 
-def letters(places: Iterable[int], **named: Any) -> list[Letter]:
+def letters(places: Iterable[int], **named: Any) -> list[QueuedMessage]:
     return [letter(place, **named) for place in places]
 
 
@@ -45,11 +45,11 @@ class Reader:
     def __init__(self, window: int = 1000, *, acknowledges: bool = True) -> None:
         self.window = window
         self.acknowledges = acknowledges
-        self.got: list[tuple[QueueName, Letter]] = []
+        self.got: list[tuple[QueueName, QueuedMessage]] = []
         self.pushes: list[int] = []
-        self.unsettled: dict[int, Letter] = {}
+        self.unsettled: dict[int, QueuedMessage] = {}
         self.failures: list[Exception] = []
-        self.raises: Callable[[Sequence[Letter]], bool] = lambda letters: False
+        self.raises: Callable[[Sequence[QueuedMessage]], bool] = lambda letters: False
 
     @property
     def places(self) -> list[int]:
@@ -58,7 +58,7 @@ class Reader:
     def room(self) -> int:
         return self.window - len(self.unsettled)
 
-    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
         assert 0 < len(letters) <= self.room()
         if self.raises(letters):
             raise RuntimeError("cannot be encoded")

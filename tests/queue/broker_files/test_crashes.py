@@ -124,7 +124,7 @@ def test_crash_after_crash_loses_nothing(seed: int) -> None:
 
 
 COMES_BACK = pytest.param(
-    168,
+    281,
     marks=pytest.mark.xfail(
         strict=True,
         reason="""A segment of copies is removed, the directory's sync fails, and the process is
@@ -169,7 +169,7 @@ def replaced_without_sync(disk: Disk, path: str, nbytes: bytes) -> None:
 
 
 def names_without_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(names, "replace_whole", replaced_without_sync)
+    patch.setattr(names, "replace_file", replaced_without_sync)
 
 
 def settled_without_sync(patch: pytest.MonkeyPatch) -> None:

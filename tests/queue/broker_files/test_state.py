@@ -20,7 +20,7 @@ from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import Results, batch, encode
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.broker import LETTER_BYTES, QueueName
+from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState, settled
@@ -392,7 +392,7 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     assert found.places.tolist() == sorted(waiting)
     for place, weight, second in zip(found.places, found.weights, found.arrived, strict=True):
         text = b"%d" % place
-        assert weight == LETTER_BYTES + len(head("mtl", HERE)) + 21 * len(text)
+        assert weight == QUEUED_MESSAGE_BYTES + len(head("mtl", HERE)) + 21 * len(text)
         assert second == place // MESSAGES * MESSAGES * 2
     assert lines == []
     other.close()

@@ -14,7 +14,7 @@ from typing import Final
 from ..limits import Limits
 from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
 from .store import QueueStore
-from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, Letter, QueueName, Tried
+from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
 from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 
 TURN_STEPS: Final = 100_000
@@ -72,7 +72,7 @@ class Broker:
 
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, name: QueueName, letters: Sequence[Letter], now: float) -> None:
+    def publish(self, name: QueueName, letters: Sequence[QueuedMessage], now: float) -> None:
         """Add letters to a queue, in the order of their places, and deliver what can be.
 
         The letters of one call arrived in the same second.  They are kept whatever the limits say;
@@ -102,7 +102,7 @@ class Broker:
             store.added(queue)
         self._deliver()
 
-    def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[Letter]) -> int:
+    def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> int:
         try:
             done, hands, unwanted, _ = planned(queue, letters)
         except ConsumerRaised:
@@ -122,8 +122,8 @@ class Broker:
         consumer: Consumer,
         name: QueueName,
         now: float,
-        wants: Callable[[Letter], bool] | None = None,
-        cost: Callable[[Letter], int] | None = None,
+        wants: Callable[[QueuedMessage], bool] | None = None,
+        cost: Callable[[QueuedMessage], int] | None = None,
     ) -> None:
         """Let ``consumer`` compete for the letters of a queue that ``wants`` lets pass.
 
@@ -343,7 +343,9 @@ class Broker:
         except ConsumerRaised:
             return True  # it raises again when the queue is served
 
-    def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
+    def _carry_out(
+        self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[QueuedMessage]
+    ) -> None:
         for letter in unwanted:  # they wait aside, until consumers or their filters change
             queue.passed.insert(*Row.of(letter))
         if unwanted and self.store.durable:
@@ -385,7 +387,7 @@ class Broker:
             least -= 1
             subscriber = next(iter(carrying))
             del carrying[subscriber]
-            lots: dict[BrokerQueue, list[Letter]] = {}
+            lots: dict[BrokerQueue, list[QueuedMessage]] = {}
             for place, (_, queue) in subscriber.held.items():
                 letter = queue.letters.get(place)
                 if letter is not None:
@@ -397,7 +399,7 @@ class Broker:
         self,
         queue: BrokerQueue,
         subscriber: Subscriber,
-        letters: Sequence[Letter],
+        letters: Sequence[QueuedMessage],
         error: Exception,
     ) -> None:
         places = {letter.place for letter in letters}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .places import LARGE, SMALL, Places
-from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
+from .terms import DEAD, Consumer, Figures, QueuedMessage, QueueName, Waiting
 
 
 class Row(NamedTuple):
@@ -19,7 +19,7 @@ class Row(NamedTuple):
     second: int
 
     @classmethod
-    def of(cls, letter: Letter) -> Row:
+    def of(cls, letter: QueuedMessage) -> Row:
         return cls(letter.place, letter.nbytes, int(letter.arrived))
 
 
@@ -64,8 +64,8 @@ class Wish(NamedTuple):
     ``cost`` tells what a call of ``wants`` costs, in steps of about 0.1 µs; None: one step.
     """
 
-    wants: Callable[[Letter], bool] | None = None
-    cost: Callable[[Letter], int] | None = None
+    wants: Callable[[QueuedMessage], bool] | None = None
+    cost: Callable[[QueuedMessage], int] | None = None
 
 
 Batch = tuple[int, "BrokerQueue"]
@@ -164,7 +164,7 @@ class BrokerQueue:
         self.returned: Places = rows()
         self.read: array[int] = array("q")
         self.nbytes: int = 0
-        self.letters: dict[int, Letter] = {}
+        self.letters: dict[int, QueuedMessage] = {}
         self.in_memory: int = 0
         self._memory = memory
         self.tries: Places = Places(SMALL)
@@ -203,7 +203,7 @@ class BrokerQueue:
         memory = self._memory
         return self.in_memory + nbytes <= memory.limit - memory.used - memory.expected
 
-    def keep(self, letters: Sequence[Letter]) -> None:
+    def keep(self, letters: Sequence[QueuedMessage]) -> None:
         kept, nbytes = self.letters, 0
         for letter in letters:
             kept[letter.place] = letter
@@ -227,20 +227,20 @@ class BrokerQueue:
         self._memory.used -= nbytes
         return nbytes
 
-    def send_away(self, letters: Sequence[Letter]) -> None:
+    def send_away(self, letters: Sequence[QueuedMessage]) -> None:
         """Hold these letters in flight in memory no longer: if they return, they are read back."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
             self.away.insert(*Row.of(letter))
 
-    def drop_waiting(self, letters: Sequence[Letter]) -> None:
+    def drop_waiting(self, letters: Sequence[QueuedMessage]) -> None:
         """Hold these waiting letters in memory no longer: they are read back in their turn."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
             if letter.again:
                 self.returned.insert(*Row.of(letter))
 
-    def keep_read(self, letters: Sequence[Letter]) -> None:
+    def keep_read(self, letters: Sequence[QueuedMessage]) -> None:
         self.keep(letters)
         here = [place for place in self.read if place in self.letters]
         self.read = array("q", [*here, *(letter.place for letter in letters)])
@@ -260,9 +260,9 @@ class BrokerQueue:
                 nbytes += 0 if row is None else Row(*row).weight
         return nbytes
 
-    def ready_run(self, most: int) -> list[Letter]:
+    def ready_run(self, most: int) -> list[QueuedMessage]:
         letters = list(map(self.letters.get, self.waiting.front(most)))
-        run: list[Letter] = []
+        run: list[QueuedMessage] = []
         for letter in letters:
             if letter is None or (run and letter.place in self.alone):
                 break

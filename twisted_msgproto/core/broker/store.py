@@ -27,7 +27,7 @@ from .terms import (
     Event,
     Figures,
     Forgotten,
-    Letter,
+    QueuedMessage,
     QueueFull,
     QueueName,
     QueueRoom,
@@ -295,7 +295,7 @@ class QueueStore:
 
     # ── letters that come, and that are done with ───────────────────────────────────────────────
 
-    def add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
+    def add(self, queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> None:
         weights = [letter.nbytes for letter in letters]
         seconds = [int(letters[0].arrived)] * len(letters)
         queue.waiting.extend([letter.place for letter in letters], weights, seconds)
@@ -413,7 +413,7 @@ class QueueStore:
         self.events.append(Wanted(queue.name, wanted))
 
     def loaded(
-        self, name: QueueName, letters: Iterable[Letter], unreadable: Iterable[int] = ()
+        self, name: QueueName, letters: Iterable[QueuedMessage], unreadable: Iterable[int] = ()
     ) -> None:
         """Put the letters that :class:`.Wanted` has asked for into memory, and deliver them.
 

@@ -12,7 +12,7 @@ from ..limits import Limit
 DEAD: Final = ".dead"
 """The dead letters of the queue ``NAME`` are in the queue ``NAME.dead``."""
 
-LETTER_BYTES: Final = 320
+QUEUED_MESSAGE_BYTES: Final = 320
 """A message in memory is counted with this many bytes more than it has, for its objects."""
 
 LIMITS: Final = (
@@ -83,7 +83,7 @@ class QueueName(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class QueuedMessage:
     """One message of a queue, in memory.
 
     Attributes:
@@ -106,7 +106,7 @@ class Letter:
 
 
 def weight(envelope: bytes, body: bytes) -> int:
-    return LETTER_BYTES + len(envelope) + len(body)
+    return QUEUED_MESSAGE_BYTES + len(envelope) + len(body)
 
 
 class Consumer(Protocol):
@@ -119,7 +119,7 @@ class Consumer(Protocol):
         Consumers without acknowledgements answer by the pressure of their transport.
         """
 
-    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
         """Write letters, at most as many as there was room for.
 
         True: it will acknowledge or reject each of them by its place.  False: nobody acknowledges
@@ -236,7 +236,7 @@ class Waiting(NamedTuple):
     nbytes: int
     arrived: float
     tries: int
-    letter: Letter | None
+    letter: QueuedMessage | None
 
 
 class Figures(NamedTuple):

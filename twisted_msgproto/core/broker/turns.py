@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .queues import BrokerQueue, Subscriber
-from .terms import Letter
+from .terms import QueuedMessage
 
 LETTER_STEPS: Final = 20
 
@@ -25,10 +25,10 @@ SHARED_MAX: Final = 16
 """A consumer of several queues gets at most this many letters of one before the next."""
 
 
-Hands = Sequence[tuple[Subscriber, Sequence[Letter]]]
+Hands = Sequence[tuple[Subscriber, Sequence[QueuedMessage]]]
 """Say who gets what; each has at least one letter, and whoever gets the last one comes last."""
 
-Plan = tuple[int, Hands, Sequence[Letter], int]
+Plan = tuple[int, Hands, Sequence[QueuedMessage], int]
 """Says what becomes of the first letters: how many, who gets them, what nobody wants; and how many
 steps it was to plan and will be to deliver.
 """
@@ -43,7 +43,7 @@ class ConsumerRaised(Exception):
         self.error = error
 
 
-def planned(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
+def planned(queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> Plan:
     """Plan the next letters of a queue, as far as consumers have room; raises ConsumerRaised."""
     if queue.filters:
         return _planned_by_filters(queue, letters)
@@ -61,7 +61,7 @@ def planned(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
     return done, hands, (), asked + PUSH_STEPS * len(hands) + LETTER_STEPS * (1 + done)
 
 
-def _last_place(hand: tuple[Subscriber, Sequence[Letter]]) -> int:
+def _last_place(hand: tuple[Subscriber, Sequence[QueuedMessage]]) -> int:
     return hand[1][-1].place
 
 
@@ -91,14 +91,16 @@ def room_of(queue: BrokerQueue, subscriber: Subscriber) -> int:
     return room if room < most else most
 
 
-def deal(letters: Sequence[Letter], rooms: Sequence[int]) -> Sequence[Sequence[Letter]]:
+def deal(
+    letters: Sequence[QueuedMessage], rooms: Sequence[int]
+) -> Sequence[Sequence[QueuedMessage]]:
     """Deal letters one by one, in turn, to as many hands as there are rooms; none gets more.
 
     ``rooms`` are above 0, and together not below the number of letters.
     """
     if len(rooms) == 1:
         return [letters]
-    hands: list[list[Letter]] = [[] for _ in rooms]
+    hands: list[list[QueuedMessage]] = [[] for _ in rooms]
     start = 0
     while start < len(letters):
         left = [
@@ -113,12 +115,12 @@ def deal(letters: Sequence[Letter], rooms: Sequence[int]) -> Sequence[Sequence[L
     return hands
 
 
-def _planned_by_filters(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
-    hands: dict[Subscriber, list[Letter]] = {}
+def _planned_by_filters(queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> Plan:
+    hands: dict[Subscriber, list[QueuedMessage]] = {}
     rooms: dict[Subscriber, int] = {}
     turn = list(queue.takers)
     full = [subscriber for subscriber in queue.subscribers if subscriber not in queue.takers]
-    unwanted: list[Letter] = []
+    unwanted: list[QueuedMessage] = []
     done, steps = 0, LETTER_STEPS
     for letter in letters:
         wanted, taker = False, None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ...core.broker import LETTER_BYTES, WAIT, QueueName, TooManyQueues
+from ...core.broker import QUEUED_MESSAGE_BYTES, WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, shown
 from ...core.limits import Limits
 from ...core.machine import Table
@@ -76,7 +76,7 @@ class Publication:
         if not self._parts and self._accepted:
             return
         event = self._arrived.event
-        self._bytes = event.nbytes + event.weight + LETTER_BYTES * len(event.sequences)
+        self._bytes = event.nbytes + event.weight + QUEUED_MESSAGE_BYTES * len(event.sequences)
         if self._parts:
             self._paused = True
             self._server.control.pause("fan-out")

@@ -21,7 +21,7 @@ from ...core.broker import (
     Declared,
     Event,
     Forgotten,
-    Letter,
+    QueuedMessage,
     QueueName,
     Requeued,
     Settled,
@@ -182,7 +182,7 @@ class BrokerPersistence:
     def _publish(self, batch: MessageBatch, first: int) -> None:
         assert batch.envelope is not None and batch.body is not None
         arrived = batch.received_at / MICROSECONDS
-        lots: dict[KeptBroker, list[tuple[QueueName, Letter]]] = {}
+        lots: dict[KeptBroker, list[tuple[QueueName, QueuedMessage]]] = {}
         for place, envelope, body in zip(
             range(first, first + batch.count), batch.envelope, batch.body, strict=True
         ):
@@ -192,7 +192,7 @@ class BrokerPersistence:
             broker = self._server(name)
             if broker is not None:
                 body = body or b""
-                letter = Letter(place, weight(envelope, body), envelope, body, arrived)
+                letter = QueuedMessage(place, weight(envelope, body), envelope, body, arrived)
                 lots.setdefault(broker, []).append((name, letter))
         for broker, letters in lots.items():
             broker.came(letters)
@@ -273,7 +273,7 @@ class KeptBroker(ServedBroker):
             )
             self.known(name)
 
-    def came(self, letters: Sequence[tuple[QueueName, Letter]]) -> None:
+    def came(self, letters: Sequence[tuple[QueueName, QueuedMessage]]) -> None:
         """Publish letters that are on disk; their places ascend."""
         for name in dict.fromkeys([name for name, _ in letters]):
             if not self.store.knows(name):
@@ -288,8 +288,8 @@ class KeptBroker(ServedBroker):
         else:
             waiting.append(call)
 
-    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        def letters(found: Loaded) -> list[Letter]:
+    def read(self, places: Sequence[int]) -> Deferred[list[QueuedMessage]]:
+        def letters(found: Loaded) -> list[QueuedMessage]:
             if found.error is not None and found.unread:
                 raise found.error
             return found.letters

@@ -30,7 +30,7 @@ from ...core.broker import (
     Declared,
     Event,
     Forgotten,
-    Letter,
+    QueuedMessage,
     QueueFull,
     QueueName,
     Waiting,
@@ -161,7 +161,7 @@ class ServedBroker:
         arrived, first = self.now(), self._place + 1
         self._place += len(rows)
         letters = [
-            (name, Letter(place, weight(envelope, body), envelope, body, arrived))
+            (name, QueuedMessage(place, weight(envelope, body), envelope, body, arrived))
             for place, (name, envelope, body) in enumerate(rows, first)
         ]
         self.begin(self.publishing(letters))
@@ -187,7 +187,7 @@ class ServedBroker:
         else:
             self._look()
 
-    def publishing(self, letters: Sequence[tuple[QueueName, Letter]]) -> Iterator[int]:
+    def publishing(self, letters: Sequence[tuple[QueueName, QueuedMessage]]) -> Iterator[int]:
         """Publish letters, in the order of their places; yield the number of steps done."""
         for start in range(0, len(letters), LETTERS_AT_ONCE):
             lot = letters[start : start + LETTERS_AT_ONCE]
@@ -229,7 +229,7 @@ class ServedBroker:
             self._turn.cancel()
             self._go_on()
 
-    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
+    def read(self, places: Sequence[int]) -> Deferred[list[QueuedMessage]]:
         """Read back the letters with these places, for people.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
@@ -535,7 +535,7 @@ class ServedQueues:
         raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
 
 
-def _shown(row: Waiting, letter: Letter) -> MessageShown:
+def _shown(row: Waiting, letter: QueuedMessage) -> MessageShown:
     return MessageShown(
         place=row.place,
         received_at=int(row.arrived * 1e6),

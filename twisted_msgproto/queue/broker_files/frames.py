@@ -16,23 +16,23 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from twisted_msgproto.core.broker.envelopes import head_of
-from twisted_msgproto.core.broker.terms import LETTER_BYTES, Letter, weight
+from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueuedMessage, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
+from ...core.disk import Disk
 from ..arrays import array_from, bits_of, compute, read, scalar_of
-from ..disk import Disk
 from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
-from ..log import SegmentLog
 from ..payload import read_head
 from ..recovery import segment_offsets
 from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
+from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
 WEIGHT_MAX = 2**32 - 1
 
 _NONE = scalar_of(0, pa.int32())
-_LETTER = scalar_of(LETTER_BYTES, pa.int64())
+_LETTER = scalar_of(QUEUED_MESSAGE_BYTES, pa.int64())
 
 
 def second(time: int) -> int:
@@ -228,7 +228,7 @@ INDEX_BYTES = 64 << 10
 
 @dataclass(slots=True)
 class Loaded:
-    letters: list[Letter] = field(default_factory=list)
+    letters: list[QueuedMessage] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
     """These places are damaged, or nowhere."""
     unread: list[int] = field(default_factory=list)
@@ -325,7 +325,7 @@ class Bodies:
             return
         body = frame.bodies[row].as_py() or b""
         arrived = frame.received(row) / SECOND
-        loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
+        loaded.letters.append(QueuedMessage(place, weight(envelope, body), envelope, body, arrived))
 
     def _frame(self, first: int, offset: int) -> Frame | None:
         for frame in reversed(self._frames.values()):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from twisted_msgproto.core.broker.terms import QueueName
 
-from ..disk import NO_ROOM, Disk, exists, read_whole, replace_whole
+from ...core.disk import NO_ROOM, Disk, exists, read_file, replace_file
 from ..format import seal, unseal
 
 FILE = "names"
@@ -36,7 +36,7 @@ class Names:
         self._disk = disk
         self._path = os.path.join(directory, FILE)
         self._queue_id = queue_id
-        nbytes = read_whole(disk, self._path)
+        nbytes = read_file(disk, self._path)
         known = None if nbytes is None else parsed(nbytes, queue_id)
         self.missing: bool = nbytes is None
         self.damaged: bool = known is None
@@ -93,7 +93,7 @@ class Names:
                     raise
 
     def _write(self, first: dict[QueueName, int]) -> None:
-        replace_whole(self._disk, self._path, sealed(self._queue_id, first))
+        replace_file(self._disk, self._path, sealed(self._queue_id, first))
         self.first = first
         self.damaged = False
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from twisted_msgproto.core.errors import QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 
+from ...core.disk import Disk
 from ..damage import Range, merged
-from ..disk import Disk
 from ..format import Record, Segment, segment_name
 from ..format import Segment as LogSegment
-from ..log import SegmentLog
 from ..payload import encode
 from ..recovery import segment_offsets
+from ..segment_log import SegmentLog
 from .frames import Frame, may_have_envelopes, read_frame
 from .marks import Marks
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.places import SMALL, Places
-from twisted_msgproto.core.broker.terms import LETTER_BYTES, QueueName
+from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueueName
 
 from ..arrays import form_of, place_of
 from ..format import (
@@ -198,7 +198,7 @@ def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
                 yield item
 
 
-def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | Few]:
+def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | SmallFrameRun]:
     """Yield the same; small frames are read at once, many together."""
     small = SmallFrames(segment)
     position, expected = SEGMENT_HEADER_BYTES, segment.first
@@ -212,10 +212,10 @@ def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | Few]:
             return
         position, expected = item.end_position, item.end
         if 0 < item.count <= SMALL_MESSAGES:
-            few, behind = small.read(item.position, item.first, hi)
-            if few.count:
-                position, expected = behind, few.end
-                yield few
+            run, behind = small.read(item.position, item.first, hi)
+            if run.count:
+                position, expected = behind, run.end
+                yield run
                 continue
         if item.count and _may_wait(segment, item, marks):
             yield item
@@ -238,7 +238,7 @@ _ONE = _COUNT.pack(1)
 
 
 @dataclass(slots=True)
-class Few:
+class SmallFrameRun:
     """The messages of neighbouring small frames, without their bodies.
 
     It may be added to a scan, as a :class:`~.frames.Frame` may.
@@ -304,7 +304,14 @@ class Layout(NamedTuple):
     """Of the buffers these have the ends of envelopes and bodies; -1 for no bodies."""
 
     def add(
-        self, few: Few, data: bytes, at: int, end: int, time: int, runs: bytes, buffers: list[int]
+        self,
+        run: SmallFrameRun,
+        data: bytes,
+        at: int,
+        end: int,
+        time: int,
+        runs: bytes,
+        buffers: list[int],
     ) -> bool:
         """Add the messages of the frame from ``at`` to ``end``; it was checked and has this layout.
 
@@ -316,22 +323,22 @@ class Layout(NamedTuple):
         try:
             if self.messages == 1 and runs == _ONE:
                 start, stop = buffers[index], buffers[index + 1]
-                weight = LETTER_BYTES + stop - start
+                weight = QUEUED_MESSAGE_BYTES + stop - start
                 if of_bodies >= 0:
                     weight += buffers[of_bodies + 1] - buffers[of_bodies]
-                if weight < LETTER_BYTES:
+                if weight < QUEUED_MESSAGE_BYTES:
                     return False
-                few.add(_head(data, block + start, block + stop), weight, time)
+                run.add(_head(data, block + start, block + stop), weight, time)
                 return True
             ends, start = self._ends(data, block, buffers, index)
             bodies: Sequence[int] = (0,) * self.messages
             if of_bodies >= 0:
                 bodies, _ = self._ends(data, block, buffers, of_bodies)
             spans = list(pairwise((0, *ends)))
-            few.add_all(
+            run.add_all(
                 [_head(data, start + lo, start + hi) for lo, hi in spans],
                 [
-                    LETTER_BYTES + hi - lo + to - begin
+                    QUEUED_MESSAGE_BYTES + hi - lo + to - begin
                     for (lo, hi), (begin, to) in zip(spans, pairwise((0, *bodies)), strict=True)
                 ],
                 _times(time, runs, self.messages),
@@ -398,24 +405,24 @@ class SmallFrames:
         self._segment = segment
         self._layouts: dict[bytes, Layout] = {}
 
-    def read(self, position: int, expected: int, bound: int) -> tuple[Few, int]:
+    def read(self, position: int, expected: int, bound: int) -> tuple[SmallFrameRun, int]:
         """Read consecutive small frames from ``position`` on that begin below the offset ``bound``.
 
         ``expected`` is the offset of the first one.  Return their messages, at most about
         :data:`~.frames.GATHERED_MESSAGES`, and the position behind them.  Raises OSError.
         """
-        few = Few(expected)
+        run = SmallFrameRun(expected)
         bound = min(bound, expected + GATHERED_MESSAGES)
         taken = -1
-        while taken and few.end < bound:
+        while taken and run.end < bound:
             nbytes, at = self._segment.at_hand(position, SMALL_BYTES)
-            taken = self._take(nbytes, at, few, bound)
+            taken = self._take(nbytes, at, run, bound)
             position += taken
-        return few, position
+        return run, position
 
-    def _take(self, data: bytes, begin: int, few: Few, bound: int) -> int:
+    def _take(self, data: bytes, begin: int, run: SmallFrameRun, bound: int) -> int:
         seed = self._segment.frame_seed
-        at, expected = begin, few.end
+        at, expected = begin, run.end
         layout = self._layout_at(data, at)
         while layout is not None and expected < bound:
             try:
@@ -439,8 +446,8 @@ class SmallFrames:
                 break
             if not layout.columns & ENVELOPE:
                 nothing = [0] * layout.messages
-                few.add_all([None] * layout.messages, nothing, nothing)
-            elif not layout.add(few, data, at, end, time, runs, buffers):
+                run.add_all([None] * layout.messages, nothing, nothing)
+            elif not layout.add(run, data, at, end, time, runs, buffers):
                 break
             at = end
             expected += layout.messages

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import QueueName
 
+from ...core.disk import Disk, File, exists, read_file, replace_file
 from ..damage import Range
-from ..disk import Disk, File, exists, read_whole, replace_whole
 from ..format import crc32
 from .marks import Marks, Moved, Segment, bit_ranges
 
@@ -204,7 +204,7 @@ class SettledFile:
 
     def read(self) -> Found | None:
         """Return what the file holds, and will hold after a loss of power; None without a file."""
-        nbytes = read_whole(self._disk, self._path)
+        nbytes = read_file(self._disk, self._path)
         if nbytes is None:
             return None
         file = self._disk.open(self._path, write=True)
@@ -242,7 +242,7 @@ class SettledFile:
     def _replace(self, marks: Marks) -> None:
         self.close()
         data = header(self._queue_id) + framed(snapshot(marks))
-        replace_whole(self._disk, self._path, data)
+        replace_file(self._disk, self._path, data)
         self._file = self._disk.open(self._path, write=True)
         self._end = self._short = len(data)
 

@@ -22,20 +22,20 @@ from twisted_msgproto.core.broker.places import SMALL, Places
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
+from ...core.disk import Disk, read_file
 from ..arrays import compute
-from ..disk import REMEDY, Disk, failure, read_whole
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
-from ..log import SegmentLog
 from ..recovery import QUARANTINE
-from ..troubles import Troubles
+from ..segment_log import SegmentLog
+from ..troubles import REMEDY, Troubles, failure
 from . import names, overflow, scan, settled
 from .frames import Bodies, Frame, Loaded, gathered, read_frame
 from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
-from .scan import Few
+from .scan import SmallFrameRun
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
@@ -222,9 +222,11 @@ class BrokerState:
                 outstanding += found.add(messages)
         self._marks.begun(first).outstanding = outstanding
 
-    def _messages(self, segment: LogSegment) -> Iterator[Frame | Few]:
+    def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrameRun]:
         for part in scan.parts(segment, self._marks, self._end_of(segment)):
-            messages = part if isinstance(part, Few) else self._frame(segment, part, told=False)
+            messages = (
+                part if isinstance(part, SmallFrameRun) else self._frame(segment, part, told=False)
+            )
             if messages is not None:
                 yield messages
 
@@ -531,7 +533,7 @@ class BrokerState:
 
 
 def has_broker(disk: Disk, directory: str) -> bool:
-    return read_whole(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
+    return read_file(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
 
 
 def log_of(directory: str) -> str:
@@ -541,13 +543,13 @@ def log_of(directory: str) -> str:
 def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
     """Yield what is wrong with the small files, one line each.  Raises OSError."""
     here = os.path.join(directory, DIRECTORY)
-    data = read_whole(disk, os.path.join(here, names.FILE))
+    data = read_file(disk, os.path.join(here, names.FILE))
     if data is not None and names.parsed(data, queue_id) is None:
         yield (
             f"{DIRECTORY}/{names.FILE}: damaged, or of another queue; the next start of the "
             "gateway knows the queues from their messages"
         )
-    data = read_whole(disk, os.path.join(here, settled.FILE))
+    data = read_file(disk, os.path.join(here, settled.FILE))
     if data is None:
         return
     found = settled.parsed(data, queue_id)

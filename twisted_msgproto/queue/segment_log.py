@@ -2,7 +2,7 @@
 
 Its caller's duties, in this order: :func:`~.payload.encode` batches, :meth:`SegmentLog.append`
 them, and only then tell anybody that they are safe.  Everything happens in the caller's thread and
-on the caller's :class:`~.disk.Disk`, so that a simulator can drive it.
+on the caller's ``Disk``, so that a simulator can drive it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,16 @@ from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
+from ..core.disk import NO_ROOM, OS_DISK, Disk, File, Stat, exists, read_file, replace_file
 from ..queue.recovery import Recovery
 from . import consumers, damage, lineage, recovery
-from .disk import (
-    IDENTITY_FILE,
-    NO_ROOM,
-    OS_DISK,
-    Disk,
-    File,
-    Stat,
-    failure,
-    read_whole,
-    replace_whole,
-)
 from .format import (
     EMPTY_SEGMENT_BYTES,
     END_BYTES,
     FORMAT_VERSION,
     FRAME_HEADER_BYTES,
+    IDENTITY_FILE,
+    SEGMENT_SUFFIX,
     Identity,
     Published,
     SegmentHeader,
@@ -47,11 +39,12 @@ from .format import (
 from .lineage import Landed, Lineage
 from .payload import Encoded
 from .row_locator import RowLocator
+from .troubles import failure
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
 UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)
-"""What :func:`~.disk.replace_whole` calls a segment until it is synced."""
+"""What :func:`~.disk.replace_file` calls a segment until it is synced."""
 LOCK_FILE = "lock"
 END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
@@ -158,9 +151,13 @@ class SegmentLog:
         make_incarnation: Callable[[], int],
     ) -> None:
         disk, directory = self._disk, self.directory
-        disk.make_directory(directory)
+        names = disk.names(directory) if exists(disk, directory) else []
+        # An operator's slip must not close /tmp: only an empty directory, or one of ours.
+        disk.make_directory(directory, close=not names or IDENTITY_FILE in names)
         self._unlock = disk.lock(
-            os.path.join(directory, LOCK_FILE), f"queue {directory} is open for writing already"
+            os.path.join(directory, LOCK_FILE),
+            f"queue {directory} is open for writing already",
+            used=any(name == IDENTITY_FILE or name.endswith(SEGMENT_SUFFIX) for name in names),
         )
         for name in disk.names(directory):
             if UNFINISHED_SEGMENT.fullmatch(name):  # a process ended before it had its name
@@ -188,8 +185,8 @@ class SegmentLog:
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
             self.recovery.lines.append(f"queue {directory}: {line}")
-        names = read_whole(disk, os.path.join(directory, BROKER_NAMES))
-        self._has_queues = names is not None and b"queue " in names
+        broker_names = read_file(disk, os.path.join(directory, BROKER_NAMES))
+        self._has_queues = broker_names is not None and b"queue " in broker_names
         self.incarnation: int = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before)
@@ -408,7 +405,7 @@ class SegmentLog:
         )
         path = self._path(self.end)
         with self.no_room_is_full():
-            replace_whole(self._disk, path, header)
+            replace_file(self._disk, path, header)
             self._file = self._disk.open(path, write=True)
             self._segment_path, self._segment = path, self._disk.stat(path)
         self._first = self.end
@@ -502,8 +499,8 @@ class SegmentLog:
             raise self._gone(path)
         path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
         with self.no_room_is_full():
-            if read_whole(self._disk, path) != sealed:
-                replace_whole(self._disk, path, sealed)
+            if read_file(self._disk, path) != sealed:
+                replace_file(self._disk, path, sealed)
         names = set(self._disk.names(self.directory))
         if lineage.FILE not in names:
             self._lineage_durable = False

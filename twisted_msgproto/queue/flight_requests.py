@@ -19,10 +19,10 @@ import pyarrow.flight as flight
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch, shown
 
+from ..core.disk import Disk
 from . import consumers, damage
 from .consumers import status_path, write_status
 from .damage import Range
-from .disk import Disk
 from .lineage import Description, Landed
 from .reader import READ_ROWS, QueueReader
 from .schema import SCHEMA, empty

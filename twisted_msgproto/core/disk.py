@@ -1,7 +1,7 @@
-"""What the queue needs of a disk, and the operating system's own.
+"""What a queue and a table need of a disk, and the operating system's own.
 
-Everything the queue does to files goes through a :class:`Disk`, so that tests can replace it by one
-that loses what was not synced, runs full or breaks.
+Everything that must outlast a loss of power goes through a :class:`Disk`, so that tests can replace
+it by one that loses what was not synced, runs full or breaks.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from twisted_msgproto.core.errors import QueueLocked
+from .errors import QueueLocked
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has no flock; the queue says so when it locks
     fcntl = None  # type: ignore[assignment]
 
-IDENTITY_FILE = "identity"
-DIRECTORY_MODE = 0o700
-FILE_MODE = 0o600
+PRIVATE_MODES = 0o700, 0o600
+SHARED_MODES = 0o777, 0o666
 PIECES_PER_WRITE_MAX = 512
 """One system call gets at most this many buffers; systems allow 1024."""
 
@@ -41,14 +41,6 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
 become free.
 """
-
-
-REMEDY = (
-    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
-    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
-    "mv COPY FILE), and start the gateway"
-)
-"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
 
 class File(Protocol):
@@ -79,11 +71,15 @@ class File(Protocol):
 
 
 class Stat(NamedTuple):
-    """The file that a path names: two paths with the same device and inode name one file."""
+    """The file that a path names: two paths with the same device and inode name one file.
+
+    It was last ``written`` so many µs after 1970 UTC.
+    """
 
     device: int
     inode: int
     nbytes: int
+    written: int
 
 
 class Disk(Protocol):
@@ -92,20 +88,18 @@ class Disk(Protocol):
     sync_name: str
     """This is the name of the system call behind :meth:`File.sync`, for the log."""
 
-    def make_directory(self, path: str) -> None:
-        """Make ``path`` (mode 0700) and what is missing above it, so that it survives.
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
+        """Make ``path`` and what is missing above it, so that it survives.
 
-        The names of those that are there are made durable, too.
+        The names of those that are there are made durable, too, up to ``top``, whose name is.
+        ``close`` also takes other users' access to ``path`` away if it is there.
         """
 
     def names(self, path: str) -> list[str]:
         """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
-
-    def modified(self, path: str) -> int:
-        """When a file was last written, µs since 1970 UTC; FileNotFoundError if there is none."""
+        """Open a file; with ``write`` it is made if it is not there."""
 
     def stat(self, path: str) -> Stat:
         """Return which file or directory ``path`` names; FileNotFoundError if there is none."""
@@ -113,16 +107,20 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename a file; a file that had the new name is replaced."""
 
+    def link(self, old: str, new: str) -> None:
+        """Link a file to a second name; FileExistsError if the name is used."""
+
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory would survive a loss of power."""
 
-    def lock(self, path: str, busy: str) -> Callable[[], None]:
+    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
         """Lock the file ``path`` for this process; returns a function that releases the lock.
 
-        Raises QueueLocked with ``busy`` and the id of the process that has it.
+        ``used``: somebody has held this lock before, perhaps by another file of this name.  Raises
+        QueueLocked with ``busy`` and the id of the process that has it.
         """
 
     def lock_holder(self, path: str) -> str | None:
@@ -206,36 +204,42 @@ class OSFile:
         os.close(self._descriptor)
 
 
+def _is_directory(path: str) -> bool:
+    """``os.path.isdir``, but OSError where that cannot be seen."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
+
+
 class OSDisk:
-    def __init__(self) -> None:
+    """The operating system's disk; what it makes is for its user alone, or as the umask says."""
+
+    def __init__(self, *, shared: bool = False) -> None:
         self.sync_name, self._sync = sync_call()
         self._write_at = write_call()
+        self._directory_mode, self._file_mode = SHARED_MODES if shared else PRIVATE_MODES
 
-    def make_directory(self, path: str) -> None:
-        """See :class:`Disk`.  An empty directory, or one of ours, is closed to others.
-
-        Any other keeps its mode: an operator's slip must not close ``/tmp``.
-        """
+    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
         path = os.path.abspath(path)
-        if os.path.isdir(path):
-            names = os.listdir(path)
-            if not names or IDENTITY_FILE in names:
+        if _is_directory(path):
+            if close:
                 with contextlib.suppress(PermissionError):
-                    os.chmod(path, DIRECTORY_MODE)
+                    os.chmod(path, self._directory_mode)
             # A killed process may have made it, or one above it, and have synced no name.
-            self._sync_above(path)
+            self._sync_above(path, top)
             return
         parent = os.path.dirname(path)
-        if os.path.isdir(parent):
-            self._sync_above(parent)
+        if _is_directory(parent):
+            self._sync_above(parent, top)
         else:
-            self.make_directory(parent)
+            self.make_directory(parent, top=top)
         try:
-            os.mkdir(path, DIRECTORY_MODE)
+            os.mkdir(path, self._directory_mode)
         except FileExistsError:
-            if not os.path.isdir(path):
+            if not _is_directory(path):
                 raise
-            self.make_directory(path)  # another process made it in between
+            self.make_directory(path, top=top, close=close)  # another process made it in between
             return
         try:
             self.sync_directory(parent)
@@ -245,13 +249,15 @@ class OSDisk:
                 os.rmdir(path)
             raise
 
-    def _sync_above(self, path: str) -> None:
-        """Make the names of a directory, and of those above it on its disk, durable.
+    def _sync_above(self, path: str, top: str) -> None:
+        """Make the names of a directory, and of those above it on its disk, durable, up to ``top``.
 
         Ends at a directory that this user may not read, because no process of this user made it.
         """
         device = os.stat(path).st_dev
-        while (parent := os.path.dirname(path)) != path and os.stat(parent).st_dev == device:
+        while path != top and (parent := os.path.dirname(path)) != path:
+            if os.stat(parent).st_dev != device:
+                return
             try:
                 self.sync_directory(parent)
             except PermissionError:
@@ -263,17 +269,17 @@ class OSDisk:
 
     def open(self, path: str, *, write: bool = False) -> File:
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-        return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
-
-    def modified(self, path: str) -> int:
-        return os.stat(path).st_mtime_ns // 1000
+        return OSFile(os.open(path, flags, self._file_mode), self._sync, self._write_at)
 
     def stat(self, path: str) -> Stat:
         found = os.stat(path)
-        return Stat(found.st_dev, found.st_ino, found.st_size)
+        return Stat(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns // 1000)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def remove(self, path: str) -> None:
         os.unlink(path)
@@ -285,14 +291,12 @@ class OSDisk:
         finally:
             os.close(descriptor)
 
-    def lock(self, path: str, busy: str) -> Callable[[], None]:
+    def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
         """See :class:`Disk`.  Waits if somebody may hold another file that had this name.
 
         The text of the file names it, too: a copy, and one that was made anew, are no one's yet.
         """
-        names = os.listdir(os.path.dirname(path))
-        used = IDENTITY_FILE in names or any(name.endswith(".segment") for name in names)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, self._file_mode)
         try:
             self._flock(descriptor)
         except BlockingIOError:
@@ -348,18 +352,22 @@ class OSDisk:
 
 
 OS_DISK: Disk = OSDisk()
-"""The queue uses this disk unless another is passed to it."""
+"""A queue uses this disk unless another is passed to it; its files are for their user alone."""
+
+SHARED_DISK: Disk = OSDisk(shared=True)
+"""A table uses this one: other programs write into it, too, so the umask decides who reads it."""
 
 
 def exists(disk: Disk, path: str) -> bool:
+    """Return whether there is something at ``path``; raise OSError when that cannot be seen."""
     try:
         disk.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
 
-def read_whole(disk: Disk, path: str) -> bytes | None:
+def read_file(disk: Disk, path: str) -> bytes | None:
     """Return the bytes of a small file, or None if there is no such file.
 
     Raises OSError for one that cannot be read now: that is not the same.
@@ -376,24 +384,46 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
         file.close()
 
 
-def replace_whole(disk: Disk, path: str, data: bytes) -> None:
-    """Put a small file in place so that a crash leaves the old one or the new one, never half."""
-    directory, name = os.path.split(path)
-    beside = os.path.join(directory, f".{name}.new")
-    file = disk.open(beside, write=True)
+def sync_file(disk: Disk, path: str) -> None:
+    """Return when what anybody has written to a file would survive a loss of power."""
+    file = disk.open(path)
     try:
-        file.truncate(0)
-        if file.write(0, [data]) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
         file.sync()
     finally:
         file.close()
+
+
+def write_file(disk: Disk, path: str, data: bytes) -> None:
+    """Make a file of these bytes, or overwrite one, and sync it; a crash may leave half of it."""
+    file = disk.open(path, write=True)
+    try:
+        written = 0
+        while written < len(data):
+            taken = file.write(written, [memoryview(data)[written:]])
+            if not taken:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            written += taken
+        file.truncate(len(data))
+        file.sync()
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> None:
+    """Put a small file in place so that a crash leaves the old one or the new one, never half."""
+    directory, name = os.path.split(path)
+    beside = os.path.join(directory, f".{name}.new")
+    write_file(disk, beside, data)
     disk.rename(beside, path)
     disk.sync_directory(directory)
 
 
-def failure(what: str, error: OSError) -> str:
-    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
-    if error.errno != errno.EIO:
-        return f"{what}: {error}"
-    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
+def replace_or_overwrite(disk: Disk, path: str, data: bytes) -> None:
+    """Put a small file in place; on a full disk over the one that is there, as that has room."""
+    there = exists(disk, path)
+    try:
+        replace_file(disk, path, data)
+    except OSError as error:
+        if error.errno not in NO_ROOM or not there:
+            raise
+        write_file(disk, path, data)

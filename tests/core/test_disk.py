@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from twisted_msgproto.core.disk import sync_call
 from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue import OS_DISK
-from twisted_msgproto.queue.disk import sync_call
 
 OSDisk: Any = type(OS_DISK)
 
@@ -82,7 +82,7 @@ def test_a_directory_of_somebody_else_keeps_its_mode(
         raise PermissionError(errno.EPERM, "not yours", path)
 
     monkeypatch.setattr(os, "chmod", refused)
-    OS_DISK.make_directory(str(tmp_path))
+    OS_DISK.make_directory(str(tmp_path), close=True)
 
 
 def synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -151,7 +151,7 @@ def test_a_directory_that_another_process_makes_in_between_is_closed_to_others_t
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     monkeypatch.setattr(os, "mkdir", late)
-    OS_DISK.make_directory(str(tmp_path / "q"))
+    OS_DISK.make_directory(str(tmp_path / "q"), close=True)
     assert stat.S_IMODE((tmp_path / "q").stat().st_mode) == 0o700
 
 
@@ -188,7 +188,6 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
     """It names another file, as after a copy of the directory: who removes it has a moment."""
     path = tmp_path / "lock"
     path.write_text("1 1\n")
-    (tmp_path / "identity").touch()
 
     def meanwhile(_: float) -> None:
         path.unlink()
@@ -197,7 +196,7 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
 
     monkeypatch.setattr("time.sleep", meanwhile)
     with pytest.raises(QueueLocked, match="was removed or replaced meanwhile"):
-        OS_DISK.lock(str(path), "busy")
+        OS_DISK.lock(str(path), "busy", used=True)
 
 
 def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
@@ -227,7 +226,7 @@ def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> No
         os.close(look)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twisted_msgproto.queue.disk.time.sleep", pass_by)
+        patch.setattr("twisted_msgproto.core.disk.time.sleep", pass_by)
         unlock = disk.lock(path, "busy")
     assert len(slept) == 1
     unlock()
