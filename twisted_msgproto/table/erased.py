@@ -218,8 +218,8 @@ def _refused(storage: Storage, commit: Commit, what: str) -> RewindNeeded:
 def rewind(location: str) -> str:
     """Return what to do when the offsets of a table are in doubt."""
     return (
-        f"'msgproto table rewind {quote(location)}' sets each gateway's place to what the table's "
-        "rows prove, then start the bridge again"
+        f"'msgproto table rewind {quote(location)} --queue QUEUE' sets each gateway's place to "
+        "what the table's rows prove, then start the bridge again"
     )
 
 
