@@ -143,6 +143,14 @@ def test_a_bad_command_line_is_one_line(file: Path, words: list[str], complaint:
     assert "\n" not in text
 
 
+def test_help_lists_the_options(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options_of(file, "--help")
+    assert not ended.value.code
+    assert "--json-log" in capsys.readouterr().out
+    options_of(file, "--json-log")
+
+
 @pytest.mark.parametrize(
     ("content", "words", "says"),
     [

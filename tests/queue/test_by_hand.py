@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import QueueClosed, QueueError
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.verify import verify
@@ -75,7 +78,9 @@ LOSSES: dict[str, tuple[Callable[[Path], object], tuple[int, ...], str]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss: str) -> None:
+def test_what_somebody_removed_is_told_and_verify_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
     """RD-54: nothing is acknowledged any more; a start goes on behind what is lost.
 
     Until then no reader does, not before the gateway has noticed either: it may be put back.
@@ -98,8 +103,12 @@ def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss:
         lost = ("are in no segment", "damaged", "messages were lost")
         assert any(words in line for line in told for words in lost), told
     assert set(ids(rows(queue))) >= {*left, STORED}
+    command = re.search(r"or restart the gateway and run msgproto (.*)", why)
+    assert command is not None
+    assert cli.main(shlex.split(command[1])) == 1
     report = verify(queue)
     assert not report.whole
+    assert report.lines[0] in capsys.readouterr().out
     assert report.damaged or any(named in line for line in report.lines)
 
 

@@ -509,6 +509,8 @@ def test_a_full_disk_does_not_keep_a_server_from_starting_again(directory: str) 
         ConfigurationError, match=r"No space left.*give one with --token-file FILE$"
     ):
         QueueFlightServer(directory, location, disk=disk)
+    with served(directory, location, disk=disk, token="a token from a file") as server:
+        assert Caller(server, "a token from a file").act("describe")["end"] == 100
 
 
 def test_each_mark_that_reading_does_not_explain_is_reported(directory: str) -> None:

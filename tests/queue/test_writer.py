@@ -8,6 +8,8 @@ import errno
 import logging
 import os
 import random
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -35,7 +37,7 @@ from tests.tools.queues import (
     put,
     rows,
 )
-from twisted_msgproto import MessageBatch
+from twisted_msgproto import MessageBatch, cli
 from twisted_msgproto.core.errors import QueueClosed, QueueLocked
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog, segment_log
 from twisted_msgproto.queue import writer as writer_room
@@ -900,11 +902,10 @@ def test_a_consumer_which_is_behind_and_does_not_move_is_named_with_what_to_do(
             assert [line.split("'")[1] for line in told[before:]] == named, number
             assert writer.statistics()["consumers_standing_still"] == still, number
     assert "has not moved for 1.0 h; what it needs is kept" in told[0]
-    assert f"msgproto queue consumers {DIRECTORY} --forget dead" in told[0]
 
 
 def test_a_consumer_that_rests_until_its_next_run_is_not_named__RD_21(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock, told = Clock(monkeypatch), list[str]()
     monkeypatch.setattr(writer_room, "IDLE_S", 0.0)
@@ -920,3 +921,14 @@ def test_a_consumer_that_rests_until_its_next_run_is_not_named__RD_21(
             for message in (number, 100 + number):
                 assert put(writer, batch(message)) == [None]
         assert [line.split("'")[1] for line in told] == ["gone"]
+        assert writer.statistics()["consumers_standing_still"] == 1
+        command = re.search(r"If it is gone: msgproto (queue consumers .* --forget gone)$", told[0])
+        assert command is not None
+        assert cli.main(shlex.split(command[1])) == 2  # it is behind, so the next line says --yes
+        assert "say --yes" in capsys.readouterr().err
+        assert cli.main([*shlex.split(command[1]), "--yes"]) == 0
+        clock.now += 3600
+        for message in (5, 105):
+            assert put(writer, batch(message)) == [None]
+        assert writer.statistics()["consumers_standing_still"] == 0
+        assert len(told) == 1

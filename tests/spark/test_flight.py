@@ -592,9 +592,15 @@ def test_another_queue_behind_the_address_of_a_start_is_refused__TB_07(
     with Served(queue) as served:
         drain(tmp_path / "table", [served.location])
     before = octets(trimmed), octets(tmp_path / "table")
-    with Served(trimmed, served.location):
+    with Served(trimmed, served.location) as served:
         assert f"does not know queue {identity(trimmed)}" in refused(launch, served.location)
-    assert (octets(trimmed), octets(tmp_path / "table")) == before
+        assert (octets(trimmed), octets(tmp_path / "table")) == before
+        words = ("bridge", "--queue", served.location, "--table", "table", "--once")
+        ended = launch.run("--here", *words, "--start", "begin", module="tests.tools.dying")
+    assert ended.returncode == 0, ended.stderr
+    held = QueueReader(trimmed)
+    offsets = landed_offsets(tmp_path / "table")[identity(trimmed)]
+    assert offsets == list(range(held.begin(), held.end()))
 
 
 @pytest.mark.slow

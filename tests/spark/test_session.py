@@ -192,6 +192,12 @@ def test_a_directory_that_others_may_write_to_is_refused(
     (tmp_path / f"twisted-msgproto-{os.getuid()}").chmod(0o777)
     with pytest.raises(ConfigurationError, match="remove it, or set TMPDIR to another directory"):
         java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
+    (tmp_path / "another").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "another"))
+    java.write_wrapper(make_java(tmp_path / "home2"), tmp_path / "file" / "cache")
+    (tmp_path / f"twisted-msgproto-{os.getuid()}").rmdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    java.write_wrapper(make_java(tmp_path / "home3"), tmp_path / "file" / "cache")
 
 
 # -- the environment ------------------------------------------------------------------------------
@@ -538,3 +544,6 @@ def test_a_cluster_which_cannot_run_the_source_is_one_line__TB_14(
     assert f"(/cluster/python: {line}" in text
     assert "set PYSPARK_PYTHON" in text and "\n" not in text
     assert context.pythonExec == "/cluster/python"
+    assert registered(Context("spark://m:7077", tmp_path, lambda one: None)).pythonExec
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    registered(Context("spark://m:7077", tmp_path, lambda one: None))

@@ -265,8 +265,16 @@ def test_an_append_only_table_keeps_its_rows__RD_30(local: Table, a: Gateway) ->
     delta(local).alter.set_table_properties({"delta.appendOnly": "true"})
     drain(opened_again(local), [a.directory])
     table = opened_again(local)
-    with pytest.raises(TableChanged, match=r"append-only.*appendOnly = false"):
+    with pytest.raises(
+        TableChanged, match=r"appendOnly = false\), do this again, and switch it on again"
+    ):
         table.replace(table.files(), [], run=Run.new(), operation="DELETE", data_change=True)
+    assert counted_rows(local) == expected_rows(a, 0, 11)
+    delta(local).alter.set_table_properties({"delta.appendOnly": "false"})
+    table = opened_again(local)
+    table.replace(table.files(), [], run=Run.new(), operation="DELETE", data_change=True)
+    delta(local).alter.set_table_properties({"delta.appendOnly": "true"})
+    assert not counted_rows(local)
 
 
 CONSTRAINTS = [

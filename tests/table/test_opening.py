@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.tools.disks import damaged
 from tests.tools.loops import loop_over
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
+from twisted_msgproto import cli
 from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.core.errors import (
     ConfigurationError,
@@ -368,7 +370,13 @@ def test_partitioning_is_what_the_table_has_unless_one_asks_for_another(tmp_path
     assert opened(tmp_path / "t", ["protocol", "day"]).partition_by == ("protocol", "day")
     again = opened(tmp_path / "t")
     assert (again.partition_by, again.schema.names) == (("protocol", "day"), TABLE_SCHEMA.names)
-    assert "is partitioned by protocol,day, not by day" in refused(tmp_path / "t", ["day"])
+    line = refused(tmp_path / "t", ["day"])
+    assert line.endswith(
+        "is partitioned by protocol,day, not by day; leave --partition-by out, or land into a new"
+        " table"
+    )
+    assert opened(tmp_path / "t").partition_by == ("protocol", "day")
+    assert opened(tmp_path / "new", ["day"]).partition_by == ("day",)
 
 
 def test_a_directory_that_this_user_may_not_read_is_refused(
@@ -442,7 +450,9 @@ def landed(tmp_path: Path) -> Table:
     return table
 
 
-def test_a_table_which_forgets_places_is_refused__TB_03(landed: Table) -> None:
+def test_a_table_which_forgets_places_is_refused__TB_03(
+    landed: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     """TB-03: checkpoints leave places out, and a bridge would land rows which are there."""
     place = landed.landed()["q"]
     DeltaTable(landed.location).alter.set_table_properties(
@@ -450,10 +460,26 @@ def test_a_table_which_forgets_places_is_refused__TB_03(landed: Table) -> None:
         raise_if_not_exists=False,
     )
     line = refused(Path(landed.location))
-    assert re.search(r"setTransactionRetentionDuration.*land twice.*verify", line)
+    assert re.search(
+        r"setTransactionRetentionDuration.*land twice; remove the property.*verify", line
+    )
     with pytest.raises(TableChanged, match=r"setTransactionRetentionDuration"):
         land(landed, "q", 40)
     assert landed.landed() == {"q": place}
+    log = Path(landed.location, "_delta_log")
+    newest = max(log.glob("*.json"))  # as ALTER TABLE … UNSET TBLPROPERTIES does
+    [changed] = [
+        action
+        for action in map(json.loads, newest.read_text().splitlines())
+        if "metaData" in action
+    ]
+    del changed["metaData"]["configuration"]["delta.setTransactionRetentionDuration"]
+    (log / f"{int(newest.stem) + 1:020}.json").write_text(json.dumps(changed))
+    command = re.search("'msgproto (table verify .*)' that every", line)
+    assert command is not None
+    assert cli.main(shlex.split(command[1])) in (0, 1)  # its data files are made up
+    assert f"gateway q: landed {place.offset}" in capsys.readouterr().out
+    land(opened(Path(landed.location)), "q", 40)
 
 
 def test_rows_that_a_query_copied_have_no_places_and_do_not_land_twice__TB_03(

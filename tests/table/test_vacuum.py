@@ -424,6 +424,9 @@ def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:
     local.storage.delete(batches[1][0].path)
     with pytest.raises(TableError, match=r"whole up to offset 10 of 30; --queue names its queue"):
         rewind(local, RUN)
+    rewind(again(local), RUN, queues={a.id: a.reader})
+    land(again(local), a)
+    assert verify(again(local), {a.id: a.reader}).whole
 
 
 def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ from tests.tools.loops import drain
 from tests.tools.tables import RUN, Gateway, rows_of
 from tests.tools.tables import create_table as create
 from tests.tools.tables import land_gateways as land
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.spark.jobs import open_range
@@ -337,11 +340,17 @@ def test_files_whose_statistics_suffice_are_not_opened(
     assert (found.rows, found.begin, found.protocols) == (10, 0, {"lumberjack": 10})
 
 
-def test_a_lost_file_is_one_line(tmp_path: Path) -> None:
+def test_a_lost_file_is_one_line_and_what_it_names_tells_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table, a = create(tmp_path / "table"), Gateway(tmp_path / "a")
     [file] = land(table, a)
     table.storage.delete(file.path)
-    with pytest.raises(TableError, match="it is missing; 'msgproto table verify "):
+    with pytest.raises(TableError, match="it is missing; 'msgproto table verify ") as one:
         known = [replace(file, statistics="")]
         table.files = lambda: known  # type: ignore[method-assign]
         counts(table)
+    command = re.search("'msgproto (table verify .*)' tells more", str(one.value))
+    assert command is not None
+    assert cli.main(shlex.split(command[1])) == 1
+    assert file.path in capsys.readouterr().out
