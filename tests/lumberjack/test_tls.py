@@ -278,8 +278,31 @@ NAMES = {
     "a common name with parts": (whose("CN=a,CN=serial:b"), [], r"CN=a\,CN=serial:b"),
 }
 
+HOST = DNS("w-1.example")
+TEXT = b"\x0c\x04Zuri"
+ODD = {
+    "a Latin-1 common name": ([], TEXT, b"\x14\x04Z\xfcri", SERIAL),
+    "and a host": ([HOST], TEXT, b"\x14\x04Z\xfcri", "DNS:w-1.example"),
+    "a host that is not ASCII": ([HOST], b"w-1", b"w\xfc1", "O=Example,CN=Zuri"),
+    "no text of its type": ([HOST], TEXT, b"\x13\x04Z\xfcri", "sha256:[0-9a-f]{64}"),
+}
+
 
 class NamesInCertificates(Case):
+    async def test_what_cannot_be_read_of_a_certificate_is_taken_for_absent__RD_23(self):
+        """LJ-01: the hand-shake was good, and a traceback was all that came of it."""
+        for number, (what, (also, old, new, name)) in enumerate(ODD.items()):
+            await self.listen(f"mtls:0:{self.files('force_peer')}")
+            client = self.authority.client(
+                f"c{number}",
+                whose=whose("O=Example", "CN=Zuri"),
+                also=also,
+                serial=0x1F03,
+                instead=(old, new),
+            )
+            await self.exchange(client)
+            self.assertRegex(self.client_ids[-1], f"^{name}$", what)
+
     async def test_each_certificate_has_a_name_of_its_own__RD_23(self):
         """LJ-01: some had none, or that of everybody in the same organization."""
         for number, (what, (subject, also, name)) in enumerate(NAMES.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,15 +120,33 @@ class Authority:
         whose: x509.Name | None = None,
         also: Sequence[x509.GeneralName] = (),
         serial: int | None = None,
+        instead: tuple[bytes, bytes] | None = None,
     ) -> Pair:
-        """A client's certificate; its subject is ``whose``, or ``O=Example,CN=NAME``."""
+        """A client's certificate; its subject is ``whose``, or ``O=Example,CN=NAME``.
+
+        Of two texts of the same length, ``instead``, the second stands where the first would:
+        the authority signs what no library would write.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(
             subject(O="Example", CN=name) if whose is None else whose, key, serial
         ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         if also:
             builder = builder.add_extension(x509.SubjectAlternativeName(also), critical=False)
-        return self._write(name, builder.sign(self._key, hashes.SHA256()), key)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        pair = self._write(name, certificate, key)
+        if instead is not None:
+            old = certificate.tbs_certificate_bytes
+            assert instead[0] in old
+            assert len(instead[0]) == len(instead[1])
+            new = old.replace(*instead)
+            signature = self._key.sign(new, ec.ECDSA(hashes.SHA256()))
+            whole = certificate.public_bytes(serialization.Encoding.DER)
+            kind = whole[4 + len(old) : -len(certificate.signature) - 3]
+            body = new + kind + bytes([3, len(signature) + 1, 0]) + signature
+            whole = b"\x30\x82" + len(body).to_bytes(2) + body
+            pair.cert.write_text(ssl.DER_cert_to_PEM_cert(whole))
+        return pair
 
 
 def _general_name(host: str) -> x509.GeneralName:

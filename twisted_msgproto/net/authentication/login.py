@@ -117,18 +117,34 @@ def certificate_name(certificate: Any) -> str:
     ``URI:spiffe://example/web-1``, ``DNS:web-1``, ``email:web-1@example``; else what nobody else
     of this issuer has: ``serial:CN=Example CA/1f03``.  Parts of a subject are written as RFC 4514
     has it: each begins with its type and ``=``, and a comma within a value is escaped, so that no
-    subject passes for another one, or for a name of another form.
+    subject passes for another one, or for a name of another form.  What cannot be read is taken
+    for absent; if nothing can, the name is the fingerprint: ``sha256:9f86…``.
     """
-    parsed: x509.Certificate = certificate.to_cryptography()
-    subject = parsed.subject
-    if any(str(part.value).strip() for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)):
-        return _parts(subject)
-    with suppress(x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
-        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        for form, kind in ALTERNATIVES.items():
-            for name in names.get_values_for_type(kind):
-                if name.strip():
-                    return f"{form}:{name}"
+    for naming in (_subject, _alternative, _serial):
+        # Authorities sign texts which are not in their type's encoding, and kinds of names which
+        # no library knows; the library has several exceptions for these.
+        with suppress(Exception):
+            if name := naming(certificate.to_cryptography()):
+                return name
+    fingerprint: bytes = certificate.digest("sha256")
+    return "sha256:" + fingerprint.decode().replace(":", "").lower()
+
+
+def _subject(parsed: x509.Certificate) -> str:
+    names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return _parts(parsed.subject) if any(str(name.value).strip() for name in names) else ""
+
+
+def _alternative(parsed: x509.Certificate) -> str:
+    names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    for form, kind in ALTERNATIVES.items():
+        for name in names.get_values_for_type(kind):
+            if name.strip():
+                return f"{form}:{name}"
+    return ""
+
+
+def _serial(parsed: x509.Certificate) -> str:
     return f"serial:{_parts(parsed.issuer)}/{parsed.serial_number:x}"
 
 
