@@ -212,12 +212,16 @@ def test_a_line_above_a_limit_is_for_the_operator_to_change(
 
 
 def test_a_call_has_a_deadline_too(launch: Launcher) -> None:
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
-        url = f"ws://127.0.0.1:{mute.getsockname()[1]}"
-        ended = launch.run("send", "umq", url, "--call", "x", "--timeout", "0.2")
+    server = launch("umq", "-e", LOOPBACK, module="twisted")
+    url = server.address("umq").replace("tcp:", "ws://")
+    server.signal(signal.SIGSTOP)
+    words = ["send", "umq", url, "--call", "x", "--timeout"]
+    ended = launch.run(*words, "0.2")
     assert ended.returncode == 1
+    waits = launch(*words, "60")
+    server.signal(signal.SIGCONT)
+    assert waits.wait() == 3
+    assert "the server has no such method" in waits.output
     assert (
         ended.stderr
         == "msgproto send: the server did not answer for 0.2 s (--timeout S waits longer)\n"

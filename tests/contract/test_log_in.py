@@ -569,3 +569,9 @@ def test_a_file_with_plain_passwords_is_warned_of(
         server.line(f"{name}: {said}")
     launch.run("passwd", users, "old", stdin="plain\n")
     assert "plain text" not in launch.run("check", "g.toml").stdout
+    server.end()
+    _, addresses = serve(launch, "passwords:users")
+    told = launch.run("send", "mtl", addresses["mtl"], "--count=1")
+    assert "the server wants a log-in, and none of its kinds can be used" in told.stderr
+    for name, address in addresses.items():
+        assert logged_in(launch, name, address, "old", "plain")

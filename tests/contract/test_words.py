@@ -97,11 +97,35 @@ class Words:
             )
             await self.logged(events, "it does not trust this server's certificate: give it")
         self.assertIn("is not one to trust; give the file of the authority", words)
+        self.assertEqual(await self.said(self.secure, port, tls_ca=self.authority.cert), "sent")
 
     async def test_a_certificate_that_has_expired(self: Any) -> None:
-        port = self.secured(self.authority.expired())
-        words = await self.said(self.secure, port, tls_ca=self.authority.cert)
+        old = self.authority.expired()
+        port = self.secured(old)
+        with capturedLogs() as events:
+            words = await self.said(self.secure, port, tls_ca=self.authority.cert)
+            await self.logged(events, "this server's certificate has expired or was revoked: renew")
         self.assertIn("TLS: the server's certificate has expired; its operator", words)
+        self.authority.server(old.cert.name.partition(".")[0])  # the same files
+        self.gateway.reload()
+        self.assertEqual(await self.said(self.secure, port, tls_ca=self.authority.cert), "sent")
+
+    async def test_a_certificate_of_the_clients_is_wanted(self: Any) -> None:
+        pair = self.authority.server()
+        port = self.serve(
+            f"mtls:0:interface=127.0.0.1:privateKey={pair.key}:certKey={pair.cert}"
+            f":caCerts={self.authority.cert}"
+        )
+        trusted = {"tls_ca": self.authority.cert}
+        other = Authority(self.directory, "other").client("other-1")
+        for mine, words in (
+            ({}, "TLS: the server wants a certificate of ours: --tls-cert"),
+            ({"tls_cert": other.cert, "tls_key": other.key}, "does not accept our certificate"),
+        ):
+            self.assertIn(words, await self.said(self.secure, port, **trusted, **mine))
+        mine = self.authority.client()
+        trusted |= {"tls_cert": mine.cert, "tls_key": mine.key}
+        self.assertEqual(await self.said(self.secure, port, **trusted), "sent")
 
     async def test_a_certificate_for_another_name(self: Any) -> None:
         port = self.secured(self.authority.server("else", "elsewhere.example"))
@@ -131,6 +155,7 @@ class Words:
             "tcp:0:interface=127.0.0.1", f"--auth=file:{passwords}", "--limit=login-delay=0"
         )
         with capturedLogs() as events:
+            self.assertIn("--user and --password-file", await self.said(self.plain, port))
             words = await self.said(self.plain, port, user="me", password=WRONG)
             await self.logged(events, "login as 'me' refused: name and password do not fit")
         self.assertIn("the server refuses the log-in", words)

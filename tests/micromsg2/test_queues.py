@@ -193,6 +193,14 @@ class Full(Peers):
             self.assertEqual(self.factory.senderBackpressure.waiting, 0)
         (told, _) = [line for line in self.lines if "is full" in line]
         self.assertIn("the queue 'q' is full and its senders wait; queue-messages is 3", told)
+        self.lines.clear()
+        self.serve("q", limits={"queue_messages": 5})  # --limit NAME=NUMBER changes them
+        sender = self.sender("batch-ack:max-count=1")
+        for body in numbered(5):
+            sender.send("q", body)
+        self.turns(5)
+        self.assertEqual(sender.acknowledged, 5)
+        self.assertNotIn("is full", "".join(self.lines))
 
     def test_senders_are_not_read_when_too_much_is_withheld(self) -> None:
         """MM-32: a sender without acks stops by this alone; others are read"""

@@ -378,6 +378,25 @@ class Curve(MtlCase):
         self.assertGreater(factory.counters["fault:hand-shake"], 3)
         client = self.client(factory.addresses[0], curve=client_keys)
         await client.open("host")
+        server_keys.authorized[public] = "new"  # type: ignore[index]
+        keys = replace(client_keys, public=public, secret=secret)
+        await self.client(factory.addresses[0], curve=keys).open("host")
+
+    @run
+    async def test_a_key_for_a_server_without_is_of_no_use(self) -> None:
+        """MT-31: and the same client is served when the server has its --curve-key."""
+        server_keys, client_keys = self.keys()
+        factory = self.server()
+        with self.logged() as lines:
+            while not lines:
+                client = self.client(
+                    factory.addresses[0], curve=client_keys, limits={"request-timeout": 0.5}
+                )
+                await self.assertFailure(client.open("host"), Refused, TimedOut)
+                await client.close()
+        self.assertIn("not let in: it wants CURVE, and there is no --curve-key", lines[0])
+        factory = self.server(curve=server_keys)
+        await self.client(factory.addresses[0], curve=client_keys).open("host")
 
     def test_off_this_machine_needs_curve_or_insecure(self) -> None:
         """MT-31: control and data alike."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -61,6 +62,11 @@ def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
         "test: limit connections: … and 312 more like it within 60 s (312 refused)",
     ]
     assert server.counters["turned_away:connections"] == 313
+    [limit] = re.findall(r"--limit ([a-z]+)=NUMBER changes it", formatEvent(lines[0]))
+    server = factory(**{limit: 314})
+    with capturedLogs() as lines:
+        assert all(server.buildProtocol(None) for _ in range(314))
+    assert not lines
 
 
 class Silent:

@@ -505,6 +505,10 @@ class Edges(SynchronousTestCase):
             [worst] = connection.factory.sessions.budget.offenders.worst(9)
             self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
             lose(connection)
+        connection, transport, _ = server(upgrade=False, origins=["http://evil.example"])
+        connection.dataReceived(foreign)  # --origin allows it
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 101"))
+        lose(connection)
 
     def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
         """NB-09: PROXY headers carry any text in place of an address."""
