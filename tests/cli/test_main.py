@@ -447,7 +447,6 @@ BRIDGE = "bridge --queue q --table t --once"
     [
         ("pyarrow", "queue", "from twisted_msgproto.net import DurableSink; DurableSink('q')", ""),
         ("pyarrow", "queue", "from twisted_msgproto.queue import QueueReader", ""),
-        ("pyarrow", "queue", "from twisted_msgproto.testing import *", ""),
         ("pyarrow", "queue", "import twisted_msgproto.spark.views", ""),
         ("pyspark", "spark", "import twisted_msgproto.spark.views", ""),
         ("pyspark", "spark", "import twisted_msgproto.spark as s; s.register(None)", ""),
