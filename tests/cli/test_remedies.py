@@ -612,7 +612,7 @@ NOT_RUN: dict[str, str] = {
     "useradd --system": "an administrator makes users; --user in the same line is run above",
     "pip install 'twisted-msgproto[": "pip installs it; test_main.py and test_init.py show it",
     "is not installed: pip install": "a package is installed by pip alone",
-    "msgproto bridge --queue": "Spark is at work in tests/docs, for the pages; init only names it",
+    "msgproto bridge --queue": "init only names it; tests/spark/test_bridge.py runs the command",
     "which works without": "it explains, and advises nothing",
     "see X --help": "every sub-command's help is printed in test_main.py",
     "no chart: X is not installed": "a package is installed by pip alone; test_main.py hides it",
