@@ -209,6 +209,8 @@ class Lifetimes(TestCase):
     async def test_it_is_begun_once(self) -> None:
         async def check(face: Face) -> None:
             serving = face.serve()
+            with pytest.raises(RuntimeError, match="it listens once it is entered"):
+                list(serving.addresses)
             async with serving as server:
                 with pytest.raises(RuntimeError, match="again"):
                     await serving

@@ -304,7 +304,6 @@ class Serving(Generic[F]):
 
     Attributes:
         factory: the server: its sessions, counters and verbs.
-        addresses: where it listens, as ``connect`` takes it; empty before it does.
     """
 
     def __init__(
@@ -312,7 +311,7 @@ class Serving(Generic[F]):
     ) -> None:
         """``owned`` is opened before, and closed after the connections have ended."""
         self.factory = factory
-        self.addresses: Sequence[str] = ()
+        self._addresses: Sequence[str] | None = None
         self._listening = listening
         self._owned = owned
         self._opened = False  # what is owned
@@ -334,7 +333,7 @@ class Serving(Generic[F]):
         try:
             self._open_queue()
             self._shutdown = BeforeShutdown(self._reactor, self.close)
-            self.addresses = tuple(await self._listening.listen())
+            self._addresses = tuple(await self._listening.listen())
             if self._closing:
                 raise ConnectionClosed("the server was closed while it began")
         except BaseException as error:
@@ -351,6 +350,13 @@ class Serving(Generic[F]):
             except (OSError, QueueError) as error:
                 raise ConfigurationError(f"queue: {error}") from None
             self._opened = True
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Where it listens, as ``connect`` takes it; RuntimeError before it does."""
+        if self._addresses is None:
+            raise RuntimeError("it listens once it is entered: async with serve(…), or await it")
+        return self._addresses
 
     def whenClosed(self) -> Deferred[None]:
         """Return a Deferred that fires when the server has ended, and never fails."""
