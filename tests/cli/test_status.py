@@ -21,6 +21,7 @@ from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, make_gateway
 from twisted_msgproto.net.site.queue_figures import shown_bridge
+from twisted_msgproto.queue import QueueWriter
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 TOKEN = "a-token-of-some-length"
@@ -56,7 +57,7 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     assert main(["status", url, "--token-file", str(launch.directory / "other")]) == 2
     assert "another token than the file of --token-file" in capsys.readouterr().err
     assert main(["status", str(launch.directory)]) == 2
-    assert f"its queue is in {queue}" in capsys.readouterr().err
+    assert f"there is one in {queue}" in capsys.readouterr().err
     assert main(["status", url, "--token-file", str(token_file)]) == 0
     assert "the queue has no consumer" in capsys.readouterr().out
     assert main(["status", str(queue), "--json"]) == 0
@@ -108,20 +109,27 @@ def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
     [
         ("localhost:8480", "for its status endpoint write http://localhost:8480"),
         ("none/such", "there is no such directory"),
-        (".", "none runs on this queue"),
+        (".", "no queue in"),
+        ("several/queue/1", "none runs on this queue"),
+        ("several/queue", "has several in it, such as {}/several/queue/1"),
+        ("several", "has several in it, such as {}/several/queue/1"),
     ],
 )
+@pytest.mark.parametrize("command", ["status", "reload"])
 def test_what_is_no_directory_of_a_gateway_is_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     where: str,
     words: str,
+    command: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["status", where]) == 2
+    for number in (1, 2):
+        QueueWriter(f"several/queue/{number}").close()
+    assert main([command, where]) == 2
     told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    assert words.format(tmp_path) in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -97,7 +97,7 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
         return f"no queue in {place} that can be read: its file {IDENTITY_FILE} is damaged"
     if is_queue(beside := os.path.join(place, FOLDER)):
         return f"no queue in {place}; there is one in {beside}"
-    if inside := queues_in(place):
+    if inside := queues_in(place) or queues_in(beside):
         return f"no queue in {place} itself: it has several in it, such as {inside[0]}"
     return f"no queue in {place} (nothing has written there yet)"
 

@@ -33,8 +33,6 @@ ERROR_TEXT_MAX: Final = 4000
 ADDRESS: Final = re.compile(r"[^/]+:\d+")
 """Who writes this means a status endpoint, and no directory."""
 
-QUEUE_FOLDER: Final = "queue"
-
 
 class SocketPath:
     """A path that ``bind`` and ``connect`` accept, until it is closed.
@@ -191,9 +189,11 @@ class GatewayBroker:
                 if os.path.exists(own)
                 else f"there is no socket {own}; [status] endpoint of its file names the one"
             )
-        if os.path.exists(os.path.join(where, QUEUE_FOLDER, SOCKET_NAME)):
-            return f"its queue is in {os.path.join(where, QUEUE_FOLDER)}"
         if os.path.isdir(where):
+            from ...queue.queue_directories import is_queue, no_queue
+
+            if not is_queue(where) and not os.path.exists(os.path.join(where, SOCKET_NAME)):
+                return no_queue(where)
             return "none runs on this queue, or it runs as another version"
         if ADDRESS.fullmatch(where):
             return f"there is no such directory; for its status endpoint write http://{where}"
