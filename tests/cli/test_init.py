@@ -57,9 +57,30 @@ def test_the_file_has_every_protocol_and_check_accepts_it(
     assert tables["queue"]["directory"] == str(tmp_path / "new" / "queue")
     port = DEFAULT_URL.rpartition(":")[2]  # `msgproto status` finds the gateway by itself
     assert tables["status"]["endpoint"] == f"tcp:{port}:interface=127.0.0.1"
-    assert f"msgproto gateway --config {file}" in capsys.readouterr().out
+    assert f"msgproto gateway --config {file}\n" in capsys.readouterr().out
     # Its ports are the default ones, and may be in use here.
     assert cli.main(["check", "--file-only", str(file)]) == 0
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_next_steps_can_be_typed_as_they_stand(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: bool,
+) -> None:
+    """Also where this installation is not in the path of the shell."""
+    if found:
+        (tmp_path / "msgproto").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["init", str(tmp_path / "new"), "--tls", "gw", "--protocol=lumberjack"]) == 0
+    assert cli.main(["init", str(tmp_path / "two"), "--tls", "gw", "--protocol=sabc"]) == 0
+    told = capsys.readouterr().out
+    steps = re.findall(r"^  (?:echo .* \| )?(.*) (?:gateway|send|bridge|passwd) ", told, re.M)
+    assert len(steps) == 6
+    ours = Path(sys.executable).with_name("msgproto")
+    own = shlex.join([str(ours)] if ours.exists() else [sys.executable, "-m", "twisted_msgproto"])
+    assert set(steps) == {"msgproto" if found else own}
 
 
 def test_a_gateway_starts_with_the_file_and_acknowledges(tmp_path: Path, launch: Launcher) -> None:
@@ -233,7 +254,7 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
     words = [word for name in names for word in ("--tls", name)]
     made = launch.run("init", "new", *words)
     assert made.returncode == 0, made.stderr
-    assert f"msgproto passwd {launch.directory / 'new' / 'users'} NAME" in made.stdout
+    assert f"msgproto passwd {launch.directory / 'new' / 'users'} NAME\n" in made.stdout
     new = launch.directory / "new"
     modes = {"ca.pem": 0o644, "ca.key": 0o600, "tls/localhost.pem": 0o640, "gateway.toml": 0o640}
     assert {name: stat.S_IMODE((new / name).stat().st_mode) for name in modes} == modes

@@ -537,10 +537,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "more than one space has a queue",
         "say where to: --to QUEUE",
     ),
-    "tests/cli/test_init.py": (
-        "msgproto gateway --config",
-        "msgproto passwd",
-    ),
+    "tests/cli/test_init.py": ("gateway --config",),
     "tests/cli/test_send.py": ("the server did not answer for",),
     "tests/cli/test_status.py": (
         "wants its token: give it with --token-file FILE",
@@ -612,7 +609,7 @@ NOT_RUN: dict[str, str] = {
     "useradd --system": "an administrator makes users; --user in the same line is run above",
     "pip install 'twisted-msgproto[": "pip installs it; test_main.py and test_init.py show it",
     "is not installed: pip install": "a package is installed by pip alone",
-    "msgproto bridge --queue": "init only names it; tests/spark/test_bridge.py runs the command",
+    "X bridge --queue": "init only names it; tests/spark/test_bridge.py runs the command",
     "which works without": "it explains, and advises nothing",
     "see X --help": "every sub-command's help is printed in test_main.py",
     "no chart: X is not installed": "a package is installed by pip alone; test_main.py hides it",
@@ -629,7 +626,6 @@ NOT_RUN: dict[str, str] = {
     "the gateway may remove": "it explains, and advises nothing",
     "goes without --instances": "a row above runs it",
     "tls:X:X --tls-ca X": "a page's command, run in tests/docs",
-    "msgproto send lumberjack X": "a page's command, run in tests/docs",
     "msgproto bridge into Spark": "the title of a unit",
     "Limits of": "a title in the help",
     "msgproto send": "a program's name in front of its line",

@@ -16,6 +16,7 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -428,6 +429,11 @@ def program() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "twisted_msgproto"]
 
 
+def typed() -> str:
+    """Return how a shell like the one that has called us finds our program."""
+    return shlex.join(["msgproto"] if shutil.which("msgproto") else program())
+
+
 def gateway_unit(directory: Path, user: str, queues: Path | None = None) -> str:
     """Return the systemd unit of the gateway; with ``queues``, their directory, a template.
 
@@ -482,7 +488,7 @@ def next_steps(
     yield from first_user(directory, protocols, names)
     file = shlex.quote(str(directory / CONFIGURATION))
     yield "Next, each in a terminal of its own:"
-    yield f"  msgproto gateway --config {file}"
+    yield f"  {typed()} gateway --config {file}"
     row = registry.registered(protocols[0])
     port = next(iter(row.ports.values()))
     if row.name == "lumberjack":
@@ -490,8 +496,8 @@ def next_steps(
         if names:
             authority = shlex.quote(str(directory / AUTHORITY))
             where = f"tls:{names[0]}:{port} --tls-ca {authority}"
-        yield f"  echo '{{\"hello\": 1}}' | msgproto send lumberjack {where}"
-    yield f"  msgproto bridge --queue {shlex.quote(str(queue))} --table {shlex.quote(table)}"
+        yield f"  echo '{{\"hello\": 1}}' | {typed()} send lumberjack {where}"
+    yield f"  {typed()} bridge --queue {shlex.quote(str(queue))} --table {shlex.quote(table)}"
     yield ""
     yield f"While the gateway runs, http://127.0.0.1:{STATUS_PORT} shows how it is."
     yield ""
@@ -501,7 +507,7 @@ def first_user(directory: Path, protocols: list[str], names: list[str]) -> Itera
     asking = [name for name in protocols if names and name in ("sabc", "umq")]
     if asking:
         yield f"First, a user for {' and '.join(asking)}:"
-        yield f"  msgproto passwd {shlex.quote(str(directory / USERS))} NAME"
+        yield f"  {typed()} passwd {shlex.quote(str(directory / USERS))} NAME"
         yield ""
 
 
