@@ -27,7 +27,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.spark.table import LandedTable
+from twisted_msgproto.spark.landed_table import LandedTable
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 

@@ -308,7 +308,7 @@ class Killed(TestCase):
         self.assertEqual(delivered - allowed, Counter())
 
     def land(self, launch: Launcher, queue: Path, table: Path, count: int) -> None:
-        from twisted_msgproto.spark.table import LandedTable
+        from twisted_msgproto.spark.landed_table import LandedTable
 
         bridge = launch("bridge", "--queue", queue, "--table", table, "--once")
         assert bridge.wait(seconds=600.0) == 0, bridge.output

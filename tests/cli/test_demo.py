@@ -111,7 +111,7 @@ def test_every_reader_must_see_the_same() -> None:
 
 
 def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) -> None:
-    from twisted_msgproto.spark.table import LandedTable
+    from twisted_msgproto.spark.landed_table import LandedTable
 
     rows = pa.table(
         {
@@ -210,7 +210,7 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     """With a protocol of another package among them (FC-05); docs/test_examples.py reads the table
     as it says more often.
     """
-    from twisted_msgproto.spark.table import LandedTable
+    from twisted_msgproto.spark.landed_table import LandedTable
 
     kept = launch.directory / "kept"
     kept.mkdir()

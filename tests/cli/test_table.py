@@ -17,7 +17,7 @@ from tests.tools.tables import create_table as create
 from tests.tools.tables import land_gateways as land
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue.flight_server import QueueFlightServer
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.preflight import consumer_name
 
 

@@ -227,7 +227,7 @@ class WordsOfMtl(TestCase):
 
 def test_a_reason_never_shows_what_a_library_says_of_itself(tmp_path: Path) -> None:
     from twisted_msgproto.core.errors import QueueAway
-    from twisted_msgproto.spark.flight import FlightQueue
+    from twisted_msgproto.spark.flight_client import FlightQueue
 
     for place, words in (
         ("grpc://127.0.0.1:1", "nobody listens at its address; is the server running"),

@@ -34,7 +34,7 @@ from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 
 START_SECONDS = 600.0
 """How long Spark may take to start on a machine with much else to do."""

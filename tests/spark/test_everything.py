@@ -17,8 +17,8 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.processes import Launched, Launcher, environment
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.verify import GatewayReport, verify
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import GatewayReport, verify
 
 LONG_SECONDS = 600.0
 DAY = 86_400_000_000

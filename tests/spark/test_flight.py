@@ -33,8 +33,8 @@ from twisted_msgproto.core.errors import (
     QueueMismatch,
 )
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
-from twisted_msgproto.spark import flight as client
-from twisted_msgproto.spark.flight import FlightQueue
+from twisted_msgproto.spark import flight_client as client
+from twisted_msgproto.spark.flight_client import FlightQueue
 from twisted_msgproto.table.landing import LandedRanges, Target
 from twisted_msgproto.table.plan import Range
 

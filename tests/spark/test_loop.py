@@ -38,6 +38,7 @@ from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
@@ -45,7 +46,6 @@ from twisted_msgproto.table.landing import (
     land_ranges,
     merged,
 )
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
 
 PATIENCE = 60.0

@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 from tests.spark.conftest import data_source, identity, messages, write
 from tests.tools.loops import SinkTable
 from twisted_msgproto.queue import SCHEMA, QueueReader
-from twisted_msgproto.spark.table import LandedTable
+from twisted_msgproto.spark.landed_table import LandedTable
 
 pytest.importorskip("pyspark")
 

@@ -24,10 +24,10 @@ from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
-from twisted_msgproto.table.verify import verify
+from twisted_msgproto.table.proof import verify
 
 pytest.importorskip("pyspark")
 

@@ -24,8 +24,8 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.spark.configuration import BRIDGE_KEYS, TABLE_KEYS
 from twisted_msgproto.table.columns import TYPES
-from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.verify import verify
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import verify
 
 ACCESS = """
 [[table]]

@@ -21,8 +21,8 @@ from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import loop, release
-from twisted_msgproto.spark.table import LandedTable
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.spark.landed_table import LandedTable
+from twisted_msgproto.table.delta_table import Table
 
 pytest.importorskip("pyspark")
 

@@ -16,7 +16,7 @@ from twisted_msgproto.micromsg2.machine.sides import Session
 from twisted_msgproto.queue import recovery
 from twisted_msgproto.sabc.machine.sides import Side
 from twisted_msgproto.spark.loop import Loop
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.umq.machine.receiving import Peer
 
 Bug = Callable[[], AbstractContextManager[object]]

@@ -30,6 +30,7 @@ from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.loop import ATTEMPT_SECONDS, Loop, Pace
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
@@ -37,7 +38,6 @@ from twisted_msgproto.table.landing import (
     make_durable,
     read_all,
 )
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.torn import PARQUET_MARK
 

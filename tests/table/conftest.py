@@ -9,7 +9,7 @@ import pytest
 from tests.tools.s3 import Store
 from tests.tools.tables import Gateway
 from tests.tools.tables import create_table as create
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from tests.tools.disks import LOSSES, CutDisk, StepDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log
+from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.retention import vacuum
 from twisted_msgproto.testing import BrokenDisk
 
@@ -158,8 +158,8 @@ def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
 def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
     ahead = [0.0]
     table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: time.time() + ahead[0])
     for offset in range(1, 13):
@@ -189,7 +189,7 @@ def test_a_checkpoint_alone_is_the_whole_table_for_other_programs(table: Table) 
     compact(table, RUN)
     path = Path(table.location, "_delta_log")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "CHECKPOINT_EVERY", 1)
+        patch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
         again = Table.open(table.location)
         land(again, "a", 12)
         again.maintain()
@@ -214,7 +214,7 @@ def test_a_checkpoint_alone_is_the_whole_table_for_other_programs(table: Table) 
 def test_a_checkpoint_forgets_files_that_went_out_over_a_week_ago(
     table: Table, monkeypatch: pytest.MonkeyPatch, days: int, known: int
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
     for hi in (3, 6, 9):
         land(table, "a", hi)
     compact(table, RUN)
@@ -230,8 +230,8 @@ class Cleaning:
     """Another bridge, of gateway ``b``, which makes checkpoints and cleans the log hours later."""
 
     def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
-        monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+        monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 5)
+        monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
         self.ahead = 0.0
         self.table = Table.open(table.location, clock=lambda: time.time() + self.ahead)
         self.landed = 0
@@ -385,8 +385,8 @@ def test_what_others_made_is_renewed_with_its_files_before_the_next_version__TB_
 def test_a_checkpoint_is_durable_before_it_is_named__TB_01(
     disk: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
-    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_RETRY", 1)
     table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
     other = Table.open(disk.table, disk=disk)
     land(table, "a", 3)
@@ -406,8 +406,8 @@ def test_a_checkpoint_is_durable_before_it_is_named__TB_01(
 def test_a_checkpoint_that_has_no_room_says_so_and_is_made_later__TB_01(
     disk: Watched, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
-    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_RETRY", 1)
     table = Table.create(disk.table, TABLE_SCHEMA, disk=disk)
     land(table, "a", 3)
     disk.failing = failing

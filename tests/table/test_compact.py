@@ -26,9 +26,9 @@ from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import Compactions, compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import expire
-from twisted_msgproto.table.verify import verify
 
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)

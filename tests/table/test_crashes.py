@@ -29,13 +29,13 @@ from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log
+from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, expire, vacuum
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.verify import verify
 
 HOURS = 3600.0
 
@@ -45,8 +45,8 @@ STATUS = pa.field("status", pa.int32())
 
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 3)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", HOURS)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", HOURS)
 
 
 def two_commits(scene: Scene) -> None:

@@ -30,11 +30,11 @@ from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.dead_letters import DEAD_SCHEMA, DeadLetters, FunctionFailed
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.verify import verify
 
 Tasks = Sequence[Sequence[Range]]
 

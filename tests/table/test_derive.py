@@ -25,13 +25,13 @@ from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.derive import Derived, derive
 from twisted_msgproto.table.landing import DAY, Target
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, expire
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import Shape, shape_of
-from twisted_msgproto.table.verify import verify
 
 both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 place = pytest.fixture(table_in, name="place")

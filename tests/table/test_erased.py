@@ -28,11 +28,11 @@ from twisted_msgproto.core.errors import RewindNeeded, TableChanged, TableError
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, vacuum
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import Shape
-from twisted_msgproto.table.verify import verify
 
 
 @pytest.fixture

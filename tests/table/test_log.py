@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import ConfigurationError, Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log
+from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 
 FULL = DataFile(
     path="day=2026-01-31/ä %20.parquet",
@@ -288,7 +288,7 @@ def test_an_opened_table_has_no_checkpoint_made_before_one_is_due(table: Table) 
 def test_the_log_is_cleaned_at_most_once_in_its_time(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
     start = now = 1_700_000_000.0
     writer = Table.open(table.location, clock=lambda: now)
     left = Path(table.location, "_delta_log", "_commit_0.json.tmp")
@@ -431,8 +431,8 @@ def test_a_table_which_cannot_be_is_one_line(
 def test_a_log_is_kept_for_as_long_as_its_property_says(
     tmp_path: Path, text: str | None, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
     properties = {} if text is None else {"delta.logRetentionDuration": text}
     begin = now = 1_700_000_000.0
     table = Table.create(tmp_path / "t", TABLE_SCHEMA, properties=properties, clock=lambda: now)

@@ -18,10 +18,10 @@ from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
 from twisted_msgproto.core.disk import SHARED_DISK
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log
+from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.object_storage import storage_at
 from twisted_msgproto.table.retention import erase, vacuum
 
@@ -227,8 +227,8 @@ def test_of_many_creators_all_get_the_same_table(store: Store) -> None:
 def test_a_checkpoint_keeps_what_has_landed(
     table: Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 3)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
     table = reopened(table, store)
     for hi in range(2, 12, 2):
         land(table, "a", hi)
@@ -286,8 +286,8 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A store keeps what it has answered: after each request the writer is gone for good."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
     prove = "twisted_msgproto.table.object_storage.ObjectStorage.prove"
     monkeypatch.setattr(prove, lambda storage: None)
     puts, done, promised = 0, False, 0

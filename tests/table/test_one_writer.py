@@ -17,10 +17,10 @@ from tests.tools.tables import RUN, TABLE_SCHEMA
 from twisted_msgproto.core.disk import OSDisk, Stat
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log
+from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.checkpoint import clean_log
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.storage import LocalStorage
 
 LOG = "_delta_log"
@@ -153,7 +153,7 @@ def test_each_answer_of_the_log_leads_to_one_end__TB_11(
     local: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log, "ATTEMPTS_MAX", 4)
+    monkeypatch.setattr(delta_table, "ATTEMPTS_MAX", 4)
     table, storage = begun(answers=answers, local=local)
     seen: list[int] = []
     table.seen = lambda one: seen.append(one.version)
@@ -258,8 +258,8 @@ def test_a_checkpoint_is_made_when_it_is_due_and_again_some_versions_after_a_fai
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 2)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_RETRY", 2)
     disk = NoCheckpoints(*failing)
     table = Table.create(tmp_path / "table", TABLE_SCHEMA, disk=disk)
     told = 0
@@ -514,7 +514,7 @@ def test_a_table_is_made_once_whoever_else_makes_it(
     with pytest.raises(TableError, match="is a table already"):
         Table.create(location, TABLE_SCHEMA)
     # who does not see it yet finds it made by somebody else
-    monkeypatch.setattr(log, "exists", lambda storage: False)
+    monkeypatch.setattr(delta_table, "exists", lambda storage: False)
     again = Table.open_or_create(location, TABLE_SCHEMA, ["day"])
     assert (again.table_id, again.partition_by) == (first.table_id, ("protocol",))
     assert again.schema.names == TABLE_SCHEMA.names
@@ -534,9 +534,9 @@ def test_a_table_that_cannot_be_made_or_opened_is_one_line(
     def broken(storage: object, clock: object) -> list[str]:
         raise OSError("broken")
 
-    monkeypatch.setattr(log, "mend", broken)
+    monkeypatch.setattr(delta_table, "mend", broken)
     with pytest.raises(TableError, match=f"cannot open {location}: broken"):
         Table.open_for_writing(location)
-    monkeypatch.setattr(log, "mend", lambda storage, clock: ["one thing"])
+    monkeypatch.setattr(delta_table, "mend", lambda storage, clock: ["one thing"])
     assert Table.open_for_writing(location).mended == ("one thing",)
     assert Table.open(location).mended == ()

@@ -38,7 +38,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 
 NEWEST = 7
 ALL = range(NEWEST + 1)

@@ -22,8 +22,8 @@ from tests.tools.s3 import Store
 from tests.tools.tables import rows_of
 from twisted_msgproto.queue import SCHEMA, Landed
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import Files, Target
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_storage import storage_at
 
 deltalake = pytest.importorskip("deltalake")
@@ -377,10 +377,10 @@ class TestSpark:
 
         RD-11: Spark took a name for a pattern, and a blank for "%20".
         """
-        from twisted_msgproto.spark import read_table, tablesource
+        from twisted_msgproto.spark import read_table, table_source
 
         for partition_by, files in zip(PARTITIONINGS, (4, 12), strict=True):
-            monkeypatch.setattr(tablesource, "FILES_MAX", files)
+            monkeypatch.setattr(table_source, "FILES_MAX", files)
             place = Place(str(tmp_path / f"é #%?&='\";,[x]*{{2}} {'-'.join(partition_by)}"), {})
             rows = make_table(place, partition_by)
             assert files < len(open_delta(place).file_uris()) < 2 * files
@@ -453,7 +453,7 @@ def test_files_are_shared_among_tasks_by_their_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(Place(str(tmp_path / "table"), {}), ("protocol", "day"))
-    monkeypatch.setattr("twisted_msgproto.spark.tablesource.TASK_BYTES_MIN", 1)
+    monkeypatch.setattr("twisted_msgproto.spark.table_source.TASK_BYTES_MIN", 1)
     source = data_source("msgproto-table", path=tmp_path / "table", numPartitions=4)
     groups = [part.files for part in source.reader(source.schema()).partitions()]
     paths = [file.path for group in groups for file in group]

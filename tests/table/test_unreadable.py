@@ -29,13 +29,13 @@ from tests.tools.tables import create_table as create
 from tests.tools.tables import land_gateways as land
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import Landed
-from twisted_msgproto.table import log, preflight
+from twisted_msgproto.table import delta_table, preflight
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.proof import counts, verify
 from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.verify import counts, verify
 
 DAYS = 86_400.0
 
@@ -296,8 +296,8 @@ def scene(template: Path, tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
-    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
     return Unreadable(monkeypatch)
 
 
@@ -416,7 +416,7 @@ def test_an_object_that_cannot_be_read_is_not_taken_for_absent__RD_50(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RD-50: an object store answers 404 for what is not there, and for nothing else."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 2)
     prepare, part, outcome = reader
     shutil.copytree(stored.queue.directory, tmp_path / "a")
     scene = Scene(s3.copy_of(stored.location), stored.options, Gateway.at(tmp_path / "a"))

@@ -32,12 +32,12 @@ from twisted_msgproto.table import gaps
 from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import Target, land_ranges
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.verify import verify
 
 DAY = 86_400.0
 

@@ -32,12 +32,12 @@ from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import gaps
-from twisted_msgproto.table import verify as counting
+from twisted_msgproto.table import proof as counting
 from twisted_msgproto.table.actions import DataFile
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
-from twisted_msgproto.table.verify import counts, verify
+from twisted_msgproto.table.proof import counts, verify
 
 
 def of(report: Any, gateway: Gateway) -> Any:

@@ -37,7 +37,7 @@ from twisted_msgproto.core.disk import File, OSDisk, read_file, write_file
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.storage import LocalStorage
 
 LOSSES = ("kill", "empty", "torn", "cut at a line", "missing")

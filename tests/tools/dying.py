@@ -25,8 +25,8 @@ from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import bridge, jobs
 from twisted_msgproto.spark.loop import Loop
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
 
 POINTS: Mapping[str, tuple[type, str, bool]] = {

@@ -23,13 +23,13 @@ from tests.spark.conftest import identity
 from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.jobs import open_range
+from twisted_msgproto.spark.landed_table import LandedTable
 from twisted_msgproto.spark.loop import Loop, Pace
-from twisted_msgproto.spark.options import open_queue
-from twisted_msgproto.spark.table import LandedTable
+from twisted_msgproto.spark.source_options import open_queue
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
 
 

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from tests.tools.queues import batch, put
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.erased import Notes
 from twisted_msgproto.table.landing import Target, land_ranges
-from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.plan import Range
 
 TABLE_SCHEMA = SCHEMA.append(pa.field("day", pa.date32(), nullable=False))

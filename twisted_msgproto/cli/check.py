@@ -63,7 +63,7 @@ def run(arguments: SimpleNamespace) -> int:
 
 def check_bridge(file: Path, *, file_only: bool) -> int:
     from twisted_msgproto.spark.configuration import read_bridge_file
-    from twisted_msgproto.spark.options import is_remote, open_queue
+    from twisted_msgproto.spark.source_options import is_remote, open_queue
 
     bridges = read_bridge_file(file)
     for place in [] if file_only else bridges[0].locations:

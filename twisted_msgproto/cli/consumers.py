@@ -172,7 +172,7 @@ def offset_of(queue: Queue, place: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    from twisted_msgproto.spark.options import offset_at
+    from twisted_msgproto.spark.source_options import offset_at
 
     found = offset_at(queue, int(moment.timestamp() * 1e6))
     if found is None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.spark.table import LandedTable
+    from twisted_msgproto.spark.landed_table import LandedTable
 
 MESSAGES = 1_000
 
@@ -280,7 +280,7 @@ class Demo:
         return report(self.directory, counts, twice, self._shown(queue_id, first))
 
     def _shown(self, queue_id: str, first: int) -> Iterator[str]:
-        from twisted_msgproto.spark.table import LandedTable
+        from twisted_msgproto.spark.landed_table import LandedTable
 
         rows = landed_rows(LandedTable(self.table), queue_id, first)
         if not rows.num_rows:
@@ -360,7 +360,7 @@ class Demo:
     def _wait(
         self, reader: QueueReader, first: int, clients: dict[str, Child], servers: list[Child]
     ) -> None:
-        from twisted_msgproto.spark.table import LandedTable
+        from twisted_msgproto.spark.landed_table import LandedTable
 
         table = LandedTable(self.table)
         before = table.count()
@@ -399,7 +399,7 @@ class Demo:
     def _counted(
         self, queue_id: str, first: int, clients: dict[str, Child]
     ) -> tuple[dict[str, Count], int]:
-        from twisted_msgproto.spark.table import LandedTable
+        from twisted_msgproto.spark.landed_table import LandedTable
 
         counts: dict[str, Count] = {}
         for label, client in clients.items():

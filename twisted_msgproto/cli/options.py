@@ -231,7 +231,7 @@ def reading(place: object) -> Iterator[None]:
 def opened(arguments: SimpleNamespace) -> Queue:
     """Return the queue that the arguments name; QueueError, one line, if there is none."""
     if arguments.directory.startswith(ELSEWHERE):
-        from twisted_msgproto.spark.flight import FlightQueue
+        from twisted_msgproto.spark.flight_client import FlightQueue
 
         return FlightQueue(
             arguments.directory,

@@ -38,8 +38,8 @@ from .options import Run as Act
 if TYPE_CHECKING:
     from twisted_msgproto.queue.interface import Queue
     from twisted_msgproto.spark.configuration import BridgeOptions
-    from twisted_msgproto.table.log import Table
-    from twisted_msgproto.table.verify import Report
+    from twisted_msgproto.table.delta_table import Table
+    from twisted_msgproto.table.proof import Report
 
 WRONG = 1
 """``verify`` ends with this exit status when something is missing or twice."""
@@ -91,7 +91,7 @@ def queues(text: str) -> Callable[[Any], Any]:
 
 
 def _open(arguments: SimpleNamespace, *, writing: bool = False) -> Table:
-    from twisted_msgproto.table.log import Table
+    from twisted_msgproto.table.delta_table import Table
 
     opened = Table.open_for_writing if writing else Table.open
     table = opened(arguments.location, read_pairs(arguments.storage))
@@ -138,7 +138,7 @@ def read_before(arguments: SimpleNamespace, today: date) -> date:
 
 def open_queues(arguments: SimpleNamespace) -> dict[str, Queue]:
     """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
-    from twisted_msgproto.spark.options import Access, open_queue
+    from twisted_msgproto.spark.source_options import Access, open_queue
 
     access = Access(arguments.token_file, arguments.tls_ca, arguments.flight_proxy)
     queues = [open_queue(location, access) for location in arguments.queue]
@@ -154,7 +154,7 @@ def _tell(line: str) -> None:
 
 @action("counts", "rows, offsets, protocols, files and days of every gateway")
 def _counts(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.table.verify import counts
+    from twisted_msgproto.table.proof import counts
 
     found = counts(_open(arguments))
     if arguments.json:
@@ -179,7 +179,7 @@ def _counts(arguments: SimpleNamespace) -> int:
 @flag("--all-columns", "read whole files, to find torn pages")
 @queues("ask this queue what it still has")
 def _verify(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.table.verify import verify
+    from twisted_msgproto.table.proof import verify
 
     asked = open_queues(arguments)
     report = verify(_open(arguments), asked, every_column=arguments.all_columns)
@@ -470,7 +470,7 @@ def _columns(arguments: SimpleNamespace) -> int:
 )
 def _derive(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.spark.configuration import overlap, read_bridge_file, same_place
-    from twisted_msgproto.spark.options import open_queue
+    from twisted_msgproto.spark.source_options import open_queue
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.derive import derive
     from twisted_msgproto.table.landing import DAY, Target

@@ -1,7 +1,7 @@
 """Every queue offers this to its readers, on this machine or on another.
 
 :class:`~.reader.QueueReader` is a :class:`Queue` in a directory,
-:class:`~twisted_msgproto.spark.flight.FlightQueue` one that is served over Arrow Flight.
+:class:`~twisted_msgproto.spark.flight_client.FlightQueue` one that is served over Arrow Flight.
 """
 
 from __future__ import annotations

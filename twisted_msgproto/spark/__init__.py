@@ -121,6 +121,6 @@ def read_table(
     Raises ConfigurationError with one line when there is no table.
     """
     need_spark()
-    from . import tablesource
+    from . import table_source
 
-    return tablesource.read_table(spark, location, storage=storage, version=version)
+    return table_source.read_table(spark, location, storage=storage, version=version)

@@ -1,7 +1,7 @@
 """The bridge process lands queues in a Delta table, one Spark job a batch, until somebody ends it.
 
 It has three threads.  The main one receives signals and waits, so that it can end the process
-whatever hangs.  The loop (``loop.py``) plans, lands and commits.  The third (``marks.py``)
+whatever hangs.  The loop (``loop.py``) plans, lands and commits.  The third (``gateways.py``)
 sends marks to the gateways and writes the status files.  Everything that can be wrong is checked
 before Java starts and reported in one line.
 """
@@ -36,8 +36,8 @@ from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Run
 from ..table.dead_letters import DEAD_SCHEMA, DeadLetters
+from ..table.delta_table import Table
 from ..table.landing import DAY, TABLE_SCHEMA, Target
-from ..table.log import Table
 from ..table.object_storage import storage_at
 from ..table.shape import Shape
 from ..table.storage import LocalStorage
@@ -47,7 +47,6 @@ from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner, open_range
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
-from .options import is_remote, open_queue
 from .report import (
     Batch,
     Progress,
@@ -58,6 +57,7 @@ from .report import (
     progress_line,
 )
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
+from .source_options import is_remote, open_queue
 
 LOG_SOURCE = "twisted_msgproto.bridge"
 

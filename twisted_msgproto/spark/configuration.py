@@ -18,8 +18,8 @@ from ..table import preflight
 from ..table.plan import ROWS_MAX
 from ..table.properties import check_properties
 from ..table.shape import Shape, shape_of
-from .options import Access, is_remote
 from .session import check_master
+from .source_options import Access, is_remote
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -101,7 +101,7 @@ class BridgeOptions:
                 "spark.master is no setting here: --master, or master in a bridge.toml, says it"
             )
         if self.proxy is not None:
-            from .flight import check_proxy
+            from .flight_client import check_proxy
 
             check_proxy(self.proxy)
 

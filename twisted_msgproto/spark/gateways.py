@@ -23,7 +23,7 @@ from ..queue.lineage import Description, Landed
 from ..table.landing import Failure
 from ..table.plan import Waiting
 from .daemon_threads import DaemonThreadPool
-from .options import is_remote
+from .source_options import is_remote
 
 THREADS_MAX = 48
 """This many gateways are asked at once.

@@ -24,8 +24,8 @@ from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..queue.interface import Queue
 from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, land_ranges, merged
 from ..table.plan import Range
-from .options import Access, open_queue
 from .session import first_line
+from .source_options import Access, open_queue
 
 JOB_GROUP = "msgproto-bridge"
 """The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""

@@ -27,10 +27,10 @@ from ..table.dead_letters import (
     refuse_waiting,
     rejected_max,
 )
+from ..table.delta_table import Table
 from ..table.erased import Notes, hidden, united
 from ..table.gaps import batch_notes
 from ..table.landing import Failure, LandedRanges, Target, merged
-from ..table.log import Table
 from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Range, Waiting, joined, plan_batch
 from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner

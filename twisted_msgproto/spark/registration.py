@@ -30,7 +30,7 @@ SHIPPED = "twisted_msgproto.zip"
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
     """Do what :func:`twisted_msgproto.spark.register` promises."""
     from .source import QueueSource
-    from .tablesource import TableSource
+    from .table_source import TableSource
 
     context = classic_context(spark)
     if context is not None:

@@ -23,7 +23,7 @@ from typing import Any
 from ..core.disk import OS_DISK, exists, sync_file
 from ..core.errors import ConfigurationError, QueueError
 from .offsets import Place, Source, proof
-from .options import Access, open_queues, queue_locations
+from .source_options import Access, open_queues, queue_locations
 
 OFFSET_LOG_VERSION = "v1"
 """The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""

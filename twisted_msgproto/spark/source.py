@@ -56,7 +56,8 @@ from .offsets import (
     place_at,
     places_at,
 )
-from .options import (
+from .releasing import LateMarks, move_marks
+from .source_options import (
     PATIENCE_SECONDS,
     Access,
     Settings,
@@ -66,7 +67,6 @@ from .options import (
     patiently,
     starting_offsets,
 )
-from .releasing import LateMarks, move_marks
 
 
 def spark_schema() -> StructType:

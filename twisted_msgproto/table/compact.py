@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from ..core.errors import MsgprotoError, Overtaken
 from .actions import DataFile, Run
+from .delta_table import Table
 from .landing import discard, read_rows, target_of, write_file
-from .log import Table
 from .row_offsets import KEY, FileLost, read_footer
 from .storage import verify_tells
 

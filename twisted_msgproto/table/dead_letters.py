@@ -22,8 +22,8 @@ from ..queue.damage import merged as merged_ranges
 from ..queue.interface import Queue
 from . import erased, gaps, plan, preflight
 from .actions import Run
+from .delta_table import Table
 from .landing import DAY, Failure, LandedRanges, OpenQueue, Target, discard, land_ranges, merged
-from .log import Table
 from .plan import Range
 from .row_offsets import read_offsets, size, without
 from .storage import Storage, one_line

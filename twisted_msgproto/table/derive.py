@@ -32,16 +32,16 @@ from .columns import (
     text_of,
 )
 from .compact import groups
+from .delta_table import Machine, Table, exists
 from .landing import DAY as DAY_COLUMN
 from .landing import Files, LandedRanges, Target, read_rows
-from .log import Machine, Table, exists
 from .object_storage import storage_at
 from .preflight import consumer_name, not_noted
+from .proof import GatewayReport, verify
 from .retention import erase
 from .row_offsets import FileLost, without
 from .shape import ERROR, Shape, Shaper
 from .storage import Storage, one_line, verify_tells
-from .verify import GatewayReport, verify
 
 ROWS = 10_000
 """A proposal looks at so many rows unless told otherwise."""

@@ -24,7 +24,7 @@ from ..core.errors import RewindNeeded, TableError
 from ..queue.damage import Range, merged
 from . import plan
 from .actions import Commit, DataFile
-from .log import Table
+from .delta_table import Table
 from .row_offsets import KEY, Offsets, covered, read_offsets, size, without
 from .storage import LocalStorage, Storage, one_line
 

@@ -29,7 +29,7 @@ from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue import SCHEMA
 from ..queue.interface import Queue
 from .actions import DataFile
-from .log import Table
+from .delta_table import Table
 from .object_storage import storage_at
 from .plan import Range
 from .row_offsets import covered, read_footer, read_group

@@ -24,8 +24,8 @@ from ..core.errors import (
 from ..queue.lineage import Description, Landed
 from . import erased, gaps
 from .actions import Commit, Run, Torn
+from .delta_table import Table, exists
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
-from .log import Table, exists
 from .object_storage import storage_at
 from .properties import forgetting
 from .row_offsets import KEY, FileLost, row_groups

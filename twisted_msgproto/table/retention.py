@@ -30,8 +30,8 @@ from ..core.errors import ConfigurationError, Overtaken, TableChanged, TableErro
 from ..queue.damage import Range
 from . import erased, gaps
 from .actions import DataFile, Run, Torn
+from .delta_table import Table
 from .landing import discard, read_rows, target_of, write_file
-from .log import Table
 from .preflight import note_others
 from .row_offsets import (
     KEY,

@@ -22,11 +22,11 @@ from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
 from .actions import Commit, DataFile, Run
+from .delta_table import Table
 from .landing import discard, read_rows, target_of, write_file
-from .log import Table
 from .preflight import REWIND, consumer_name, not_noted
+from .proof import GatewayReport, Report, verify
 from .row_offsets import KEY, FileLost, read_footer, read_group, size, without
-from .verify import GatewayReport, Report, verify
 
 END = 1 << 63
 

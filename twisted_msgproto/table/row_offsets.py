@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ..core.errors import TableError
 from ..queue.damage import Range, merged
 from .actions import DataFile
-from .log import Table
+from .delta_table import Table
 from .snapshot import refused
 from .storage import Storage, one_line
 

@@ -294,7 +294,7 @@ def open_queue(
     QueueAway when its gateway does not answer.
     """
     if is_remote(location):
-        from .flight import FlightQueue
+        from .flight_client import FlightQueue
 
         return FlightQueue(
             location,

@@ -21,7 +21,7 @@ from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
 from .actions import Commit, DataFile, Torn
-from .log import Table
+from .delta_table import Table
 from .preflight import not_noted
 from .row_offsets import (
     KEY,

@@ -28,8 +28,8 @@ from ..queue.queue_directories import path_of
 from ..table.object_storage import storage_at
 from ..table.storage import one_line
 from .filters import expression
-from .options import microseconds, refuse_misspelt, split_list, truth, whole
 from .source import arrow_schema
+from .source_options import microseconds, refuse_misspelt, split_list, truth, whole
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
