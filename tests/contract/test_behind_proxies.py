@@ -87,6 +87,24 @@ def test_a_header_may_come_in_pieces_and_has_addresses_that_are_some(launch: Lau
         assert answer([words + EVENT]) == b"", name
 
 
+def test_a_header_that_does_not_come_has_the_time_of_a_handshake(launch: Launcher) -> None:
+    """LJ-17: silent connections and halves of headers stood for ever."""
+    endpoint, limits = "haproxy:tcp:0:interface=127.0.0.1", "limit = { handshake = 0.5 }"
+    (launch.directory / "g.toml").write_text(f'[lumberjack]\nendpoint = "{endpoint}"\n{limits}\n')
+    server = launch("gateway", "--config=g.toml")
+    words = HEADERS["version 2, TCP4"]
+    with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as whole:
+        whole.sendall(words)
+        for begin in (b"", b"P", b"PROXY TCP4 198", V2, words[:15], words[:-1]):
+            with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as one:
+                one.sendall(begin)
+                with contextlib.suppress(ConnectionResetError):
+                    assert one.recv(1) == b""
+        server.line("closed: it does not in time begin as a proxy does")
+        whole.sendall(EVENT)
+        assert whole.recv(len(ACK)) == ACK
+
+
 TLS_KINDS = {
     "ssl": "ssl:0:privateKey={pem}",
     "mtls": "mtls:0:privateKey={pem}:caCerts={ca}",

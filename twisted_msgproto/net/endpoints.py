@@ -502,6 +502,23 @@ class ProxiedConnection(HAProxyProtocolWrapper):
     factory: Any
     transport: Any
     _first = b""
+    _timer: Any = None  # the call that ends a connection whose header is late
+
+    def makeConnection(self, transport: Any) -> None:
+        sessions = self._sessions
+        if sessions is not None:
+            seconds = sessions.limits["handshake"]
+            self._timer = sessions.clock.callLater(seconds, self._refuse, "in time ")
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        self._stopTimer()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
     def dataReceived(self, data: bytes) -> None:
         if self._proxyInfo is not None:
@@ -533,25 +550,32 @@ class ProxiedConnection(HAProxyProtocolWrapper):
             info = self._proxyInfo
             if info is not None:  # the header itself would be kept as long as the connection
                 self._proxyInfo = ProxyInfo(b"", info.source, info.destination)
+                self._stopTimer()
             elif self.disconnecting and not ends:
                 self._refuse()
 
-    def _refuse(self) -> None:
+    @property
+    def _sessions(self) -> SessionFactory | None:
         sessions = self.factory.wrappedFactory
         if isinstance(sessions, TlsFactory):
             sessions = sessions.wrappedFactory
         if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
             sessions = getattr(sessions, "sessions", None)
-        if isinstance(sessions, SessionFactory):
+        return sessions if isinstance(sessions, SessionFactory) else None
+
+    def _refuse(self, late: str = "") -> None:
+        sessions = self._sessions
+        if sessions is not None:
             address = self.transport.getPeer()
             sessions.countFault(FAULT)
             sessions.writeOf(
                 log,
                 host_of(address),
-                "{peer}: closed: it does not begin as a proxy does (PROXY protocol), and this"
+                "{peer}: closed: it does not {late}begin as a proxy does (PROXY protocol), and this"
                 " endpoint is haproxy:",
                 reason=FAULT,
                 peer=peer_name(address),
+                late=late,
             )
         self.transport.abortConnection()
 
