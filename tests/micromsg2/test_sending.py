@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.testing import StringTransport
 
 from tests.micromsg2.cases import Case
@@ -246,18 +248,48 @@ class Sending(Case):
         self.assertEqual(client.snapshot()["in_flight"], 0)
         self.lose(client)
 
-    def test_the_reason_of_the_end_is_what_the_peer_said(self) -> None:
-        """MM-33"""
-        client, _ = self.client(extensions="ack")
-        sent = client.send("q", b"")
-        client.dataReceived(encode_error("failed: 1"))
-        self.lose(client)
-        self.assertIn("failed: 1", str(self.failureResultOf(sent, ConnectionClosed).value))
+    def test_the_reason_of_the_end_is_what_the_peer_said_last__RD_25(self) -> None:
+        """MM-33: each ERROR that may stand in a session, both sides; not what it said long ago"""
+
+        def ended(side: Any, nbytes: bytes) -> str:
+            side.sessionLost = lambda reason: lost.append(reason.getErrorMessage())
+            lost: list[str] = []
+            sent = side.send("q", b"")
+            for read in (nbytes, *([ack(1)] if nbytes == old else [])):
+                side.dataReceived(read)
+                self.clock.advance(1)
+            self.lose(side)
+            if nbytes != old:
+                failure = self.failureResultOf(sent, ConnectionClosed, Refused)
+                self.assertIn(text[:150], str(failure.value))
+            return lost[0]
+
+        codes = ("failed: 1", "refused: 1", "bad-payload: 1", "slow-consumer: x", "a\ufffd", "")
+        old = encode_error("unknown-command: x")
+        for text in (*codes, "protocol-error: x", "limit-exceeded: x", "y" * 300):
+            for join in (self.client, self.joined):
+                self.assertIn(text[:150], ended(join(extensions="ack")[0], encode_error(text)))
+        for join in (self.client, self.joined):
+            self.assertEqual(
+                ended(join(extensions="ack")[0], old), "Connection was closed cleanly."
+            )
         broken, _ = self.client(extensions="ack")
         sent = broken.send("q", b"")
         broken.dataReceived(encode_error("oops: no end") + b"\xff")
         self.lose(broken)
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
+
+    def joined(self, extensions: str) -> Any:
+        return self.connect(self.server_factory(), extensions)
+
+    def test_a_refused_session_has_the_words_of_the_server__RD_25(self) -> None:
+        """MM-06, MM-17: also those of one that says no more than ERROR"""
+        for text in ("unsupported-extension: x", "no, thanks", ""):
+            client, _ = self.client(extensions=None)
+            client.dataReceived(encode_error(text))
+            self.lose(client)
+            refused = self.failureResultOf(client.whenEstablished(), Refused)
+            self.assertIn(text or "ERROR", str(refused.value))
 
     def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
         client, transport = self.client(extensions="ack", limits={"unsent_messages": 1})

@@ -159,6 +159,7 @@ class MicroMsg2Link(SessionLink):
 
     # What most connections never change stands here: an idle one weighs less.
     _lastError: ErrorReceived | None = None
+    _errorAt = 0.0  # when it came
     _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
     _unsent: deque[Sent] = _NOTHING_UNSENT  # sends of which messages wait for room
     _unsentMessages = 0
@@ -172,8 +173,9 @@ class MicroMsg2Link(SessionLink):
         self.producers: ProducerControl = ProducerControl()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self.closeReason is None and self._lastError is not None:
-            text = f"the peer said {shown(self._lastError.text)} and it ended"
+        error = self._lastError if self._errorAt == self.lastHeard else None  # its last words
+        if self.closeReason is None and error is not None:
+            text = f"the peer said {shown(error.text)} and it ended"
             self.setCloseReason(ConnectionClosed(text))
             if not self.closing:
                 self.peerSaid = self.closeReason
@@ -195,7 +197,7 @@ class MicroMsg2Link(SessionLink):
     def _toldError(self, event: ErrorReceived) -> None:
         # As little as is ever shown: a connection may stand for long behind it.
         code, text = event.code[:ERROR_CHARACTERS], event.text[: ERROR_CHARACTERS + 1]
-        self._lastError = ErrorReceived(code, text)
+        self._lastError, self._errorAt = ErrorReceived(code, text), self.lastHeard
         self.factory.counters["errors_received"] += 1
         self._refused(event)
         self._guarded(self.protocol.errorReceived, event.code, event.text)
