@@ -20,6 +20,7 @@ from tests.micromsg2.streams import (
     message,
     messages,
 )
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.micromsg2 import (
     STANDARD,
     Extension,
@@ -113,14 +114,6 @@ class Ingest(Case):
         self.assertEqual(self.sink.batches, [])
         self.lose(server)
 
-
-class Vendor(Extension):
-    """A vendor's extension with frames and a command (MM-10)."""
-
-    name = "x-vendor"
-    has_frames = True
-    commands = frozenset({"x-go"})
-
     def test_ten_awaited_sends_take_ten_syncs_and_no_time__MM_19__RD_22(self) -> None:
         """MM-19, RD-22: each took half a second."""
         client, one = self.client(extensions=BATCH + "100")
@@ -161,6 +154,14 @@ class Vendor(Extension):
         fire()
         self.assertEqual((first.value(), second.value()), (ack(3), ack(3)))
         self.lose(one, two)
+
+
+class Vendor(Extension):
+    """A vendor's extension with frames and a command (MM-10)."""
+
+    name = "x-vendor"
+    has_frames = True
+    commands = frozenset({"x-go"})
 
 
 class Hooks(Case):
@@ -278,3 +279,31 @@ class Hooks(Case):
         self.sink.safe()
         self.assertEqual(transport.value(), ack(2))
         self.lose(server)
+
+    def test_a_hook_may_pass_on_a_batch_of_its_own(self) -> None:
+        """MM-19: what it leaves out is settled, what it refuses goes to nobody"""
+
+        class Choosing(Noting):
+            def batchReceived(self, batch: Any) -> Any:
+                left = dict.fromkeys(batch.COLUMNS) | {
+                    name: getattr(batch, name)[1:]
+                    for name in ("message_id", "destination", "fields", "body")
+                }
+                head = (batch.protocol, batch.kind, batch.received_at, batch.peer, batch.session)
+                return super().batchReceived(
+                    MessageBatch(*head, batch.client_id, batch.count - 1, batch.nbytes, **left)
+                )
+
+        factory = self.server_factory(Choosing)
+        server, transport = self.connect(factory, "batch-ack")
+        watcher, watching = self.connect(factory, "pub-sub")
+        watcher.dataReceived(encode_command("subscribe", {"destination": "commands"}))
+        server.answers[b"2"] = MessageRefused("no")
+        server.dataReceived(b"".join(message(n, b"%d" % n) for n in (1, 2, 3)))
+        self.assertEqual([m.body for m in self.sink.messages], [b"3"])
+        self.sink.safe()
+        self.assertEqual(
+            self.frames(transport), [Error("refused: 2: no"), ExtensionFrame(1, b"\0\3")]
+        )
+        self.assertNotIn(b"2", self.bodies(watching))
+        self.lose(server, watcher)

@@ -207,11 +207,6 @@ class MicroMsg2Link(SessionLink):
         """Return how much one read may return; a reload may bring an authoriser."""
         return READ_BYTES if self.factory.authoriser is None else AUTHORISED_READ_BYTES
 
-    _queues: Mapping[str, object] = {}  # a server's broker has these queues
-
-    def _addressed(self, arrived: Arrived) -> None:
-        """Messages have come, and the broker has queues: give envelopes to those for them."""
-
     def _arrive(self, event: MessagesReceived) -> None:
         if self.factory.authoriser is not None:
             self._authorise(event)
@@ -300,8 +295,12 @@ class MicroMsg2Link(SessionLink):
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
 
-    def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
-        arrived.refused.add(sequence)
+    def _refuse(self, batch: MessageBatch, sequence: int, failure: Failure) -> None:
+        arrived = [one for one in self._arrived if one.batch is batch] or [
+            one for one in self._arrived if sequence in one.event.sequences
+        ]  # a hook may pass on a batch of its own
+        for one in arrived[:1]:
+            one.refused.add(sequence)
         self.machine.refuse(sequence, failure.getErrorMessage())
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
@@ -314,12 +313,9 @@ class MicroMsg2Link(SessionLink):
         return awaited(session.messageReceived(message), session, "messageReceived")
 
     def offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
+        return Deferred.fromCoroutine(self._offer(batch, listener))
 
-    def _whence(self, batch: MessageBatch) -> Arrived:
-        return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
-
-    async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
+    async def _offer(self, batch: MessageBatch, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
         stored: Deferred[Any] | None = None
@@ -327,6 +323,7 @@ class MicroMsg2Link(SessionLink):
             results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
+            numbers: Any = batch.message_id
             if before is not None:
                 await before  # the sink gets the batches of a session in order
             kept = []
@@ -334,10 +331,10 @@ class MicroMsg2Link(SessionLink):
                 if good:
                     kept.append(row)
                     continue
-                sequence = arrived.event.sequences[row]
+                sequence = numbers[row]
                 if not answer.check(MessageRefused):
                     raise _Unsafe(sequence, answer)
-                self._refuse(arrived, sequence, answer)
+                self._refuse(batch, sequence, answer)
             if kept:
                 stored = put_into(self.factory.sink, _rows(batch, kept))
         finally:
@@ -376,7 +373,7 @@ class MicroMsg2Link(SessionLink):
         """
         if failure.check(MessageRefused):
             for sequence in arrived.event.sequences:
-                self._refuse(arrived, sequence, failure)
+                self._refuse(arrived.batch, sequence, failure)
             self._safe(arrived)
             return
         self._arrived.clear()
