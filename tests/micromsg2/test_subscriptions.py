@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from tests.micromsg2.streams import (
     message,
     offers,
 )
+from tests.micromsg2.test_kept import grown
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
@@ -241,6 +243,24 @@ class Iteration(Subscribed):
         self.assertIn(ack(300), transport.value())
         taken, end = taking(subscription)
         self.assertLess(len(taken), 100)
+        self.lose(client)
+
+    def test_a_client_keeps_little_of_topics_that_ended_long_ago__NB_02(self) -> None:
+        """NB-02: 2.5 KB of each, as where each answer has a topic of its own."""
+        client, transport, _ = self.subscribed()
+        with grown() as kept:
+            for number in range(1, 401):
+                topic = f"topic/{number}"
+                subscription = self.successResultOf(client.subscribe(topic))
+                taken, end = taking(subscription)
+                self.arrive(client, number, b"answer", name=topic)
+                self.successResultOf(subscription.unsubscribe())
+                self.successResultOf(end)
+                self.assertEqual(taken, [b"answer"])
+                transport.clear()
+            client.told.clear()
+            gc.collect()
+            self.assertLess(kept(), 600_000)
         self.lose(client)
 
 

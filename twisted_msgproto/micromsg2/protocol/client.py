@@ -70,6 +70,9 @@ AFTER_NAME: Final = re.compile(": ")
 LATE_BYTES: Final = 1 << 20
 """Of a topic that has ended this much may wait to be iterated, with what was on its way."""
 
+LATE_TOPICS: Final = 100
+"""So many of the topics that ended last still get what was on its way."""
+
 
 def weigh(message: Message) -> int:
     fields = message.fields or {}
@@ -194,6 +197,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self.living: dict[str, Subscription] = {}
         self._arrivals: dict[str, Arrivals] = {}  # those that have ended as well
+        self._late: dict[str, None] = {}  # topics that have, oldest first
 
     def add(
         self,
@@ -212,12 +216,21 @@ class Subscriptions:
             subscription._arrivals.reopen()
         self.living[destination] = subscription
         self._arrivals[destination] = subscription._arrivals
+        self._late.pop(destination, None)
         return subscription
 
     def end(self, destination: str, reason: str, failure: Exception | None = None) -> None:
         subscription = self.living.pop(destination, None)
-        if subscription is not None:
-            subscription._end(reason, failure)
+        if subscription is None:
+            return
+        if not subscription._arrivals.wanted:
+            del self._arrivals[destination]
+        elif destination.startswith(TOPIC_PREFIX):
+            self._late[destination] = None
+            if len(self._late) > LATE_TOPICS:
+                oldest = next(iter(self._late))
+                del self._late[oldest], self._arrivals[oldest]
+        subscription._end(reason, failure)
 
     def objected(self, event: ErrorReceived) -> None:
         for destination in self._refused(event):
@@ -280,7 +293,8 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
     def peerError(self, fault: Fault) -> PeerError:
         """Return a fault of the server; that it says no, or we do, is a refusal."""
         if fault.reason == REFUSED_BY_PEER and self._lastError is not None:
-            return Refused(self._lastError.text, self._lastError.code)
+            text = self._lastError.text or "the server said ERROR, and not why"
+            return Refused(text, self._lastError.code)
         if fault.reason in DISAGREEMENTS and not self._established:
             return Refused(fault.text, fault.reason)
         return super().peerError(fault)
