@@ -17,7 +17,6 @@ from .core.window import ReceiveWindow
 from .registry import LOOPBACK, Registered
 
 if TYPE_CHECKING:
-    from .net.authorising import Permissions
     from .net.clients.client import ClientLink
     from .net.clients.client_endpoints import client_endpoint
     from .net.clients.command_types import (
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
         SendOptions,
         ask_each,
     )
-    from .net.clients.reconnect import ReconnectingClient, ReconnectOptions
+    from .net.clients.reconnect import ReconnectingClient
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
-    from .net.lifetimes import Connecting, Ports, Serving, connecting
+    from .net.lifetimes import Connecting, connecting
     from .net.link import Link, SteadyLogger
     from .net.options import ServerOptions
     from .net.session import ClientSession, Session, SessionLink, hook
@@ -61,18 +60,14 @@ __all__ = [
     "Messages",
     "MsgprotoServerFactory",
     "PeerError",
-    "Permissions",
-    "Ports",
     "Progress",
     "ReceiveWindow",
-    "ReconnectOptions",
     "ReconnectingClient",
     "RecvOptions",
     "Refused",
     "Registered",
     "SendOptions",
     "ServerOptions",
-    "Serving",
     "Session",
     "SessionFactory",
     "SessionLink",
@@ -88,15 +83,14 @@ __all__ = [
 ]
 
 LATE: Final = {
-    "authorising": "Permissions",
     "clients.client": "ClientLink",
     "clients.client_endpoints": "client_endpoint",
-    "clients.reconnect": "ReconnectOptions ReconnectingClient",
+    "clients.reconnect": "ReconnectingClient",
     "clients.command_types": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
     " ask_each",
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",
-    "lifetimes": "Connecting Ports Serving connecting",
+    "lifetimes": "Connecting connecting",
     "link": "Link SteadyLogger",
     "options": "ServerOptions",
     "session": "ClientSession Session SessionLink hook",

@@ -27,6 +27,7 @@ from twisted.internet.defer import CancelledError
 
 from tests.tools.byte_streams import flatten
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
+from twisted_msgproto import extend
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
@@ -128,6 +129,17 @@ def assigned(name: str) -> bool:
         for file in LINES.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
     )
+
+
+def test_nothing_is_offered_that_it_does_not_use() -> None:
+    """But the bases of what it uses: their members stand on their own part of the page."""
+    used = {
+        name for path in LINES.rglob("*.py") for module, name in imports(path) if module == OFFERED
+    }
+    bases = {
+        base.__name__ for name in used for base in getattr(getattr(extend, name), "__mro__", ())
+    }
+    assert set(extend.__all__) - bases <= used <= set(extend.__all__)
 
 
 def test_its_page_names_no_other_module_of_ours() -> None:
