@@ -23,6 +23,7 @@ from ..terms import (
     MISPLACED,
     REQUEST,
     SEND_ONLY,
+    TIMED_OUT,
     TOO_LARGE,
     TOO_MANY,
     UNAUTHORIZED,
@@ -71,12 +72,14 @@ class Incoming:
         weight: what its headers so far occupy in memory beside, where more of it has to come.
         cut: it is above the limit; what was kept is delivered when its true end has come.
         muted: nothing of it is to be delivered (any more); it is read to its true end.
+        given_up: the rest of it did not come in time.
         heard: when the last bytes of it came.
     """
 
     __slots__ = (
         "cut",
         "fields",
+        "given_up",
         "heard",
         "id",
         "key",
@@ -97,6 +100,7 @@ class Incoming:
         self.weight: int = 0
         self.cut: bool = False
         self.muted: bool = False
+        self.given_up: bool = False
         self.heard: float = now
 
     def mute(self) -> None:
@@ -492,6 +496,10 @@ class Listener(Speaker[S]):
             if not incoming.muted:
                 self.counters.truncated_messages += incoming.cut
                 self._deliver(incoming, b"".join(incoming.parts), incoming.cut, events)
+            elif incoming.given_up and key and key in self._unfinished and not key[0]:
+                # Its late end, or a new message under its id, which would wait for an answer.
+                text = "a message with this msg-id was given up; send it anew"
+                self._refuse(TIMED_OUT, text, events, incoming.id, incoming.id)
             if key is not None:
                 self._unfinished.pop(key, None)
         elif self._more:

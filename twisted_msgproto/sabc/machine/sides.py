@@ -201,6 +201,7 @@ class Side(Listener[S]):
             self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
             events.append(MessageAbandoned(incoming.id))
             incoming.mute()
+            incoming.given_up = True
             incoming.heard = now
 
     timely: ClassVar[dict[Any, Any]] = {

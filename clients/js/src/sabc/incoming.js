@@ -15,6 +15,7 @@ import { textOf } from "./wire.js";
  * @property {number} size
  * @property {boolean} cut
  * @property {boolean} muted
+ * @property {boolean} givenUp the rest of it did not come in time
  * @property {number} heard
  */
 
@@ -26,7 +27,10 @@ import { textOf } from "./wire.js";
  * @returns {Incoming}
  */
 export function newIncoming(key, id, response, now) {
-  return { key, id, response, headers: {}, parts: [], sendOnly: false, size: 0, cut: false, muted: false, heard: now };
+  return {
+    ...{ key, id, response, headers: {}, parts: [], sendOnly: false },
+    ...{ size: 0, cut: false, muted: false, givenUp: false, heard: now },
+  };
 }
 
 /**

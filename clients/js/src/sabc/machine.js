@@ -260,7 +260,13 @@ export class Machine extends Sending {
     if (frame.final) {
       this._grow(incoming, frame.endBytes, events, false);
       if (this.closed) return;
-      if (!incoming.muted) this._deliver(incoming, joined(incoming.parts), events);
+      if (!incoming.muted) {
+        this._deliver(incoming, joined(incoming.parts), events);
+      } else if (incoming.givenUp && !incoming.response) {
+        // Its late end, or a new message under its id, which would wait for an answer.
+        const text = "a message with this msg-id was given up; send it anew";
+        this._refuse(408, text, events, incoming.id, incoming.id);
+      }
       if (key !== null) this._unfinished.delete(key);
     } else if (more) {
       this._suspend(incoming, events);
@@ -407,6 +413,7 @@ export class Machine extends Sending {
           this._sendError(408, "the rest of the message did not come", ref);
           events.push({ type: "abandoned", id: incoming.id });
           mute(incoming);
+          incoming.givenUp = true;
           incoming.heard = now;
         } else {
           this._deadlines.noLater("unfinished", incoming.heard + seconds);
