@@ -83,7 +83,9 @@ class Answers(Case):
         self.failureResultOf(self.client.request(iter([]), headers={"a": "\n"}), ValueError)
         self.failureResultOf(self.client.sendError(1, "", headers={"a": "\0"}), ValueError)
         self.assertEqual(self.client.transport.value(), b"")
-        self.assertRaises(TypeError, self.client.request, 5)
+        for wrong in (5, None, {"a": 1}):
+            self.assertRaises(TypeError, self.client.request, wrong)
+            self.assertRaises(TypeError, self.client.sendOnly, wrong)
 
     def test_send_only_messages_reach_their_hook(self):
         """SA-17."""

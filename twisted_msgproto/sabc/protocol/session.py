@@ -127,7 +127,10 @@ def bytes_of(body: object) -> bytes:
 
 
 def parts_of(body: object) -> Iterator[bytes]:
-    """Return the parts of a body that is sent piece by piece; TypeError for what has none."""
+    """Return the parts of a body that is sent piece by piece; TypeError for what has none.
+
+    A mapping would send its keys.
+    """
     if isinstance(body, Iterable) and not isinstance(body, Mapping):
         return iter(body)
     kind = type(body).__name__
@@ -651,7 +654,7 @@ class SabcSession(Session, link=SabcLink):
         """
         link = self.link
         if not isinstance(body, BYTES):
-            return link.stream(iter(body), headers, timeout, waiting=True)
+            return link.stream(parts_of(body), headers, timeout, waiting=True)
         ticket: Ticket[Response] = Ticket(link.forget)
 
         def ask(machine: Any, data: bytes) -> None:
@@ -670,7 +673,7 @@ class SabcSession(Session, link=SabcLink):
         """
         link = self.link
         if not isinstance(body, BYTES):
-            streamed = link.stream(iter(body), headers, None, waiting=False)
+            streamed = link.stream(parts_of(body), headers, None, waiting=False)
             return streamed.addCallback(lambda _: None)
 
         def send(machine: Any, data: bytes) -> None:
