@@ -173,6 +173,8 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     where = server.address("umq")
     sent = launch.run("send", "umq", where, "--count", "300", "--size", "100", "--json")
     assert json.loads(sent.stdout)["acknowledged"] == 300, sent.stderr
+    sixth = launch.run("send", "umq", "tcp:::1:1", stdin="x\n")  # as other protocols take it
+    assert "nothing was sent" in sixth.stderr and "is no WebSocket address" not in sixth.stderr
     receiving = launch("recv", "umq", where, "--destination", "news", "--count", "2", "--json")
     while (
         json.loads(

@@ -18,7 +18,7 @@ from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refus
 from ..core.message import Message
 from ..core.strict_json import JsonRefused, NotJson, parse_json
 from ..net.clients.client import session_of
-from ..net.clients.client_endpoints import client_endpoint, websocket_endpoint
+from ..net.clients.client_endpoints import client_endpoint, host_and_port, websocket_endpoint
 from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
     TLS_OPTIONS,
@@ -50,8 +50,10 @@ def _where(reactor: Any, options: ConnectOptions) -> tuple[str, Any]:
     kind, _, rest = text.partition(":")
     endpoint = client_endpoint(reactor, options)
     scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
-    url = f"{scheme}://{rest}/" if scheme and "=" not in rest else "ws://localhost/"
-    return url, endpoint
+    if scheme is None or "=" in rest:
+        return "ws://localhost/", endpoint
+    host, port = host_and_port(rest)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/", endpoint
 
 
 async def _connected(
