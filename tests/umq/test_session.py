@@ -363,6 +363,22 @@ class Reconnecting(TestCase):
         self.assertIsNone(service.session)
         self.failureResultOf(service.call("x"), ConnectionClosed)
 
+    def test_what_no_session_could_set_is_refused_at_once_and_spoils_no_session(self):
+        """UM-15: also where none stands yet; the others are renewed as ever."""
+        _, pairs, service = self.build()
+        service.setAttribute("good", "1")
+        for wrong in ("x" * (2 << 20), "\ud83c"):
+            self.failureResultOf(service.setAttribute("bad", wrong), ValueError)
+        for wrong in (5, None, b"x"):
+            self.assertRaises(TypeError, service.setAttribute, "bad", wrong)
+            self.assertRaises(TypeError, service.setAttribute, "bad", "x", ["text"])
+        service.setAttribute("last", "2")
+        service.startService()
+        pairs[0].pump()
+        self.assertEqual(dict(pairs[0].server.attributes), {"good": "1", "last": "2"})
+        service.abort()
+        pairs[0].close()
+
     @inlineCallbacks
     def test_calls_fail_and_subscriptions_and_attributes_come_back(self):
         """The issue, 4."""

@@ -14,6 +14,7 @@ from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ..application import Remote
+from ..machine import Client
 from ..wire import base36
 from .calls import Reply, Request, Update
 from .sides import UmqClient, UmqClientFactory
@@ -228,6 +229,10 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         """
         if "=" in name:
             return fail(ValueError(f"an attribute's name has no '=': {name!r}"))
+        try:
+            Client(self.factory.limits).check(name + "=" + value, attachments)
+        except ValueError as error:
+            return fail(error)
         self._attributes[name] = value, attachments
         if self.session is None:
             return succeed(None)
