@@ -1,6 +1,6 @@
 """UMQ's adapter: Deferreds, hooks, attachments one by one, attributes; both sides ours."""
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -116,6 +116,17 @@ class Calls(TestCase):
         self.assertIn("too large", self.successResultOf(answered).payload)
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded)), 1)
 
+    def test_a_late_attachment_that_is_no_bytes_is_replaced(self):
+        """UM-01, UM-04: a text would have been a command, and the peer would have followed it."""
+        for wrong in ("C7:later", None, 7, bytearray(b"x")):
+            late = Deferred()
+            answered = self.answer("count", [late])
+            late.callback(wrong)
+            self.pair.pump()
+            self.assertIn("not available", self.successResultOf(answered).payload)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 4)
+        self.assertEqual(self.pair.server.later, [])
+
 
 class Callbacks(TestCase):
     def test_callbacks_live_until_they_are_unregistered(self):
@@ -188,6 +199,23 @@ class Streams(TestCase):
             bodies = [self.successResultOf(stream.next()) for _ in range(3)]
             self.assertEqual(bodies, [b"1", b"2", b"3"])
             both.close()
+
+    def test_a_wait_that_is_cancelled_loses_no_attachment(self):
+        """As a time-out does; those who still wait get them in their order."""
+        both = pair(methods=streaming())
+        bodies = [Deferred() for _ in range(3)]
+        both.client.call('["stream"]', bodies)
+        both.pump()
+        waiting = [both.server.stream.next() for _ in range(3)]
+        self.assertRaises(IndexError, both.server.stream.next)
+        waiting[1].cancel()
+        self.failureResultOf(waiting[1], CancelledError)
+        for number, body in enumerate(bodies):
+            body.callback(b"%d" % number)
+        both.pump()
+        got = [waiting[0], waiting[2], both.server.stream.next()]
+        self.assertEqual([self.successResultOf(one) for one in got], [b"0", b"1", b"2"])
+        both.close()
 
     def test_what_nobody_takes_pauses_reading(self):
         """UM-19: bytes which were streamed and not taken are bounded."""

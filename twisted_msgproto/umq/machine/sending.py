@@ -215,9 +215,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def fill(self, slot: Slot, body: bytes) -> None:
         """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
 
-        One above ``attachment-bytes`` is replaced by ``-`` and raises LimitExceeded.  A slot that
-        is filled already stays as it is.
+        One above ``attachment-bytes`` is replaced by ``-`` and raises LimitExceeded, what is no
+        bytes TypeError.  A slot that is filled already stays as it is.
         """
+        if not isinstance(body, bytes):
+            self.fill_error(slot, "the attachment is not available")
+            raise TypeError(f"an attachment is bytes, not {type(body).__name__}")
         if len(body) > self._limits["attachment-bytes"]:
             self.fill_error(slot, "the attachment is too large")
             raise LimitExceeded("the attachment is above attachment-bytes")

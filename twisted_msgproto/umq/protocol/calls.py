@@ -172,7 +172,8 @@ class AttachmentStream:
         """Return the next attachment.
 
         Fails with AttachmentLost when ``-`` came in its place, with ConnectionClosed when the
-        connection ended first.  IndexError after the last.
+        connection ended first.  IndexError after the last.  Cancelling it loses nothing: whoever
+        asks next gets the attachment.
         """
         if self._asked >= self.count:
             raise IndexError(f"there are {self.count} attachments")
@@ -185,9 +186,13 @@ class AttachmentStream:
             return fail(AttachmentLost(attachment.text))
         if self._lost:
             return fail(ConnectionClosed("the connection ended before the attachment"))
-        waiting: Deferred[bytes] = Deferred()
+        waiting: Deferred[bytes] = Deferred(self._cancelled)
         self._waiting.append(waiting)
         return waiting
+
+    def _cancelled(self, waiting: Deferred[bytes]) -> None:
+        self._waiting.remove(waiting)
+        self._asked -= 1
 
     def arrived(self, attachment: Attachment) -> None:
         """Note that the peer has sent one more."""
@@ -595,8 +600,8 @@ class Calls:
         link.time()
         try:
             link.machine.fill(slot, body)
-        except LimitExceeded:
-            link.log.failure("{peer}: an attachment is too large", peer=link.peer)
+        except (LimitExceeded, TypeError):
+            link.log.failure("{peer}: an attachment cannot be sent", peer=link.peer)
         link.flush()
 
     def _fillError(self, failure: Failure, slot: Slot) -> None:
