@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted_msgproto import Message
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
-from twisted_msgproto.cli.waiting import ALIVE_FACTOR, LEAVE_SECONDS, Patience
+from twisted_msgproto.cli.waiting import ALIVE_FACTOR, GOODBYE_SECONDS, LEAVE_SECONDS, Patience
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.net.clients.command_types import RecvOptions
 
@@ -136,10 +136,10 @@ class Waiting(SynchronousTestCase):
                     await Deferred()
 
         running = self.run_work(slow())
-        self.wait(SECONDS + LEAVE_SECONDS - 1)
+        self.wait(SECONDS + GOODBYE_SECONDS / 2)
         self.assertNoResult(running)
         self.assertEqual(left, ["one"])
-        self.wait(2)
+        self.wait(1)
         self.failureResultOf(running, TimedOut)
 
 

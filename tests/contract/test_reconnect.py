@@ -334,6 +334,16 @@ class EndingInOrder(Parts):
         self.successResultOf(again)
         self.failureResultOf(sent)
 
+    def test_it_is_cut_off_at_once(self: Any) -> None:
+        world, service = self.standing(HeldSink())
+        sent = self.send(service)
+        world.wait(1)
+        service.abort()
+        stopped = service.stopService()
+        world.wait(1)
+        self.successResultOf(stopped)
+        self.failureResultOf(sent)
+
     def test_whoever_waits_hears_of_it(self: Any) -> None:
         world = self.serving()
         self.case.away(world)

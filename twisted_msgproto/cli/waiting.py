@@ -34,6 +34,9 @@ ALIVE_FACTOR: Final = 20
 LEAVE_SECONDS: Final = 5.0
 """Once we have given up, the protocol may take this long to close its connections."""
 
+GOODBYE_SECONDS: Final = 1.0
+"""It has less where the peer was silent for as long as it may: that answers no goodbye, either."""
+
 
 def silent(seconds: float) -> str:
     return f"the server did not answer for {seconds:g} s (--timeout S waits longer)"
@@ -42,9 +45,12 @@ def silent(seconds: float) -> str:
 class Attempt(Generic[T]):
     """A coroutine that can be given up: it may tidy up then, but not for ever."""
 
-    def __init__(self, clock: Any, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(
+        self, clock: Any, work: Coroutine[Any, Any, T], leave: float = LEAVE_SECONDS
+    ) -> None:
         """Start ``work``; ``clock`` is a reactor."""
         self.given_up: bool = False
+        self._leave = leave
         self._over = False
         self._clock = clock
         self._timer: Any = None
@@ -71,7 +77,7 @@ class Attempt(Generic[T]):
         self._timer = None
         self._running.cancel()
         if not self._over:
-            self._timer = self._clock.callLater(LEAVE_SECONDS, self._give_up)
+            self._timer = self._clock.callLater(self._leave, self._give_up)
 
 
 class Patience:
@@ -96,7 +102,7 @@ class Patience:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work``; raises TimedOut when the peer's time is over, else as ``work`` does."""
         self._moved()
-        attempt = Attempt(self._clock, work)
+        attempt = Attempt(self._clock, work, GOODBYE_SECONDS)
         self._attempt = attempt
         try:
             return await attempt.result()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -193,4 +194,5 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         for deferred in waiting:
             deferred.addErrback(lambda _: None)
             deferred.cancel()
-        await sender.end()
+        with suppress(CancelledError):  # who waits no longer is told why all the same
+            await sender.end()

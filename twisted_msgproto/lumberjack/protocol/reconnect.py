@@ -404,6 +404,11 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         lines = [maybeDeferred(line.disconnect) for line in self._lines]
         gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
 
+    def _cutOff(self) -> None:
+        for client in list(self.factory.liveConnections):
+            client.abort()
+        self._hurry()
+
     def _disconnected(self, result: object, error: MsgprotoError) -> None:
         self._failQueue(error)
         self._left(result)
