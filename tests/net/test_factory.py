@@ -27,6 +27,7 @@ from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.gateway import Gateway, address_name
@@ -296,6 +297,15 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     _, fourth = balancer.connection("198.51.100.1", EVENT)
     assert fourth.connected
     assert balancer.hosts.count("198.51.100.1") == 1
+
+
+def test_who_says_nothing_behind_the_proxy_is_named__NB_09() -> None:
+    """It has a time for its hand-shake; the line had named the proxy."""
+    server = MicroMsg2ServerFactory(clock=Clock())
+    with capturedLogs() as logged:
+        Served(server).receives(b"PROXY TCP4 198.51.100.1 198.51.100.2 1 2\r\n")
+        server.clock.advance(60)
+    assert [formatEvent(line)[:16] for line in logged] == ["198.51.100.1:1: "]
 
 
 @pytest.mark.parametrize(

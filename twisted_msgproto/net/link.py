@@ -390,20 +390,24 @@ class Link:
                 self._setPace(nbytes, self.factory.spent() - began)
 
     def _announced(self, received: Callable[[bytes], None], data: bytes) -> None:
-        """Bytes came behind those with which a proxy has said whose connection it is.
-
-        Until then it is the proxy's.  What the proxy says is believed only if it is an address: it
-        goes into the log, and into what is stored.
-        """
+        """Bytes came behind those with which a proxy has said whose connection it is."""
         self.protocol.dataReceived = received
+        self._lookWhose()
+        if not self._ended and not self.factory.addressKnown(self.protocol, self.address):
+            self.setCloseReason(ConnectionClosed("its address has too many connections"))
+            self._abort()
+        received(data)
+
+    def _lookWhose(self) -> None:
+        """Take the client's address once a proxy has said it; until then it is the proxy's.
+
+        What the proxy says is believed only if it is an address: it goes into the log, and into
+        what is stored.
+        """
         address = self.transport.getPeer()
         host = host_of(address)
         if is_address(host):
             self.peer, self.address = peer_name(address), host
-            if not self._ended and not self.factory.addressKnown(self.protocol, host):
-                self.setCloseReason(ConnectionClosed("its address has too many connections"))
-                self._abort()
-        received(data)
 
     def _setPace(self, nbytes: int, took: float) -> None:
         partial = self._held >= nbytes and not self.machine.unfinished
@@ -565,6 +569,7 @@ class Link:
         self._end(fault=True)
 
     def _logFault(self, fault: Fault, end: str = "closed") -> None:
+        self._lookWhose()  # it may have sent nothing behind what the proxy said
         self.factory.countFault(fault.reason, fault.limit)
         self.factory.writeOf(
             self.log,
