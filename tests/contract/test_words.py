@@ -305,6 +305,23 @@ def test_a_name_of_a_class_that_is_mixed_in_is_refused_too() -> None:
     types.new_class("Theirs", (lumberjack.LumberjackServer, mixed))
 
 
+MISSPELT = ("messageRecieved", "message_received", "messageReceive", "sesionLost")
+
+
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_a_hook_that_is_misspelt_is_named(protocol: str) -> None:
+    """It would never be called: ``authorize`` let everybody in."""
+    kind = SERVERS[protocol]
+    more = {"authorize"} if hasattr(kind, "authorise") else set()
+    for name in {*MISSPELT, *more}:
+        with pytest.raises(TypeError, match=rf"^Theirs\.{name} would never be called: "):
+            type("Theirs", (kind,), {name: lambda self: None})
+    # A method of one's own, perhaps called by the hook, may be named nearly as that.
+    type("Own", (kind,), {"messageReceived": print, "message_received": lambda self: None})
+    for name in ("messagesReceived", "receivedMessage", "_messageReceived", "connectionList"):
+        type("Own", (kind,), {name: lambda self: None})
+
+
 @pytest.mark.parametrize("name", ["deliver", "_ended", "machine", "wire", "log", "link_"])
 def test_any_other_name_is_the_applications_own(name: str) -> None:
     """RD-06: what such a server is sent is stored and acknowledged."""

@@ -12,8 +12,11 @@ It owns its link, behind the one name ``link``, and inherits nothing of it::
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cached_property
+from inspect import isfunction
 from itertools import takewhile
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -48,18 +51,40 @@ def hook(method: H) -> H:
 
 def only_hooks(kind: type, base: type) -> None:
     """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
-    that is no hook: it would replace something of ours, perhaps unseen.
+    that is no hook: it would replace something of ours, perhaps unseen.  Likewise for a method
+    that is a hook but for its spelling: it would never be called.
     """
     ours = [one for one in base.__mro__ if one not in Protocol.__mro__]
     hooks = {name for one in ours for name, value in vars(one).items() if hasattr(value, "hook")}
     for theirs in takewhile(lambda one: one is not base, kind.__mro__):
-        for name in vars(theirs):
+        for name, value in vars(theirs).items():
             taken = not name.startswith("__") and any(name in vars(one) for one in ours)
             if taken and name not in hooks:
                 raise TypeError(
                     f"{theirs.__qualname__}.{name}: {base.__name__} has something of this name that"
                     f" is no hook; its hooks are {', '.join(sorted(hooks))}"
                 )
+            meant = misspelt(name, hooks) if isfunction(value) and name not in hooks else None
+            if meant is not None and getattr(kind, meant) is getattr(base, meant):
+                raise TypeError(
+                    f"{theirs.__qualname__}.{name} would never be called: the hook of"
+                    f" {base.__name__} is {meant}"
+                )
+
+
+def misspelt(name: str, hooks: Iterable[str]) -> str | None:
+    """Return the hook of which ``name`` has every letter, or all but one, and nearly in its order.
+
+    Upper case, underscores, and whether it is an s or a z make no difference.
+    """
+    if name.startswith("_"):
+        return None
+    letters = {one.replace("z", "s").lower(): one for one in hooks}
+    word = name.replace("_", "").replace("z", "s").lower()
+    for near in get_close_matches(word, letters, cutoff=0.9):
+        if not Counter(word) - Counter(near) and len(near) <= len(word) + 1:
+            return letters[near]
+    return None
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
