@@ -17,7 +17,7 @@ from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePassword
 from twisted.cred.credentials import UsernamePassword
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThread
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import capturedLogs, formatEvent, globalLogPublisher
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, taking, until
 from tests.mtl.plain import Flow, Plain
@@ -434,4 +434,8 @@ class Curve(MtlCase):
                 self.assertEqual(stolen.lease(), b"403")
                 self.assertEqual(flow.lease(), b"200")
 
-        await deferToThread(steal)
+        with capturedLogs() as lines:
+            await deferToThread(steal)
+        (line,) = [formatEvent(one) for one in lines if one.get("reason") == "lease"]
+        self.assertIn("a data flow is refused: it is leased for another client's CURVE key", line)
+        self.assertEqual(factory.counters["fault:lease"], 1)

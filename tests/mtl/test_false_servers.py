@@ -142,8 +142,8 @@ class Wrongly(FalseCase):
         ]
         summoned, ended = reader.summon("a"), reader.whenEnded()
         self.pump()
-        self.failureResultOf(summoned, TimedOut)
-        self.assertIsInstance(self.successResultOf(ended), TimedOut)
+        self.assertEqual(self.failureResultOf(summoned, Refused).value.code, 403)
+        self.assertIsInstance(self.successResultOf(ended), Refused)
         self.assertLessEqual(self.server.asked.count("Reader"), 5)
 
     def test_a_reader_which_stood_is_given_up_too(self) -> None:
@@ -158,8 +158,8 @@ class Wrongly(FalseCase):
         ]
         again = reader.summon("b")
         self.pump()
-        self.failureResultOf(again, TimedOut)
-        self.assertEqual([type(error) for error in lost], [TimedOut])
+        self.failureResultOf(again, Refused)
+        self.assertEqual([type(error) for error in lost], [Refused])
 
     def test_confirms_of_what_was_never_sent_are_no_renewal_of_hope(self) -> None:
         """HO-23, MT-20: the bound on renewals counts what was answered in earnest."""
@@ -174,7 +174,7 @@ class Wrongly(FalseCase):
         self.server.obey = obey  # type: ignore[method-assign]
         sent = writer.send("a", b"x")
         self.pump()
-        self.failureResultOf(sent, TimedOut)
+        self.failureResultOf(sent, Refused)
 
     def test_a_late_confirm_is_not_that_of_another_content(self) -> None:
         """MT-19, MT-20: the server numbers anew for each lease, so the number was used again."""
@@ -276,6 +276,68 @@ class Wrongly(FalseCase):
         self.wait(8)
         self.assertEqual(len(fired), len(asked))
         self.assertEqual(client.flows, {})
+
+
+ANEW = ["Open", "Authorize", "Profile", "Writer"]
+
+
+class Refusing(FalseCase):
+    """A server that forgets a session, and refuses one of the steps with which it begins anew."""
+
+    def test_the_peer_s_reason_is_the_user_s_and_a_later_session_stands__RD_25(self) -> None:
+        """MT-03, MT-07, MT-28: it was 409 for ever."""
+
+        class Cycle:
+            mechanism, finished = "X", True
+
+            def respond(self, challenge: bytes | None) -> bytes:
+                return b""
+
+        for verb, code in (
+            ("Open", 403), ("Open", 404), ("Authorize", 401), ("Authorize", 403),
+            ("Profile", 400), ("Writer", 403), ("Writer", 404),
+        ):  # fmt: skip
+            self.setUp()
+            self.begins_anew(verb, code, Cycle())
+
+    def begins_anew(self, verb: str, code: int, cycle: Any) -> None:
+        offered: Any = (401, {"mechanisms": ["X"]})
+        good = {**self.server.answers, "Open": lambda body: [offered]}
+        reached, refusing = 0, False
+
+        def answer(body: Any, name: str) -> Any:
+            nonlocal reached
+            at = ANEW.index(name)
+            if refusing and name == verb:
+                return [(code, {"reason": "the house is full"})]
+            if at > reached:
+                return [(409, {"reason": "not now"}) if reached else offered]
+            reached = at + 1
+            return good[name](body)
+
+        for name in ANEW:
+            self.server.answers[name] = partial(answer, name=name)
+        service = self.service(credentials=lambda names: cycle)
+        service.startService()
+        self.pump()
+        writer = self.got(service.writer(["a"]))
+        reached, refusing = 0, True
+        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
+            response(sequence, 403)
+        ]
+        sent, ended = writer.send("a", b"x"), writer.whenEnded()
+        self.pump()
+        for error in (self.failureResultOf(sent).value, self.successResultOf(ended)):
+            self.assertIsInstance(error, Refused)
+            self.assertEqual((str(error), error.code), ("the house is full", code))
+        self.assertEqual(service.state, "up" if verb == "Writer" else "refused")
+        refusing = False
+        del self.server.obey  # type: ignore[method-assign]
+        self.wait(60)
+        self.assertTrue(self.got(service.writer(["a"])).stands, (verb, code))
+        stopped = service.stopService()
+        self.wait(10)
+        self.successResultOf(stopped)
 
 
 class Closing(FalseCase):
@@ -443,8 +505,8 @@ class Reading(FalseCase):
         reader.summon("b").addErrback(lambda failure: None)
         self.pump()
         error = self.successResultOf(ended)
-        self.assertIsInstance(error, TimedOut)
-        self.assertIs(self.failureResultOf(taken, TimedOut).value, error)
+        self.assertIsInstance(error, Refused)
+        self.assertIs(self.failureResultOf(taken, Refused).value, error)
         self.assertEqual(lost, [error])
 
     def test_a_time_out_loses_nothing(self) -> None:

@@ -469,6 +469,7 @@ def test_identities_of_ones_own_get_neither_session_nor_flow__MT_30(peer: bytes)
     assert broker.ask(peer, "Open", OPEN)[0] == 401
     token = broker.lease(broker.session(), "Reader")
     assert broker.command(peer, data.Lease(1, token)) == [data.Response(1, 403)]
+    assert "no identity of its own" in broker.events[-1].reason  # type: ignore[union-attr]
     broker.connect(token)
 
 
@@ -485,6 +486,8 @@ def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key__MT_30()
     assert broker.command(other, data.Lease(1, token)) == [data.Response(1, 403)]
     keyless = data_peer(1)
     assert broker.command(keyless, data.Lease(1, token)) == [data.Response(1, 403)]
+    reasons = [e.reason for e in broker.events if isinstance(e, machine.LeaseRefused)]
+    assert reasons == ["it is leased for another client's CURVE key"] * 2
     assert broker.command(own, data.Lease(1, token)) == [data.Response(1, 200)]
 
 

@@ -496,6 +496,28 @@ def test_a_method_that_raises_harms_no_other_client_and_confirms_nothing_that_is
         assert asked, "this method was not called"
 
 
+@pytest.mark.parametrize("body", ["text", None, 7, bytearray(b"x"), memoryview(b"x")])
+def test_what_a_profile_sends_is_bytes_or_its_own_trouble__RD_40(body: Any) -> None:
+    """MT-18: a text went to the sockets, and what was to be sent with it to others was lost."""
+
+    class Sending(Profile):
+        name = "sending"
+
+        def ready(self, flow: Any) -> None:
+            flow.send("a", Stored(data.EMPTY, body if flow.session.virtual_host == BAD else b"x"))
+
+    broker = Broker([Sending()])
+    bad, good = (
+        broker.flow("Reader", profile="sending", confirm=NONE, host=host) for host in (BAD, GOOD)
+    )
+    summons = [[peer, *data.encode(Summon(2, "a"))] for peer in (bad, good)]
+    broker.receive(Channel.DATA, *summons)
+    assert bodies(broker.got(good)) == [b"x"]
+    sent = isinstance(body, bytearray | memoryview)
+    assert bodies(broker.got(bad)) == ([b"x"] if sent else [])
+    assert broker.server.counters["profile_errors"] == (not sent)
+
+
 class OnTwisted(SynchronousTestCase):
     """A server with two clients, of which it reads everything together."""
 

@@ -353,6 +353,15 @@ class TwistedsEndpoints(MtlCase):
                 error = await self.assertFailure(endpoint.connect(factory), ConfigurationError)
                 self.assertIn("mtl.connect('tcp://HOST:PORT', …)", str(error))
 
+    def test_neither_builds_a_protocol_and_both_say_what_does__RD_26(self) -> None:
+        for factory, words in (
+            (MtlServerFactory(), "mtl.serve("),
+            (MtlClientFactory(), "connect("),
+        ):
+            with self.assertRaises(ConfigurationError) as caught:
+                factory.buildProtocol(None)
+            self.assertIn(words, str(caught.exception))
+
     @run
     async def test_what_the_errors_advise_works__RD_26(self) -> None:
         factory = MtlServerFactory(HeldSink())

@@ -483,12 +483,14 @@ class FlowBroken:
 
 @dataclass(slots=True)
 class FlowGivenUp:
-    """The flow was renewed as often as it may, and nothing of it was answered: ``close`` it.
+    """The flow was renewed as often as it may, and all was in vain: ``close`` it.
 
-    A content that the server's limits forbid ends the connection each time it is sent.
+    A content that the server's limits forbid ends the connection each time it is sent.  ``code`` is
+    that of the server's last answer, if it answers with no; None: it does not answer.
     """
 
     reason: str
+    code: int | None = None
 
 
 ClientFlowEvent = (

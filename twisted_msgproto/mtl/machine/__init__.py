@@ -26,6 +26,7 @@ from .client_flow import ClientFlow
 from .flows import (
     AuthenticationRequested,
     ContentReceived,
+    LeaseRefused,
     MemoryLimitExceeded,
     SessionEnded,
     SessionEstablished,
@@ -55,6 +56,7 @@ __all__ = [
     "FlowOpened",
     "FlowSuspended",
     "LeaseGranted",
+    "LeaseRefused",
     "MemoryLimitExceeded",
     "RequestRefused",
     "RequestTimedOut",

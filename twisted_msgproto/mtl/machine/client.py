@@ -120,6 +120,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._current: _Task | None = None  # what was sent and is not answered
         self._task: _Task | None = None  # for whose sake the script runs
         self._turned_away = False  # nobody will ever answer on this socket
+        self._begins_anew = False  # the next request does, for this one could not
         self._tries = 0  # sockets that were dropped for the task in hand
         self._open: Open | None = None
         self._credentials: Credentials | None = None
@@ -210,6 +211,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
                 self._tries = 0
                 if self._turned_away:
                     self._change_socket()
+                    self._begins_anew = True
+                if self._begins_anew:
                     self._anew()
                     continue
             else:
@@ -225,21 +228,21 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def _send(self, now: float) -> None:
         task = self._current
         assert task is not None
-        if task.credentials is not None:
-            try:
-                self._begin_cycle(task, task.credentials)
-            except Exception as error:  # an application's
-                self._fail(401, f"the credentials failed: {error}")
-                return
+        if task.credentials is None:
+            self._send_request(task.request, now)
+            return
+        try:
+            task.cycle = task.credentials([name.upper() for name in self.mechanisms])
             if task.cycle is None:
                 self._fail(401, "none of the server's mechanisms can be used")
-                return
-        self._send_request(task.request, now)
+            else:
+                self._respond(task, task.cycle, None, now)
+        except Exception as error:  # an application's
+            self._fail(401, f"the credentials failed: {error}")
 
-    def _begin_cycle(self, task: _Task, credentials: Credentials) -> None:
-        task.cycle = credentials([name.upper() for name in self.mechanisms])
-        if task.cycle is not None:
-            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
+    def _respond(self, task: _Task, cycle: SaslClient, challenge: bytes | None, now: float) -> None:
+        task.request = Authorize(cycle.mechanism, cycle.respond(challenge))
+        self._send_request(task.request, now)
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
@@ -248,6 +251,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self.counters["requests"] += 1
 
     def _anew(self) -> None:
+        self._begins_anew = False
         self._script.clear()
         self._current = None
         task = self._task
@@ -301,27 +305,28 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self.mechanisms = _texts(reply.body.get("mechanisms"))
         self._machine.step(Unauthorized)
         kind = type(task.request)
+        reason = str(reply.body.get("reason", "not authorized"))
         if kind is Authorize:
-            self._fail(401, "not authorized")
+            self._fail(401, reason)
         elif isinstance(task.request, Open):
             again = task is not self._task
             self._done(task, reply)
             if again:
-                self._authorize_again()
+                self._authorize_again(reason)
             else:
                 self._began(task.request)
         elif task.began_anew or self._task is not task or self._open is None:
-            self._fail(401, "not authorized")
+            self._fail(401, reason)
         else:
             task.began_anew = True
             self._anew()
 
-    def _authorize_again(self) -> None:
+    def _authorize_again(self, reason: str) -> None:
         """The script's Open was answered 401: authenticate as before, if there is a way."""
         if self._task is not None and type(self._task.request) is Authorize:
             return  # that is what comes next
         if self._credentials is None:
-            self._fail(401, "not authorized")
+            self._fail(401, reason)
         else:
             request = Authorize("", b"")
             self._script.appendleft(_Task(None, request, credentials=self._credentials))
@@ -330,18 +335,20 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         assert task.cycle is not None
         try:
             challenge = decode_challenge(reply.body.get("challenge"))
-            response = task.cycle.respond(challenge)
+            self._respond(task, task.cycle, challenge, now)
         except Exception as error:  # the cycle may be an application's
             self._fail(402, f"the challenge is wrong: {error}")
-            return
-        task.request = Authorize(task.cycle.mechanism, response)
-        self._send_request(task.request, now)
 
     def _agreed(self, task: _Task, reply: Reply) -> None:
         request = task.request
         match request:
             case Open() | Authorize():
-                if task.cycle is not None and not task.cycle.finished:
+                try:
+                    proved = task.cycle is None or task.cycle.finished
+                except Exception as error:  # an application's
+                    self._fail(401, f"the credentials failed: {error}")
+                    return
+                if not proved:
                     self._fail(reply.code, "the server has not proved that it knows the password")
                     return
                 self._machine.step(Opened)
@@ -396,6 +403,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._refused(current.number, code, reason)
             return
         task, self._task = self._task, None
+        self._begins_anew = current is not task
         self._current = None
         self._script.clear()
         assert task is not None and task.number is not None

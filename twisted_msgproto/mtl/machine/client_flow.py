@@ -113,6 +113,8 @@ class Incoming:
         return known - self._base
 
 
+LEASE_REFUSED: Final = "the lease was refused: it is used, has ended or is another client's"
+
 _STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
 
 
@@ -297,7 +299,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         new: list[_Sent] = []
         for resource, properties, body in contents:
             if type(body) is not bytes:
-                body = _bytes(body)
+                body = data.as_bytes(body)
             name = data.encode_name(resource)
             content = _Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body)
             if content.largest > self._bytes_max:
@@ -524,7 +526,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lease_sequence = None
             self.deadlines.clear("lease")
             if response.code != 200:
-                self._lose("the lease was refused", events)
+                self._lose(LEASE_REFUSED, events, response.code)
                 return
             self._machine.step(LeaseAccepted)
             if not (self.confirms and self.unsettled) and not self._held and not self._summoned:
@@ -544,7 +546,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if response.code == 403:
                 self._probe(now)
         elif response.code == 403 and response.sequence in self._window:
-            self._lose("content was forbidden", events)
+            self._lose("content was forbidden", events, 403)
         else:
             self._dropped("nobody-asked")
 
@@ -554,7 +556,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if code == 403:
             # The server does not know the flow: ask again when it does.
             self._hold_again(number, command)
-            self._lose("a command was forbidden", events)
+            self._lose("a command was forbidden", events, 403)
             return
         if number == 0:
             self.doubted = False
@@ -582,7 +584,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._probed_at = now
             self._send(command, now)
 
-    def _lose(self, reason: str, events: list[ClientFlowEvent]) -> None:
+    def _lose(self, reason: str, events: list[ClientFlowEvent], code: int | None = None) -> None:
         if self.state in _STANDING:
             self._machine.step(FlowLost)
             self.deadlines.clear_all()
@@ -590,7 +592,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if self.doubted:
                 events.append(FlowBroken(reason))
             elif self._renewals >= self._renewals_max:
-                events.append(FlowGivenUp(self._in_vain(reason)))
+                events.append(FlowGivenUp(self._in_vain(reason), code))
             else:
                 events.append(FlowSuspended(reason))
 
@@ -679,10 +681,3 @@ def too_large(nbytes: int, most: int, whose: str = "") -> LimitExceeded:
     return LimitExceeded(
         f"a content of {nbytes} bytes in one frame is too large: {whose}content-bytes is {most}"
     )
-
-
-def _bytes(body: object) -> bytes:
-    """A body that is not ``bytes`` as it is now; TypeError for what is no bytes."""
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    raise TypeError(f"a body is bytes, not {type(body).__name__}")

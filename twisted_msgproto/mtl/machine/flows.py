@@ -304,12 +304,17 @@ class ReadingFlow(Flow):
         return self.prefetch - len(self.unconfirmed) if self.grant.confirm else self.burst
 
     def send(self, resource: str, content: Stored, properties: bytes | None = None) -> None:
-        """Send ``content`` of a summoned resource, with other ``properties`` if they are given."""
-        self.last_sent = sequence = self.last_sent + 1
+        """Send ``content`` of a summoned resource, with other ``properties`` if they are given.
+
+        Raises KeyError for a resource that is not summoned, TypeError for a body that is no bytes.
+        """
+        name, body = self.summoned[resource], content.body
+        if type(body) is not bytes:
+            body = data.as_bytes(body)
         if properties is None:
             properties = content.properties
-        name = self.summoned[resource]
-        frames = data.encode_content(sequence, name, properties, content.body)
+        frames = data.encode_content(self.last_sent + 1, name, properties, body)
+        self.last_sent = sequence = self.last_sent + 1
         self.outbox.append([self.peer, *frames])
         self.sent_to[self] = None
         if self.grant.confirm:
@@ -495,6 +500,14 @@ class MemoryLimitExceeded:
 
 
 @dataclass(slots=True)
+class LeaseRefused:
+    """A data connection from ``address`` showed a lease that it may not use, for this reason."""
+
+    address: str
+    reason: str
+
+
+@dataclass(slots=True)
 class SessionEstablished:
     """The session's client is authenticated, or need not be."""
 
@@ -533,6 +546,7 @@ ServerEvent = (
     | SessionOpened
     | SessionRefused
     | MemoryLimitExceeded
+    | LeaseRefused
     | SessionEstablished
     | SessionEnded
     | ContentReceived

@@ -52,6 +52,7 @@ from .flows import (
     AuthenticationRequested,
     Flow,
     LeaseGrant,
+    LeaseRefused,
     MemoryLimitExceeded,
     Peer,
     Profile,
@@ -71,6 +72,9 @@ from .flows import (
 TOKEN_BYTES: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
 
+
+OWN_IDENTITY: Final = "a socket without CURVE may have no identity of its own"
+LEASED_FOR_ANOTHER: Final = "it is leased for another client's CURVE key"
 
 NOTHING_KNOWN: Final[Mapping[bytes, Peer]] = MappingProxyType({})
 
@@ -260,7 +264,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         body: Mapping[str, Any] | Invalid,
     ) -> None:
         if not self._may_own(peer):
-            raise Invalid(401, "not with an identity of one's own", mechanisms=self._mechanisms)
+            raise Invalid(401, OWN_IDENTITY, mechanisms=self._mechanisms)
         state = SessionState.NEW if session is None else session.state
         if session is not None:
             session.heard_at = self._now
@@ -423,14 +427,16 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     def _lease(self, peer: bytes, command: Any) -> None:
         """Follow the first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
-        grant = self._leases.get(command.lease)
-        if (
-            grant is None
-            or grant.expires_at <= self._now
-            or not self._may_own(peer)
-            # Where connections have keys, a lease is only for the key it was given to.
-            or self._peers.get(peer, UNKNOWN).key != grant.session.key
-        ):
+        grant, known = self._leases.get(command.lease), self._peers.get(peer, UNKNOWN)
+        if grant is None or grant.expires_at <= self._now:
+            self._respond(peer, None, command.sequence, 403)
+            return
+        refused = "" if self._may_own(peer) else OWN_IDENTITY
+        if known.key != grant.session.key:
+            refused = LEASED_FOR_ANOTHER
+        if refused:
+            # A Response has no place for a reason: whoever looks for it asks the operator.
+            self._events.append(LeaseRefused(known.address, refused))
             self._respond(peer, None, command.sequence, 403)
             return
         session = grant.session
@@ -452,7 +458,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
-        flow.address = self._peers.get(peer, UNKNOWN).address
+        flow.address = known.address
         flow.commands.append(command.sequence)
         self._flows[peer] = session.flows[peer] = flow
         self._watch_flow(flow)

@@ -26,6 +26,7 @@ from ..machine import Arrival, Channel, Server
 from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
+    LeaseRefused,
     MemoryLimitExceeded,
     Peer,
     ServerEvent,
@@ -289,6 +290,13 @@ class BrokerLink(SessionLink):
     def _memoryLimitExceeded(self, event: MemoryLimitExceeded) -> None:
         self.factory.limitMet(SESSION_LIMIT, event.what)
 
+    def _leaseRefused(self, event: LeaseRefused) -> None:
+        self.factory.countFault("lease")
+        text = "{address}: a data flow is refused: {text}"
+        self.factory.writeOf(
+            log, event.address, text, reason="lease", address=event.address, text=event.reason
+        )
+
     def _sessionEstablished(self, event: SessionEstablished) -> None:
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(event.session.application)
@@ -368,6 +376,7 @@ class BrokerLink(SessionLink):
         SessionOpened: _alone(_sessionOpened),
         SessionRefused: _sessionRefused,
         MemoryLimitExceeded: _memoryLimitExceeded,
+        LeaseRefused: _leaseRefused,
         SessionEstablished: _alone(_sessionEstablished),
         SessionEnded: _alone(_sessionEnded),
     }

@@ -7,9 +7,10 @@ what a writer has in flight is sent again then, so contents arrive at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, Unpack
+from typing import Any, ClassVar, NoReturn, Protocol, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
+from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
@@ -470,12 +471,16 @@ class MtlClientFactory(SessionFactory):
         self.curve = curve
         self.makeSockets = sockets
 
-    def doStart(self) -> None:
+    def doStart(self) -> NoReturn:
         """Raise ConfigurationError: an endpoint of Twisted's has no ZeroMQ."""
         raise ConfigurationError(
             "MTL is on ZeroMQ, which endpoints of Twisted's do not speak: use"
             " mtl.connect('tcp://HOST:PORT', …), or this factory's buildClient('tcp://HOST:PORT')"
         )
+
+    def buildProtocol(self, addr: IAddress | None) -> NoReturn:
+        """Raise ConfigurationError, as :meth:`doStart`."""
+        self.doStart()
 
     def buildClient(self, endpoint: str) -> MtlClient:
         """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
@@ -653,9 +658,13 @@ class MtlClientService(ReconnectingService[MtlClient]):
             case RequestTimedOut():
                 self._change(ReconnectState.DOWN)
                 self.flowEnded(client)
-            case RequestRefused(code=401):
+            case RequestRefused() if event.code == 401 or not self._stands(client):
                 self._change(ReconnectState.CONNECTING)  # it does not stand any more
                 self._lost(Failure(Refused(event.reason, event.code)))
+
+    def _stands(self, client: MtlClient) -> bool:
+        state, profiled = client.link.machine.state, self.factory.profile is not None
+        return state is ClientState.PROFILED or (state is ClientState.READY and not profiled)
 
     def flowEnded(self, client: MtlClient) -> None:
         """A flow of ``client`` is over: without flows nobody asks for a server that is away."""

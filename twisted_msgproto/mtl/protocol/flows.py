@@ -311,7 +311,8 @@ class FlowLink(Link):
         self.fail(Refused("the server rejected content and ended the flow", 403))
 
     def _givenUp(self, event: FlowGivenUp) -> None:
-        self.fail(TimedOut(event.reason))
+        code = event.code
+        self.fail(TimedOut(event.reason) if code is None else Refused(event.reason, code))
 
     def _received(self, event: ContentsReceived) -> None:
         self.renewals.used()

@@ -10,10 +10,11 @@ import os
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -305,12 +306,16 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
-    def doStart(self) -> None:
+    def doStart(self) -> NoReturn:
         """Raise ConfigurationError: an endpoint of Twisted's has no ZeroMQ."""
         raise ConfigurationError(
             "MTL is on ZeroMQ, which endpoints of Twisted's do not speak: use"
             " mtl.serve('tcp://HOST:PORT', …), or this factory's listen(['tcp://HOST:PORT'])"
         )
+
+    def buildProtocol(self, addr: IAddress | None) -> NoReturn:
+        """Raise ConfigurationError, as :meth:`doStart`."""
+        self.doStart()
 
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
         """Bind the sockets; where they listen, with the ports that were chosen, control first.

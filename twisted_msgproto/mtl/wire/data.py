@@ -61,7 +61,7 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 
 
 def decode_table(data: bytes) -> dict[str, Any]:
-    """Return the fields of a table that fills ``nbytes``; of a name that stands twice the last
+    """Return the fields of a table that fills ``data``; of a name that stands twice the last
     value.
 
     Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
@@ -484,3 +484,10 @@ def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -
     loops.
     """
     return [b"\x05" + sequence.to_bytes(8, "big") + name + properties, body]
+
+
+def as_bytes(body: object) -> bytes:
+    """A body that is not ``bytes`` as it is now; TypeError for what is no bytes."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"a body is bytes, not {type(body).__name__}")
