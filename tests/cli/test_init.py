@@ -12,6 +12,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher
+from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher, environment
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli import doctor
 from twisted_msgproto.cli.doctor import MISSING, NOTE, OK, Finding
@@ -597,3 +598,40 @@ def test_the_nearest_mount_names_the_file_system_of_a_queue(
 def test_a_slow_disk_is_a_note(tmp_path: Path, seconds: float, state: str) -> None:
     times = iter(n * seconds for n in range(1000))
     assert doctor.sync_time(tmp_path, lambda: next(times)).state == state
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("whoever", ["root", "nobody"])
+def test_the_user_of_the_units_can_start_what_was_made_for_it__RD_14(
+    umask: int, whoever: str
+) -> None:
+    """Whatever the umask; what may not be given to it is named in the last line, as a command."""
+    us = ["setpriv", f"--reuid={whoever}", f"--regid={whoever.replace('body', 'group')}"]
+    daemon = ["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups"]
+    command = [sys.executable, "-m", "twisted_msgproto"]
+
+    def ran(words: list[str], mask: int = -1) -> str:
+        done = subprocess.run(
+            words, umask=mask, env=environment(), cwd="/", capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        there = Path(name, "a place/deep")
+        words = ["init", str(there), "--user=daemon", "--tls=localhost", "--protocol=lumberjack"]
+        told = ran([*us, "--clear-groups", *command, *words], umask)
+        remedy = re.search("^  sudo (chown .*)$", told, re.M)
+        assert (remedy is None) == (whoever == "root"), told
+        if remedy:
+            ran(shlex.split(remedy[1]))
+        ran([*daemon, *command, "check", "--file-only", str(there / "gateway.toml")])
+        ran([*daemon, "mkdir", str(there / "queue")])
+        strangers = {
+            str(path): oct(path.stat().st_mode)
+            for path in [there.parent, *there.parent.rglob("*")]
+            if path.stat().st_mode & 0o022
+        }
+        assert strangers == {}

@@ -49,7 +49,7 @@ STOP_SECONDS = 15
 WATCHDOG_SECONDS = 60
 """systemd ends and starts again a gateway whose reactor has stood still for this long."""
 
-FILE_MODE, UNIT_MODE = 0o640, 0o644
+FILE_MODE, UNIT_MODE, DIRECTORY_MODE = 0o640, 0o644, 0o755
 """A gateway.toml may hold passwords; systemd warns of a unit that nobody can read."""
 
 AUTHORITY, AUTHORITY_KEY, USERS = "ca.pem", "ca.key", "users"
@@ -215,7 +215,7 @@ def run(arguments: SimpleNamespace) -> int:
         BRIDGE_UNIT: bridge_unit(directory, user, queue, table, units),
         **(certificates(names) if names else {}),
     }
-    given = write(directory, files, user)
+    kept = write(directory, files, user)
     print(f"{directory}: {', '.join(files)}")
     print()
     steps = next_steps if count is None else steps_of_instances
@@ -223,8 +223,8 @@ def run(arguments: SimpleNamespace) -> int:
         print(line)
     for line in systemd_steps(directory, units):
         print(line)
-    if not given:
-        print(f"  sudo chown {user} {shlex.quote(str(directory / CONFIGURATION))}")
+    if kept:
+        print(f"  sudo chown {user} {shlex.join(map(str, kept))}")
     return 0
 
 
@@ -262,11 +262,12 @@ def refusal(name: str) -> str | None:
     return why
 
 
-def write(directory: Path, files: Mapping[str, str], user: str) -> bool:
+def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
     """Write ``files``; ConfigurationError, and nothing is written, if one is there.
 
-    Whatever the umask, only the owner writes them, and ``user``'s group alone reads what may hold
-    secrets; False if this process may not give them to it.
+    Whatever the umask, only the owner writes them, ``user``'s group alone reads what may hold
+    secrets, and a directory that is made for them is ``user``'s.  Returns what this process may
+    not give to that user.
     """
     present = [name for name in files if (directory / name).exists()]
     if present:
@@ -274,24 +275,33 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> bool:
             f"{directory / present[0]} exists, and nothing was written: remove it, or give another"
             " directory"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in files:
-        (directory / name).parent.mkdir(exist_ok=True)
-    group, given = None, True
+    owner, group = -1, -1
     with suppress(KeyError):  # a number
-        group = pwd.getpwnam(user).pw_gid
+        owner, group = pwd.getpwnam(user)[2:4]
+    kept = []
+    folders = {directory, *((directory / name).parent for name in files)}
+    for folder in sorted({*folders, *directory.parents}):
+        if folder.is_dir():
+            continue
+        folder.mkdir()
+        folder.chmod(DIRECTORY_MODE)
+        if folder == directory:
+            try:
+                os.chown(folder, owner, group)
+            except PermissionError:
+                kept.append(folder)
     for name, text in files.items():
         mode = MODES.get(name, UNIT_MODE if name.endswith(".service") else FILE_MODE)
         made = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(made, "w", encoding="utf-8") as file:
-            if group is not None:
-                try:
-                    os.fchown(made, -1, group)
-                except PermissionError:
-                    given = False
+            try:
+                os.fchown(made, -1, group)
+            except PermissionError:
+                if mode == FILE_MODE:
+                    kept.append(directory / name)
             os.fchmod(made, mode)
             file.write(text)
-    return given
+    return kept
 
 
 def certificates(names: list[str]) -> dict[str, str]:
