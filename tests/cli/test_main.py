@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +23,18 @@ import pytest
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
-from tests.tools.processes import PROJECT, Launcher, environment
+from tests.tools.processes import (
+    PATIENCE_SECONDS,
+    PROJECT,
+    Launched,
+    Launcher,
+    environment,
+)
+from tests.tools.queues import batch, put
 from twisted_msgproto import __version__, cli
 from twisted_msgproto.core.errors import ConfigurationError, QueueLocked
 from twisted_msgproto.core.loading import EXTRAS
+from twisted_msgproto.queue import QueueWriter
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
@@ -299,7 +309,7 @@ def test_fish_offers_the_same(scripts: Path) -> None:
     assert names == ["tail", "trim"], done.stderr
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "doctor --help"])
+@pytest.mark.parametrize("words", ["--help", "doctor --help", "queue dump q", "queue tail q"])
 @pytest.mark.parametrize(
     ("output", "said"),
     [
@@ -308,14 +318,53 @@ def test_fish_offers_the_same(scripts: Path) -> None:
     ],
     ids=["closed", "full"],
 )
-def test_an_output_that_cannot_be_written_is_one_line(words: str, output: str, said: str) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(
+    tmp_path: Path, words: str, output: str, said: str
+) -> None:
+    """And it is not the queue that cannot be read."""
+    writer = QueueWriter(tmp_path / "q")
+    put(writer, batch(3))
+    writer.close()
+    if "tail" in words and not said:
+        said = f"msgproto queue: {CLOSED}\n"
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m twisted_msgproto {words} {output}', sys.executable],
+        cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
     )
     assert (done.stderr, done.returncode) == (said, 2 if said else 0)
+
+
+CLOSED = "standard output is closed: send it to a program or a file, or to /dev/null"
+
+
+def test_nothing_else_takes_the_place_of_what_was_closed_before_the_start(
+    launch: Launcher,
+) -> None:
+    """What a library prints got into a socket or a file; ``send`` failed without a word."""
+    (launch.directory / "g.toml").write_text(
+        '[queue]\ndirectory = "q"\n[micromsg2]\nendpoint = "unix:s"\nbroker-queue = "a"\n'
+    )
+
+    def shell(words: str, closed: str) -> Launched:
+        program = f'exec "$0" -m twisted_msgproto {words} {closed}'
+        return launch.command(["sh", "-c", program, sys.executable])
+
+    gateway = shell("gateway --config=g.toml", "<&- >&- 2>&-")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (launch.directory / "s").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for number in range(3):
+        assert os.readlink(f"/proc/{gateway.pid}/fd/{number}") == os.devnull
+    sent = shell("send micromsg2 unix:s --count 3 --destination a", "2>&-")
+    assert (sent.wait(), sent.output[:22]) == (0, "sent 3, acknowledged 3"), sent.output
+    received = shell("recv micromsg2 unix:s --destination a --count 3", ">&-")
+    assert (received.wait(), received.output) == (2, f"msgproto recv: {CLOSED}")
+    received = shell("recv micromsg2 unix:s --destination a --count 3", "2>&-")
+    assert (received.wait(), len(received.lines)) == (0, 3), received.output
 
 
 # -- what messages advise --------------------------------------------------------------------------

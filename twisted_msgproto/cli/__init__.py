@@ -59,6 +59,9 @@ REMEDIES: Mapping[int, str] = {
     errno.ENOTDIR: "; a part of that path is a file: name another place",
 }
 
+OUTPUT_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+"""Without a file's name: what was to be printed.  No reading fails like this."""
+
 USAGE_ERROR = 2
 """A command ends with this exit status when the operator has to change something."""
 
@@ -119,6 +122,7 @@ def fail(name: str, text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    open_standard_descriptors()
     try:
         status = chosen(words)
         if sys.stdout is not None:  # closed before the start
@@ -130,11 +134,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_no_more()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if error.errno not in OUTPUT_FULL or error.filename is not None:
             raise
         print_no_more()
         return fail("msgproto", f"cannot write the output: {error.strerror}")
     return status
+
+
+def open_standard_descriptors() -> None:
+    """Put /dev/null in the place of what was closed before the start.
+
+    Otherwise a queue's file or a socket gets its number, and what a library or Java prints.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
 
 
 def print_no_more() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,6 +18,8 @@ from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.core.limits import A_SIZE, read_size
 from twisted_msgproto.core.loading import closest
+
+from . import OUTPUT_FULL
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.interface import Queue
@@ -225,7 +228,18 @@ def reading(place: object) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.errno in OUTPUT_FULL and error.filename is None:
+            raise
         raise QueueError(f"cannot read the queue {place}: {error}") from error
+
+
+def open_output() -> TextIO:
+    """Return standard output; ConfigurationError if it was closed before the start."""
+    if sys.stdout is None:
+        raise ConfigurationError(
+            "standard output is closed: send it to a program or a file, or to /dev/null"
+        )
+    return sys.stdout
 
 
 def opened(arguments: SimpleNamespace) -> Queue:

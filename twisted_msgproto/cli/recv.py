@@ -20,7 +20,7 @@ from .clients import (
     tell,
     why_not,
 )
-from .options import POSITIVE, SECONDS, command, flag, option
+from .options import POSITIVE, SECONDS, command, flag, open_output, option
 from .rows import row
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ def run(arguments: SimpleNamespace) -> int:
     With ``--timeout`` and without ``--count``: 0 if any message came.  With ``--until-empty``: 0
     also when nothing is left.
     """
-    import sys
-
+    output = open_output()
     command = command_of(arguments.protocol, "recv")
     fields = {**connect_options(arguments, command), "filter": arguments.filter}
     until_empty: bool = arguments.until_empty
@@ -177,8 +176,9 @@ def run(arguments: SimpleNamespace) -> int:
         came += 1
 
     async def work(reactor: Any) -> None:
-        output = sys.stdout.fileno()
-        await receive(reactor, command, options, show, arguments.timeout, output, until_empty)
+        await receive(
+            reactor, command, options, show, arguments.timeout, output.fileno(), until_empty
+        )
 
     why = why_not(work, options.endpoint, lambda: came)
     wanted = arguments.count or (1 if arguments.timeout is not None else 0)

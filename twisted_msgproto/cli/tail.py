@@ -21,7 +21,17 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMis
 from twisted_msgproto.core.loading import closest
 from twisted_msgproto.core.message import Message
 
-from .options import Protocol, all_opened, command, flag, option, queue_options, reading, whole
+from .options import (
+    Protocol,
+    all_opened,
+    command,
+    flag,
+    open_output,
+    option,
+    queue_options,
+    reading,
+    whole,
+)
 from .rows import iso_time, row
 
 if TYPE_CHECKING:
@@ -71,6 +81,7 @@ def run(arguments: SimpleNamespace) -> int:
 
 
 def _shown(arguments: SimpleNamespace) -> int:
+    output = open_output()
     tails = {
         name: Tail(queue, wanted(arguments), _say) for name, queue in all_opened(arguments).items()
     }
@@ -78,8 +89,9 @@ def _shown(arguments: SimpleNamespace) -> int:
     for name, place, message in last_of(tails, arguments.lines):
         print(line(place, message, name))
     while arguments.follow:
-        sys.stdout.flush()
-        wait(AWAY_SECONDS if all(tail.away for tail in tails.values()) else LOOK_SECONDS)
+        output.flush()
+        away = all(tail.away for tail in tails.values())
+        wait(output.fileno(), AWAY_SECONDS if away else LOOK_SECONDS)
         for name, tail in tails.items():
             for place, message in tail.more():
                 print(line(place, message, name))
@@ -242,10 +254,10 @@ def as_text(offset: int, message: Message, queue: str = "") -> str:
     return "\t".join(map(escaped, columns))
 
 
-def wait(seconds: float) -> None:
+def wait(output: int, seconds: float) -> None:
     """Wait; BrokenPipeError as soon as nobody reads our output any more."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # asks for nothing but that
+    poll.register(output, 0)  # asks for nothing but that
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(seconds * 1000)):
         raise BrokenPipeError
 
