@@ -66,8 +66,10 @@ def taking(subscription: Any) -> tuple[list[bytes], Deferred[None]]:
 
 
 class Subscribed(Case):
-    def subscribed(self, name: str = "topic/a", **options: Any) -> tuple[Any, Any, Any]:
-        client, transport = self.client(Telling, extensions="ack;pub-sub", **options)
+    def subscribed(
+        self, name: str = "topic/a", kind: type[MicroMsg2Client] = Telling, **options: Any
+    ) -> tuple[Any, Any, Any]:
+        client, transport = self.client(kind, extensions="ack;pub-sub", **options)
         subscription = self.successResultOf(client.subscribe(name))
         transport.clear()
         return client, transport, subscription
@@ -163,6 +165,17 @@ class Iteration(Subscribed):
         subscription.unsubscribe()
         self.assertIsNone(self.successResultOf(end))
         self.lose(client)
+
+    def test_where_nobody_else_hears_messages_wait_for_the_iteration__HO_08(self) -> None:
+        """They were acknowledged, and gone."""
+        client, transport, subscription = self.subscribed("q", MicroMsg2Client)
+        self.arrive(client, 1, b"a", b"b", name="q")
+        self.assertEqual(transport.value(), b"")
+        taken, end = taking(subscription)
+        self.assertEqual(taken, [b"a", b"b"])
+        self.assertIn(ack(2), transport.value())
+        self.lose(client)
+        self.failureResultOf(end, ConnectionClosed)
 
     def test_a_time_out_loses_no_message__HO_08(self) -> None:
         client, _, subscription = self.subscribed()

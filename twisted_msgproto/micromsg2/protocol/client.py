@@ -34,7 +34,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import MicroMsg2ClientLimits
 from ...net.memory import ByteBudget
-from ...net.session import ClientSession, hook
+from ...net.session import ClientSession, SessionHooks, hook
 from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import Client
@@ -84,7 +84,7 @@ class Arrivals(Backlog[Message]):
     """Messages of one destination until they are iterated, and their acknowledgements.
 
     Attributes:
-        wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
+        wanted: somebody has iterated, or nobody else hears of the messages.
     """
 
     __slots__ = ("_held", "_holds", "_taken", "wanted")
@@ -133,8 +133,8 @@ class Arrivals(Backlog[Message]):
 class Subscription(Ending):
     """A destination to which a session has subscribed: iterate it with ``async for``.
 
-    Its messages go to ``messageReceived`` until it is iterated for the first time, and from then on
-    to those who iterate, each to one of them.  A message is acknowledged when iteration returns it.
+    Its messages wait for those who iterate, and each goes to one of them.  With a sink or a hook of
+    its own the session has them until the first iteration begins.  A message is acknowledged when iteration returns it.
     So a server with a window stops when nobody iterates, and messages of a queue that were not
     acknowledged go to another consumer when the session has ended.  Cancelling a step, as a
     time-out does, loses nothing.
@@ -315,8 +315,19 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
             parameters["filter"] = str(read)
         self.machine.send_command("subscribe", parameters)
         subscription = self.subscriptions.add(self, destination, read, arrivals)
+        if not self._isHeard():
+            subscription._arrivals.want()
         self._settle()
         return subscription
+
+    def _isHeard(self) -> bool:
+        """Return whether messages that nobody iterates go anywhere."""
+        session = type(self.protocol)
+        return (
+            self.factory.sink is not None
+            or session.messageReceived is not SessionHooks.messageReceived
+            or session.batchReceived is not MicroMsg2Session.batchReceived
+        )
 
     def inPubSub(self) -> None:
         """Raise ConnectionClosed outside a session, ValueError if ``pub-sub`` was not agreed."""
@@ -530,7 +541,8 @@ def default_proposal(count: int = 100) -> Proposal:
 class Renewed(subscriptions.Renewed):
     """A destination to which every session subscribes; iterate it through all of them.
 
-    Its messages go to the sessions' ``messageReceived`` until it is iterated for the first time.
+    Its messages wait for those who iterate; where the sessions have a hook or a sink of their own,
+    these have them until the first iteration begins.
     What had come from a session that has ended can still be iterated; what was not acknowledged
     from a queue comes again.  Its ``reason`` is one of those of
     :class:`~.subscriptions.Subscription`, but never ``"lost"``.
