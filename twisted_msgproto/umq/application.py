@@ -350,7 +350,10 @@ def _typed(failure: Failure) -> Any:
 
 
 class Remote:
-    """The peer's methods as functions that return Deferreds: ``session.remote.add(1, 2)``."""
+    """The peer's methods as functions that return Deferreds: ``session.remote.add(1, 2)``.
+
+    Beside its own arguments each takes those of :func:`call_method` by name.
+    """
 
     def __init__(self, session: Calling) -> None:
         self._session = session
