@@ -134,10 +134,10 @@ class Subscription(Ending):
     """A destination to which a session has subscribed: iterate it with ``async for``.
 
     Its messages wait for those who iterate, and each goes to one of them.  With a sink or a hook of
-    its own the session has them until the first iteration begins.  A message is acknowledged when iteration returns it.
-    So a server with a window stops when nobody iterates, and messages of a queue that were not
-    acknowledged go to another consumer when the session has ended.  Cancelling a step, as a
-    time-out does, loses nothing.
+    its own the session has them until the first iteration begins.  A message is acknowledged when
+    iteration returns it.  So a server with a window stops when nobody iterates, and messages of a
+    queue that were not acknowledged go to another consumer when the session has ended.  Cancelling
+    a step, as a time-out does, loses nothing.
 
     It ends once, for one of these reasons; what had come before can still be iterated:
 
