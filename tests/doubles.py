@@ -1,4 +1,4 @@
-"""What tests of every room put in a real thing's place, and how they ask a machine."""
+"""What tests of every room put in a real thing's id, and how they ask a machine."""
 
 from __future__ import annotations
 
@@ -135,17 +135,17 @@ class Queues:
 
     def __init__(self, limits: Limits) -> None:
         self.machine = broker.Broker(limits, changed=self._changed)
-        self._place = 0
+        self._last_id = 0
 
     def now(self) -> float:
         return 0.0
 
     def publish(self, rows: Sequence[tuple[broker.QueueName, bytes, bytes]]) -> None:
         for name, envelope, body in rows:
-            self._place += 1
+            self._last_id += 1
             octets = broker.weight(envelope, body)
-            letter = broker.QueuedMessage(self._place, octets, envelope, body, 0.0)
-            self.machine.publish(name, [letter], 0.0)
+            message = broker.QueuedMessage(self._last_id, octets, envelope, body, 0.0)
+            self.machine.publish(name, [message], 0.0)
 
     def when_accepted(
         self, names: Iterable[broker.QueueName], accepted: Callable[[], None]

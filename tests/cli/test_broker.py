@@ -99,7 +99,7 @@ def test_peek_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "peek", "q", "orders", "--space", "a", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["messages"]
     assert first == {
-        "place": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
+        "message_id": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
         "fields": {"k": "v"}, "body": "a\x1b[2Jb",
     }  # fmt: skip
     assert second["body_base64"] == "/w=="

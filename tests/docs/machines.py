@@ -19,7 +19,7 @@ from typing import Any
 
 import grimp
 
-from tests.core.broker.world import LETTER
+from tests.core.broker.world import QUEUED
 from tests.docs import drawings
 from twisted_msgproto import registry
 from twisted_msgproto.queue import format as formats
@@ -133,14 +133,14 @@ def fields(layouts: Iterable[Struct], names: str) -> list[tuple[str, int]]:
 
 def general() -> dict[str, str]:
     """Return the pictures that belong to no protocol, by file name below docs/."""
-    letter = drawings.machine(LETTER, initial(LETTER), "The broker: what may happen to a message")
+    letter = drawings.machine(QUEUED, initial(QUEUED), "The broker: what may happen to a message")
     return {
         "way.svg": drawings.way(),
         "house.svg": drawings.house(rooms_imports()),
         "queue-format.svg": drawings.queue_format(
             **{name: fields(layouts, names) for name, (layouts, names) in FIELDS.items()}
         ),
-        "machines/broker-letter.svg": letter,
+        "machines/broker-message.svg": letter,
     }
 
 

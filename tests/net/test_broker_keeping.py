@@ -34,13 +34,13 @@ class Reader:
     """Takes everything, and acknowledges when it is told to."""
 
     def __init__(self) -> None:
-        self.letters: list[QueuedMessage] = []
+        self.messages: list[QueuedMessage] = []
 
     def room(self) -> int:
         return 1000
 
-    def push(self, queue: QueueName, letters: Any) -> bool:
-        self.letters += letters
+    def push(self, queue: QueueName, messages: Any) -> bool:
+        self.messages += messages
         return True
 
     def failed(self, error: Exception) -> None:
@@ -90,7 +90,7 @@ class Keeps(TestCase):
         reader = Reader()
         broker.machine.subscribe(reader, ORDERS, broker.now())
         await sink.put(batch(b"1", b"2"))
-        self.assertEqual([letter.place for letter in reader.letters], [0, 1])
+        self.assertEqual([message.message_id for message in reader.messages], [0, 1])
         file = Path(self.directory) / "broker" / "settled"
         before = file.read_bytes() if file.exists() else b""
         broker.machine.settle(reader, [0, 1])
@@ -126,15 +126,15 @@ class Keeps(TestCase):
         sent = [b"%d" % number + bytes(1000) for number in range(40)]
         for body in sent:
             await sink.put(batch(body))
-        self.assertEqual([letter.body for letter in first.letters], sent)
+        self.assertEqual([message.body for message in first.messages], sent)
         self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
         broker.machine.settle(first, [0])
         broker.machine.subscribe(second, ORDERS, broker.now())
         broker.machine.gone(first, broker.now(), orderly=True)
-        while len(second.letters) < 39:
+        while len(second.messages) < 39:
             await deferLater(reactor, 0.01)
-        self.assertEqual([letter.body for letter in second.letters], sent[1:])
-        self.assertTrue(all(letter.again for letter in second.letters))
+        self.assertEqual([message.body for message in second.messages], sent[1:])
+        self.assertTrue(all(message.again for message in second.messages))
         self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
 
     async def test_an_operator_is_shown_what_left_the_memory(self) -> None:
@@ -166,10 +166,10 @@ class Keeps(TestCase):
         self.assertEqual(len([line for line in lines if "cannot be read now" in line]), 1)
         self.assertIn("cannot read", sink.writer.unreadable)
         disk.heal()
-        while len(reader.letters) < 40:
+        while len(reader.messages) < 40:
             await deferLater(reactor, 0.01)
-        self.assertEqual([letter.body for letter in reader.letters], sent)
-        broker.machine.settle(reader, [letter.place for letter in reader.letters])
+        self.assertEqual([message.body for message in reader.messages], sent)
+        broker.machine.settle(reader, [message.message_id for message in reader.messages])
         await broker.end()
         _, broker = self.start()
         self.assertEqual([figures.waiting for figures in broker.store.queues()], [0])
@@ -192,9 +192,9 @@ class Keeps(TestCase):
                 await deferLater(reactor, 0.01)
             self.assertEqual(broker.store.snapshot()["broker_unreadable"], 0)
             segment.write_bytes(octets) if cut else Path(f"{self.directory}.away").rename(segment)
-            while len(reader.letters) < 40:
+            while len(reader.messages) < 40:
                 await deferLater(reactor, 0.01)
-            self.assertEqual([letter.body for letter in reader.letters], sent)
+            self.assertEqual([message.body for message in reader.messages], sent)
             self.assertFalse(any("dropped" in line for line in lines))
             await broker.end()
             self.directory = self.mktemp()
@@ -281,9 +281,9 @@ class Keeps(TestCase):
         _, again = self.start()
         reader = Reader()
         again.machine.subscribe(reader, ORDERS, again.now())
-        while not reader.letters:
+        while not reader.messages:
             await deferLater(reactor, 0.01)
-        self.assertEqual(reader.letters[0].body, b"1")
+        self.assertEqual(reader.messages[0].body, b"1")
 
     async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
         sink, broker = self.start()

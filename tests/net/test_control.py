@@ -45,7 +45,7 @@ class OverUnix(http.client.HTTPConnection):
 
 def message(place: int, body: bytes = b"x", **fields: str) -> MessageShown:
     return MessageShown(
-        place=place, received_at=1_700_000_000_000_000, tries=1, bytes=len(body),
+        message_id=place, received_at=1_700_000_000_000_000, tries=1, bytes=len(body),
         fields=fields, body=body,
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ class Control(TestCase):
         ):
             shelf.peek = lambda space, name, count, stored=stored: stored
             got = await self.asked("peek", "micromsg2", "orders", 1000)
-            self.assertEqual([one.place for one in got], list(range(shown)))
+            self.assertEqual([one.message_id for one in got], list(range(shown)))
 
     async def test_what_cannot_be_is_one_line(self) -> None:
         self.serve()

@@ -21,9 +21,9 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command as micromsg2
-from twisted_msgproto.micromsg2 import letters as micromsg2_letters
+from twisted_msgproto.micromsg2 import queued_messages as micromsg2_messages
 from twisted_msgproto.mtl import command as mtl
-from twisted_msgproto.mtl import letters as mtl_letters
+from twisted_msgproto.mtl import queued_messages as mtl_messages
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
@@ -219,8 +219,8 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     ],
 )
 def test_properties_from_micromsg2_to_mtl(sent: Any, got: Any) -> None:
-    read = micromsg2_letters.fields_of(micromsg2_letters.own_of(sent))
-    assert mtl_letters.fields_of(mtl_letters.own_of(read)) == got
+    read = micromsg2_messages.fields_of(micromsg2_messages.own_of(sent))
+    assert mtl_messages.fields_of(mtl_messages.own_of(read)) == got
 
 
 @pytest.mark.parametrize(
@@ -238,5 +238,5 @@ def test_properties_from_micromsg2_to_mtl(sent: Any, got: Any) -> None:
     ],
 )
 def test_properties_from_mtl_to_micromsg2(sent: Any, got: Any) -> None:
-    read = mtl_letters.fields_of(mtl_letters.own_of(sent))
-    assert micromsg2_letters.fields_of(micromsg2_letters.own_of(read)) == got
+    read = mtl_messages.fields_of(mtl_messages.own_of(sent))
+    assert micromsg2_messages.fields_of(micromsg2_messages.own_of(read)) == got

@@ -15,9 +15,16 @@ from unittest import mock
 
 from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
-from twisted_msgproto.core.broker import QueuedMessage, QueueName, machine, places, store, turns
+from twisted_msgproto.core.broker import (
+    QueuedMessage,
+    QueueName,
+    delivery_plan,
+    machine,
+    message_table,
+    store,
+)
 from twisted_msgproto.core.broker.machine import Broker
-from twisted_msgproto.core.broker.places import Places
+from twisted_msgproto.core.broker.message_table import MessageTable
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
 from twisted_msgproto.core.broker.store import QueueStore
 
@@ -29,9 +36,9 @@ FILTERS: list[Callable[[QueuedMessage], bool] | None] = [
     None,
     None,
     None,
-    lambda letter: letter.place % 2 == 0,
-    lambda letter: letter.place % 3 == 0,
-    lambda letter: False,
+    lambda message: message.message_id % 2 == 0,
+    lambda message: message.message_id % 3 == 0,
+    lambda message: False,
 ]
 
 
@@ -61,10 +68,10 @@ class BrokerWorld:
         }
         # Sizes that only long backlogs reach otherwise.
         self.sizes = {
-            (store, "READ_PLACES"): choice((2, 5, 512)),
+            (store, "READ_MESSAGES"): choice((2, 5, 512)),
             (machine, "SERVED_MAX"): choice((1, 3, 512)),
-            (turns, "SHARED_MAX"): choice((1, 16)),
-            (places, "CHUNK"): choice((1, 3, 4096)),
+            (delivery_plan, "SHARED_MAX"): choice((1, 16)),
+            (message_table, "CHUNK"): choice((1, 3, 4096)),
         }
         self.watched = Watched(**self.options)
         # Some kinds of steps are frequent in one world and rare in another.
@@ -136,26 +143,26 @@ class BrokerWorld:
     def settle(self) -> None:
         peer = self._peer()
         if peer is not None:
-            places = self._held(peer)
-            self._tell("settle", peer.number, places)
-            self.watched.settle(peer, places)
+            ids = self._held(peer)
+            self._tell("settle", peer.number, ids)
+            self.watched.settle(peer, ids)
 
     def reject(self) -> None:
         peer = self._peer()
         if peer is not None:
-            places, requeue = self._held(peer), self.source.random() < 0.7
-            self._tell("reject", peer.number, places, requeue)
-            self.watched.reject(peer, places, requeue)
+            ids, requeue = self._held(peer), self.source.random() < 0.7
+            self._tell("reject", peer.number, ids, requeue)
+            self.watched.reject(peer, ids, requeue)
 
     def lie(self) -> None:
         peer = self._peer()
         if peer is not None and self.watched.disk:
-            places = self.source.choices(list(self.watched.disk), k=3)
-            self._tell("lie", peer.number, places)
+            ids = self.source.choices(list(self.watched.disk), k=3)
+            self._tell("lie", peer.number, ids)
             if self.source.random() < 0.5:
-                self.watched.settle(peer, places)
+                self.watched.settle(peer, ids)
             else:
-                self.watched.reject(peer, places, self.source.random() < 0.5)
+                self.watched.reject(peer, ids, self.source.random() < 0.5)
 
     def stall(self) -> None:
         peer = self._peer()
@@ -165,11 +172,13 @@ class BrokerWorld:
             self.watched.stall(peer, stalled)
 
     def spoil(self) -> None:
-        """From now on a consumer cannot encode some of the letters."""
+        """From now on a consumer cannot encode some of the messages."""
         peer, bad = self._peer(), self.source.randint(0, 4)
         if peer is not None:
             self._tell("spoil", peer.number, bad)
-            peer.raising = lambda letters: any(letter.place % 5 == bad for letter in letters)
+            peer.raising = lambda messages: any(
+                message.message_id % 5 == bad for message in messages
+            )
 
     def lose(self) -> None:
         peer, orderly = self._peer(), self.source.random() < 0.3
@@ -220,23 +229,23 @@ Bug = Callable[[], AbstractContextManager[object]]
 
 
 def returns_to_the_tail() -> AbstractContextManager[object]:
-    """A letter that comes back is the last of its queue, not at its place."""
+    """A message that comes back is the last of its queue, not at its place."""
     put_back = Broker._put_back
 
     def at_the_tail(self: Broker, released: Released, tried: set[int]) -> None:
-        insert = Places.insert
+        insert = MessageTable.insert
 
-        def append(places: Places, place: int, *numbers: int) -> None:
-            insert(places, max(place, places.last + 1), *numbers)
+        def append(ids: MessageTable, message_id: int, *numbers: int) -> None:
+            insert(ids, max(message_id, ids.last + 1), *numbers)
 
-        with mock.patch.object(Places, "insert", append):
+        with mock.patch.object(MessageTable, "insert", append):
             put_back(self, released, tried)
 
     return mock.patch.object(Broker, "_put_back", at_the_tail)
 
 
 def forgets_tries() -> AbstractContextManager[object]:
-    """A try is counted on the letter alone; what is read back has had none."""
+    """A try is counted on the message alone; what is read back has had none."""
     put_back = Broker._put_back
 
     def forgetting(self: Broker, released: Released, tried: set[int]) -> None:
@@ -249,16 +258,16 @@ def forgets_tries() -> AbstractContextManager[object]:
 
 def everything_held_was_tried() -> AbstractContextManager[object]:
     """What a lost consumer had fetched ahead has had a try (BK-07)."""
-    return mock.patch.object(Subscriber, "seen", lambda self: set(self.held))
+    return mock.patch.object(Subscriber, "seen", lambda self: set(self.unsettled))
 
 
 def anybody_acknowledges() -> AbstractContextManager[object]:
     release = Broker._release
 
-    def releasing(self: Broker, subscriber: Subscriber, places: list[int]) -> Released:
-        released = release(self, subscriber, places)
+    def releasing(self: Broker, subscriber: Subscriber, ids: list[int]) -> Released:
+        released = release(self, subscriber, ids)
         for other in self._subscribers.values():
-            rest = [place for place in places if place in other.held]
+            rest = [message_id for message_id in ids if message_id in other.unsettled]
             released += release(self, other, rest)
         return released
 
@@ -266,24 +275,24 @@ def anybody_acknowledges() -> AbstractContextManager[object]:
 
 
 def acknowledged_is_kept() -> AbstractContextManager[object]:
-    """An acknowledged letter is still held, so it comes again when its consumer goes."""
+    """An acknowledged message is still held, so it comes again when its consumer goes."""
     finish = Broker._finish
 
     def finishing(self: Broker, released: Released, *, rejected: bool = False) -> None:
         finish(self, released, rejected=rejected)
         for batch, numbers in released:
             for subscriber in batch[1].subscribers:
-                subscriber.held.update(dict.fromkeys(numbers, batch))
+                subscriber.unsettled.update(dict.fromkeys(numbers, batch))
 
     return mock.patch.object(Broker, "_finish", finishing)
 
 
 def dropped_by_a_failed_push() -> AbstractContextManager[object]:
-    """Letters whose push raises are gone (BK-02)."""
+    """Messages whose push raises are gone (BK-02)."""
     fail = Broker._fail
 
     def failing(self: Broker, subscriber: Subscriber, *rest: Any) -> None:
-        subscriber.held.clear()
+        subscriber.unsettled.clear()
         fail(self, subscriber, *rest)
 
     return mock.patch.object(Broker, "_fail", failing)
@@ -315,15 +324,17 @@ def passes_what_is_not_read() -> AbstractContextManager[object]:
     """What is in memory is delivered before what has to be read back."""
 
     def run(self: BrokerQueue, most: int) -> list[Any]:
-        ready = [self.letters.get(place) for place in self.waiting.front(most)]
-        return [letter for letter in ready if letter is not None]
+        ready = [self.messages.get(message_id) for message_id in self.waiting.front(most)]
+        return [message for message in ready if message is not None]
 
     return mock.patch.object(BrokerQueue, "ready_run", run)
 
 
 def memory_is_not_freed() -> AbstractContextManager[object]:
-    def drop(self: BrokerQueue, places: Any) -> int:
-        return sum(letter.nbytes for place in places if (letter := self.letters.pop(place, None)))
+    def drop(self: BrokerQueue, ids: Any) -> int:
+        return sum(
+            message.nbytes for message_id in ids if (message := self.messages.pop(message_id, None))
+        )
 
     return mock.patch.object(BrokerQueue, "drop", drop)
 
@@ -342,9 +353,9 @@ def written_too_early() -> AbstractContextManager[object]:
     carry_out = Broker._carry_out
 
     def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
-        for _, letters in hands:
+        for _, messages in hands:
             self.store.events.append(
-                store.Settled(queue.name, [letter.place for letter in letters])
+                store.Settled(queue.name, [message.message_id for message in messages])
             )
         carry_out(self, queue, hands, unwanted)
 
@@ -371,16 +382,15 @@ def senders_wait_for_ever() -> AbstractContextManager[object]:
 
 
 def more_than_there_is_room() -> AbstractContextManager[object]:
-    def dealing(letters: list[Any], rooms: list[int]) -> list[list[Any]]:
-        return [letters, *([] for _ in rooms[1:])]
+    def dealing(messages: list[Any], rooms: list[int]) -> list[list[Any]]:
+        return [messages, *([] for _ in rooms[1:])]
 
     @contextmanager
     def patched() -> Iterator[None]:
-        from twisted_msgproto.core.broker import turns
 
         with (
-            mock.patch.object(turns, "deal", dealing),
-            mock.patch.object(turns, "_last_place", lambda hand: 0),
+            mock.patch.object(delivery_plan, "deal", dealing),
+            mock.patch.object(delivery_plan, "_last_id", lambda hand: 0),
         ):
             yield
 
@@ -388,7 +398,7 @@ def more_than_there_is_room() -> AbstractContextManager[object]:
 
 
 def reads_for_all_at_once() -> AbstractContextManager[object]:
-    """Every queue has a letter read back, however many there are (NB-02)."""
+    """Every queue has a message read back, however many there are (NB-02)."""
 
     def asking(self: QueueStore, queue: BrokerQueue) -> None:
         if queue.loading is None:

@@ -554,9 +554,9 @@ def settled_when_published() -> AbstractContextManager[object]:
     """A message is noted as settled before a consumer has acknowledged it."""
     came = KeptBroker.came
 
-    def settling(self: Any, letters: Any) -> None:
-        came(self, letters)
-        self._persistence.state.settle([letter.place for _, letter in letters])
+    def settling(self: Any, messages: Any) -> None:
+        came(self, messages)
+        self._persistence.state.settle([message.message_id for _, message in messages])
 
     return mock.patch.object(KeptBroker, "came", settling)
 

@@ -163,9 +163,9 @@ class StoppedBroker:
             QueueShown(
                 space=name.space,
                 name=name.name,
-                waiting=len(rows.places),
+                waiting=len(rows.message_ids),
                 bytes=sum(rows.weights),
-                oldest=rows.arrived[0] * 1_000_000 if rows.places else None,
+                oldest=rows.arrived[0] * 1_000_000 if rows.message_ids else None,
                 tries=rows.tries.largest,
             )
             for name, rows in sorted(self._queues.items())
@@ -178,32 +178,32 @@ class StoppedBroker:
 
         rows = self._of(space, name)
         assert self._state is not None
-        letters: list[QueuedMessage] = []
-        places = rows.places[:count].tolist()
-        for start in range(0, len(places), READ_AT_ONCE):
-            loaded = self._state.load(places[start : start + READ_AT_ONCE])
+        messages: list[QueuedMessage] = []
+        message_ids = rows.message_ids[:count].tolist()
+        for start in range(0, len(message_ids), READ_AT_ONCE):
+            loaded = self._state.load(message_ids[start : start + READ_AT_ONCE])
             if loaded.error is not None and loaded.unread:
                 raise loaded.error
-            letters += loaded.letters
-        arrived = dict(zip(places, rows.arrived[:count], strict=True))
+            messages += loaded.messages
+        arrived = dict(zip(message_ids, rows.arrived[:count], strict=True))
         return [
             MessageShown(
-                place=letter.place,
-                received_at=arrived[letter.place] * 1_000_000,
-                tries=rows.tries.number(letter.place),
-                bytes=len(letter.body),
-                fields=texts_of(letter.envelope),
-                body=letter.body,
+                message_id=message.message_id,
+                received_at=arrived[message.message_id] * 1_000_000,
+                tries=rows.tries.number(message.message_id),
+                bytes=len(message.body),
+                fields=texts_of(message.envelope),
+                body=message.body,
             )
-            for letter in letters
+            for message in messages
         ]
 
     def purge(self, space: str, name: str) -> int:
-        places = self._taken(space, name)
+        message_ids = self._taken(space, name)
         assert self._state is not None
-        self._state.settle(places)
+        self._state.settle(message_ids)
         self._flush()
-        return len(places)
+        return len(message_ids)
 
     def requeue(self, space: str, name: str, to: str) -> int:
         self._of(space, name)
@@ -213,10 +213,10 @@ class StoppedBroker:
         assert self._state is not None
         if other not in self._queues:
             self._state.declare({other: self._state.end})
-        places = self._taken(space, name)
-        self._state.move(places, other, tries=False)
+        message_ids = self._taken(space, name)
+        self._state.move(message_ids, other, tries=False)
         self._flush()
-        return len(places)
+        return len(message_ids)
 
     def _flush(self) -> None:
         """Write what was changed; QueueError if the disk fails."""
@@ -233,9 +233,9 @@ class StoppedBroker:
         return rows
 
     def _taken(self, space: str, name: str) -> Sequence[int]:
-        places = self._of(space, name).places.tolist()
+        message_ids = self._of(space, name).message_ids.tolist()
         del self._queues[QueueName(space, name)]
-        return places
+        return message_ids
 
 
 def _no_such_queue(text: str) -> QueueError:
@@ -275,8 +275,8 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            text.ljust(width) if place < 2 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.ljust(width) if number < 2 else text.rjust(width)
+            for number, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
@@ -293,7 +293,7 @@ def as_line(message: MessageShown) -> str:
     fields = json.dumps(dict(message.fields), ensure_ascii=False)
     body = message.body.decode("utf-8", "backslashreplace")
     tries = f"{message.tries} tries"
-    columns = [str(message.place), iso_time(message.received_at), tries, fields, body]
+    columns = [str(message.message_id), iso_time(message.received_at), tries, fields, body]
     return "\t".join(map(escaped, columns))
 
 

@@ -26,7 +26,7 @@ from ..core.limits import Limit, Limits
 from ..core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..net.broker import ServedBroker
 from ..net.broker.forms import fields_of
-from .letters import (
+from .queued_messages import (
     FILTERED_BYTES,
     NO_NOTES,
     Envelopes,
@@ -129,9 +129,9 @@ class Subscriber:
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
         waiting: messages of topics that it has no space for yet.
-        in_flight: number → place of a queue's letter, or None for a topic's message.
+        in_flight: number → message id of a queue's message, or None for a topic's message.
         held: how many of these are of queues.
-        kept: what its subscriptions and the places of ``waiting`` weigh, counted with what other
+        kept: what its subscriptions and the entries of ``waiting`` weigh, counted with what other
             sessions keep.
     """
 
@@ -178,32 +178,34 @@ class Subscriber:
             self.in_flight.update(zip(numbers, repeat(None)))
 
     def acknowledged(self, numbers: Iterable[int]) -> list[int]:
-        """Forget these numbers; return the places of letters of queues among them."""
-        places = []
+        """Forget these numbers; return the ids of messages of queues among them."""
+        message_ids = []
         release, topics = self.in_flight.pop, 0
         for number in numbers:
-            place = release(number, -1)
-            if place is None:
+            message_id = release(number, -1)
+            if message_id is None:
                 topics += 1
-            elif place >= 0:
-                places.append(place)
-        self.held -= len(places)
+            elif message_id >= 0:
+                message_ids.append(message_id)
+        self.held -= len(message_ids)
         self._counters["topics_acknowledged"] += topics
-        return places
+        return message_ids
 
     # As the consumer of queues.
 
     def room(self) -> int:
         return self.consumer.room()
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
-        """Write letters of a queue; False if nobody is going to acknowledge them."""
+    def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
+        """Write messages of a queue; False if nobody is going to acknowledge them."""
         # All are encoded before anything is written of them.
-        numbers = self.consumer.push(list(map(_routed, letters)))
+        numbers = self.consumer.push(list(map(_routed, messages)))
         if numbers is None:
             return False
-        self.in_flight.update(zip(numbers, [letter.place for letter in letters], strict=True))
-        self.held += len(letters)
+        self.in_flight.update(
+            zip(numbers, [message.message_id for message in messages], strict=True)
+        )
+        self.held += len(messages)
         self.consumer.owing()
         return True
 
@@ -333,9 +335,9 @@ class Broker:
                 subscriber,
                 name,
                 self._served.now(),
-                lambda letter: condition.matches(read(letter)),
-                lambda letter: (
-                    checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_BYTES)
+                lambda message: condition.matches(read(message)),
+                lambda message: (
+                    checks + reading(message) + searches * (len(message.envelope) // FILTERED_BYTES)
                 ),
             )
         except TooManyQueues as error:
@@ -556,9 +558,9 @@ class Broker:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
-        places = subscriber.acknowledged(numbers)
-        if places:
-            self._served.machine.settle(subscriber, places)
+        message_ids = subscriber.acknowledged(numbers)
+        if message_ids:
+            self._served.machine.settle(subscriber, message_ids)
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:

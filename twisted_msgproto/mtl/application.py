@@ -17,8 +17,8 @@ from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.broker.envelopes import Opened
 from ..core.broker.fields import Fields, no_fields
 from ..core.limits import Limits
-from .letters import Heads, marked, own_of, table_of
 from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
+from .queued_messages import Heads, marked, own_of, table_of
 
 # ── Ingest and test ───────────────────────────────────────────────────────────────────────────────
 
@@ -124,10 +124,10 @@ class QueueReader:
     def room(self) -> int:
         return max(0, self._flow.room)
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
+    def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
         """Send contents; False if the reader never confirms."""
         flow, profile = self._flow, self._profile
-        for content, properties in profile.given(queue, letters):
+        for content, properties in profile.given(queue, messages):
             flow.send(queue.name, content, properties)
             content.properties = content.body = b""  # the broker has them, or the log
         profile.wake()
@@ -294,16 +294,18 @@ class QueueProfile(Profile):
             self.counters["recycled"] += len(contents)
             self._broker.machine.gone(reader, self._broker.now(), orderly=orderly)
 
-    def given(self, name: QueueName, letters: Sequence[QueuedMessage]) -> list[tuple[Given, bytes]]:
-        """Return letters as contents, each with the properties that a reader gets.
+    def given(
+        self, name: QueueName, messages: Sequence[QueuedMessage]
+    ) -> list[tuple[Given, bytes]]:
+        """Return messages as contents, each with the properties that a reader gets.
 
         Raises ValueError for an envelope that makes no sense.
         """
         head, found = self._heads.of(name), []
-        for letter in letters:
-            table = table_of(letter, head, self._table)
-            content = Given(table, letter.body, letter.tries, letter.place)
-            found.append((content, marked(table, letter)))
+        for message in messages:
+            table = table_of(message, head, self._table)
+            content = Given(table, message.body, message.tries, message.message_id)
+            found.append((content, marked(table, message)))
         return found
 
     def _table(self, envelope: Opened) -> bytes:

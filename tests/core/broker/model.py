@@ -1,6 +1,6 @@
-"""The specification: a list for each queue, and each letter in a state of the table.
+"""The specification: a list for each queue, and each message in a state of the table.
 
-:class:`Watched` is a broker together with everything around it: the letters on disk, what the
+:class:`Watched` is a broker together with everything around it: the messages on disk, what the
 durable half has written, consumers, and the specification.  Each verb is followed by
 :meth:`Watched.check`, and :meth:`Watched.crash` is possible at any moment.
 """
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.core.broker.world import (
-    LETTER,
+    QUEUED,
     Acknowledged,
     Buried,
     Delivered,
     Dropped,
-    LetterState,
+    MessageState,
     Refused,
     Returned,
 )
@@ -45,22 +45,22 @@ START = 1_000_000.0
 
 
 class Story:
-    """What the specification knows of one letter."""
+    """What the specification knows of one message."""
 
-    def __init__(self, letter: QueuedMessage, queue: QueueName) -> None:
-        self.letter = letter
+    def __init__(self, message: QueuedMessage, queue: QueueName) -> None:
+        self.message = message
         self.queue = queue
-        self.state = Machine(LETTER, LetterState.WAITING)
+        self.state = Machine(QUEUED, MessageState.WAITING)
         self.tries = 0
         self.delivered = 0
 
     def step(self, event: type) -> None:
         if not self.state.try_step(event):
-            raise Violation(f"place {self.letter.place}: {self.state.refusal(event)}")
+            raise Violation(f"id {self.message.message_id}: {self.state.refusal(event)}")
 
     @property
     def waits(self) -> bool:
-        return self.state.state is LetterState.WAITING
+        return self.state.state is MessageState.WAITING
 
 
 @dataclass(eq=False)
@@ -72,7 +72,7 @@ class Peer:
     window: int
     acknowledges: bool = True
     stalled: bool = False
-    raising: Callable[[Sequence[QueuedMessage]], bool] = lambda letters: False
+    raising: Callable[[Sequence[QueuedMessage]], bool] = lambda messages: False
     filters: dict[QueueName, Callable[[QueuedMessage], bool] | None] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     """All that was delivered and not answered, or answered after something older."""
@@ -83,23 +83,23 @@ class Peer:
     def room(self) -> int:
         return 0 if self.stalled else self.window - len(self.held)
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
-        if not 0 < len(letters) <= self.room():
-            raise Violation(f"{len(letters)} letters for room of {self.room()}")
-        places = [letter.place for letter in letters]
-        if places != sorted(places):
-            raise Violation(f"out of order in one push: {places}")
-        for place in places:
-            self.watched.delivered(self, queue, place)
-        if self.raising(letters):
-            self.watched.failing(self, set(places))
+    def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
+        if not 0 < len(messages) <= self.room():
+            raise Violation(f"{len(messages)} messages for room of {self.room()}")
+        ids = [message.message_id for message in messages]
+        if ids != sorted(ids):
+            raise Violation(f"out of order in one push: {ids}")
+        for message_id in ids:
+            self.watched.delivered(self, queue, message_id)
+        if self.raising(messages):
+            self.watched.failing(self, set(ids))
             raise RuntimeError("cannot be encoded")
         if self.acknowledges:
-            self.order += places
-            self.held.update(places)
+            self.order += ids
+            self.held.update(ids)
         else:
-            for place in places:
-                self.watched.finished(place, Acknowledged)
+            for message_id in ids:
+                self.watched.finished(message_id, Acknowledged)
         return self.acknowledges
 
     def failed(self, error: Exception) -> None:
@@ -107,23 +107,25 @@ class Peer:
             raise error
         self.watched.failed(self)
 
-    def answer(self, places: Sequence[int]) -> list[int]:
+    def answer(self, ids: Sequence[int]) -> list[int]:
         """Note that these were answered; return those which it holds."""
-        held = [place for place in dict.fromkeys(places) if place in self.held]
+        held = [message_id for message_id in dict.fromkeys(ids) if message_id in self.held]
         self.held.difference_update(held)
         if held:
-            # Later deliveries of a place stand behind its earlier ones.
-            positions = [len(self.order) - 1 - self.order[::-1].index(place) for place in held]
+            # Later deliveries of an id stand behind its earlier ones.
+            positions = [
+                len(self.order) - 1 - self.order[::-1].index(message_id) for message_id in held
+            ]
             self.latest = max(self.latest, *positions)
         return held
 
     def seen(self) -> set[int]:
         """What it has looked at and not answered: up to the first behind the latest answer."""
-        last = {place: index for index, place in enumerate(self.order)}
+        last = {message_id: index for index, message_id in enumerate(self.order)}
         seen = set()
-        for place in sorted(self.held, key=last.__getitem__):
-            seen.add(place)
-            if last[place] > self.latest:
+        for message_id in sorted(self.held, key=last.__getitem__):
+            seen.add(message_id)
+            if last[message_id] > self.latest:
                 break
         return seen
 
@@ -132,11 +134,11 @@ class Watched:
     """A broker, its surroundings, and its specification.
 
     Attributes:
-        disk: every letter published, by place: the log.
+        disk: every message published, by id: the log.
         stories: what became of each.
         written: events which the durable half has written, and so knows after a crash.
         pending: events which it has not written yet.
-        wanted: queues whose bodies are to be read, and the places.
+        wanted: queues whose bodies are to be read, and the ids.
     """
 
     def __init__(self, *, durable: bool = True, when_full: str = "wait", **limits: float) -> None:
@@ -155,8 +157,8 @@ class Watched:
         self.untold: list[Peer] = []  # a push of theirs has raised, and they were not told so
         self.fresh: set[int] = set()  # came or came back during this step
         self.given: list[tuple[QueueName, int]] = []  # delivered during this step
-        self.senders: dict[int, QueueName] = {}  # the last place of each that waits for room
-        self.place = 0
+        self.senders: dict[int, QueueName] = {}  # the last id of each that waits for room
+        self.message_id = 0
         self.connected = 0
         self.broker = self.made()
 
@@ -165,60 +167,60 @@ class Watched:
 
     # ── what consumers see ──────────────────────────────────────────────────────────────────────
 
-    def delivered(self, peer: Peer, queue: QueueName, place: int) -> None:
+    def delivered(self, peer: Peer, queue: QueueName, message_id: int) -> None:
         self.follow(self.broker.store.take_events())
-        story = self.stories[place]
+        story = self.stories[message_id]
         if story.queue != queue:
-            raise Violation(f"place {place} of {story.queue} was delivered from {queue}")
+            raise Violation(f"id {message_id} of {story.queue} was delivered from {queue}")
         wants = peer.filters.get(queue)
-        if queue not in peer.filters or (wants is not None and not wants(story.letter)):
-            raise Violation(f"place {place} went to a consumer that does not want it")
+        if queue not in peer.filters or (wants is not None and not wants(story.message)):
+            raise Violation(f"id {message_id} went to a consumer that does not want it")
         story.step(Delivered)
         story.delivered += 1
-        self.given.append((queue, place))
+        self.given.append((queue, message_id))
 
-    def finished(self, place: int, event: type) -> None:
-        self.stories[place].step(event)
+    def finished(self, message_id: int, event: type) -> None:
+        self.stories[message_id].step(event)
 
-    def failing(self, peer: Peer, places: set[int]) -> None:
-        """A push raises: all that this consumer has goes back, and a letter alone has had a try."""
+    def failing(self, peer: Peer, ids: set[int]) -> None:
+        """A push raises: all that this consumer has goes back; one alone has had a try."""
         self.peers.remove(peer)
         self.untold.append(peer)
-        self.back(peer.held | places, places if len(places) == 1 else set())
+        self.back(peer.held | ids, ids if len(ids) == 1 else set())
         peer.held = set()
 
     def failed(self, peer: Peer) -> None:
         """The broker says to a consumer that its push has raised."""
         self.untold.remove(peer)
 
-    def back(self, places: set[int], tried: set[int]) -> None:
-        """These came back; the letters in ``tried`` have had a try."""
+    def back(self, ids: set[int], tried: set[int]) -> None:
+        """These came back; the messages in ``tried`` have had a try."""
         most = self.limits.integer("tries")
-        for place in sorted(places):
-            story = self.stories[place]
-            if place in tried:
+        for message_id in sorted(ids):
+            story = self.stories[message_id]
+            if message_id in tried:
                 story.tries += 1
-            dead = story.tries >= most and place in tried and story.queue != story.queue.dead
+            dead = story.tries >= most and message_id in tried and story.queue != story.queue.dead
             story.step(Buried if dead else Returned)
             if dead:
                 story.queue = story.queue.dead
-            self.fresh.add(place)
+            self.fresh.add(message_id)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, queue: QueueName, count: int, gap: int = 1) -> None:
-        letters = []
+        messages = []
         for _ in range(count):
-            self.place += gap
-            body = b"%d" % self.place
-            letter = QueuedMessage(self.place, weight(b"", body), b"", body, self.now)
-            self.disk[self.place] = letter
-            self.stories[self.place] = Story(letter, queue)
-            self.fresh.add(self.place)
-            self.first_queue[self.place] = queue
-            letters.append(letter)
-        self.broker.publish(queue, letters, self.now)
-        sender = self.place
+            self.message_id += gap
+            body = b"%d" % self.message_id
+            message = QueuedMessage(self.message_id, weight(b"", body), b"", body, self.now)
+            self.disk[self.message_id] = message
+            self.stories[self.message_id] = Story(message, queue)
+            self.fresh.add(self.message_id)
+            self.first_queue[self.message_id] = queue
+            messages.append(message)
+        self.broker.publish(queue, messages, self.now)
+        sender = self.message_id
         self.senders[sender] = queue
         self.broker.store.when_room(queue, lambda: self.senders.__delitem__(sender))
         self.check()
@@ -241,20 +243,20 @@ class Watched:
         self.broker.unsubscribe(peer, queue, self.now)
         self.check()
 
-    def settle(self, peer: Peer, places: Sequence[int]) -> None:
-        for place in peer.answer(places):
-            self.finished(place, Acknowledged)
-        self.broker.settle(peer, places)
+    def settle(self, peer: Peer, ids: Sequence[int]) -> None:
+        for message_id in peer.answer(ids):
+            self.finished(message_id, Acknowledged)
+        self.broker.settle(peer, ids)
         self.check()
 
-    def reject(self, peer: Peer, places: Sequence[int], requeue: bool) -> None:
-        held = peer.answer(places)
+    def reject(self, peer: Peer, ids: Sequence[int], requeue: bool) -> None:
+        held = peer.answer(ids)
         if requeue:
             self.back(set(held), set(held))
         else:
-            for place in held:
-                self.finished(place, Refused)
-        self.broker.reject(peer, places, requeue=requeue)
+            for message_id in held:
+                self.finished(message_id, Refused)
+        self.broker.reject(peer, ids, requeue=requeue)
         self.check()
 
     def stall(self, peer: Peer, stalled: bool) -> None:
@@ -286,22 +288,25 @@ class Watched:
         self.check()
 
     def read(self, part: int = 1, *, damaged: bool = False, failed: bool = False) -> None:
-        """Answer what is wanted: one of ``part`` places, the rest comes later."""
+        """Answer what is wanted: one of ``part`` ids, the rest comes later."""
         wanted, self.wanted = self.wanted, []
         for event in wanted:
-            places = event.places[::part]
+            ids = event.message_ids[::part]
             if failed:
                 self.broker.store.not_loaded(event.name)
             elif damaged:
-                self.broker.store.loaded(event.name, self._letters(places[1:]), places[:1])
+                self.broker.store.loaded(event.name, self._letters(ids[1:]), ids[:1])
             else:
-                self.broker.store.loaded(event.name, self._letters(places))
+                self.broker.store.loaded(event.name, self._letters(ids))
         self.check()
 
-    def _letters(self, places: Sequence[int]) -> list[QueuedMessage]:
+    def _letters(self, ids: Sequence[int]) -> list[QueuedMessage]:
         """Fresh objects, as whoever reads the log makes them."""
-        letters = [self.disk[place] for place in places]
-        return [QueuedMessage(one.place, one.nbytes, b"", one.body, one.arrived) for one in letters]
+        messages = [self.disk[message_id] for message_id in ids]
+        return [
+            QueuedMessage(one.message_id, one.nbytes, b"", one.body, one.arrived)
+            for one in messages
+        ]
 
     # ── the durable half, and crashes ───────────────────────────────────────────────────────────
 
@@ -323,16 +328,16 @@ class Watched:
                     declared[name] = kept
                 case Forgotten(name):
                     declared.pop(name, None)
-                case Settled(_, places):
-                    settled.update(places)
+                case Settled(_, ids):
+                    settled.update(ids)
                 case Tried(_, counts):
                     tries.update(counts)
-                case DeadLettered(name, places, _):
-                    moved.update(dict.fromkeys(places, name.dead))
-                case Requeued(_, to, places):
-                    moved.update(dict.fromkeys(places, to))
-                    for place in places:
-                        tries.pop(place, None)
+                case DeadLettered(name, ids, _):
+                    moved.update(dict.fromkeys(ids, name.dead))
+                case Requeued(_, to, ids):
+                    moved.update(dict.fromkeys(ids, to))
+                    for message_id in ids:
+                        tries.pop(message_id, None)
         self.pending.clear()
         self.wanted.clear()
         self.peers.clear()
@@ -342,29 +347,31 @@ class Watched:
         self.broker = self.made()
         queues: dict[QueueName, list[int]] = {name: [] for name in declared}
         stories = {}
-        for place, letter in self.disk.items():
-            first = self.first_queue[place]
-            story = stories[place] = Story(letter, moved.get(place, first))
-            story.delivered = self.stories[place].delivered
-            if place in settled:
-                story.state.state = LetterState.DONE
-                if self.stories[place].state.state is not LetterState.DONE:
-                    raise Violation(f"place {place} was written as done with, and is not")
+        for message_id, message in self.disk.items():
+            first = self.first_queue[message_id]
+            story = stories[message_id] = Story(message, moved.get(message_id, first))
+            story.delivered = self.stories[message_id].delivered
+            if message_id in settled:
+                story.state.state = MessageState.DONE
+                if self.stories[message_id].state.state is not MessageState.DONE:
+                    raise Violation(f"id {message_id} was written as done with, and is not")
                 continue
-            story.tries = tries.get(place, 0)
-            queues.setdefault(story.queue, []).append(place)
+            story.tries = tries.get(message_id, 0)
+            queues.setdefault(story.queue, []).append(message_id)
         self.stories = stories
-        for name, places in queues.items():
+        for name, ids in queues.items():
             self.broker.store.restore(
                 name,
-                sorted(places),
-                [self.disk[place].nbytes for place in sorted(places)],
-                [int(self.disk[place].arrived) for place in sorted(places)],
+                sorted(ids),
+                [self.disk[message_id].nbytes for message_id in sorted(ids)],
+                [int(self.disk[message_id].arrived) for message_id in sorted(ids)],
                 self.now,
-                tries=told_tries({place: tries[place] for place in places if place in tries}),
+                tries=told_tries(
+                    {message_id: tries[message_id] for message_id in ids if message_id in tries}
+                ),
                 kept=declared.get(name, False),
             )
-            self.fresh.update(places)
+            self.fresh.update(ids)
         self.check()
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────
@@ -373,31 +380,31 @@ class Watched:
         """Move the specification where the broker decides by itself: limits, ages, people."""
         for event in events:
             match event:
-                case DeadLettered(name, places, reason) if reason != "tries":
-                    for place in places:
-                        self._expect(place, name)
-                        self.stories[place].step(Buried)
-                        self.stories[place].queue = name.dead
-                        self.fresh.add(place)
-                case Requeued(name, to, places):
-                    for place in places:
-                        self._expect(place, name)
-                        self.stories[place].step(Moved)
-                        self.stories[place].queue = to
-                        self.stories[place].tries = 0
-                        self.fresh.add(place)
-                case Settled(name, places):
-                    for place in places:
-                        if self.stories[place].waits:  # purged, or one dead letter too many
-                            self._expect(place, name)
-                            self.stories[place].step(Dropped)
+                case DeadLettered(name, ids, reason) if reason != "tries":
+                    for message_id in ids:
+                        self._expect(message_id, name)
+                        self.stories[message_id].step(Buried)
+                        self.stories[message_id].queue = name.dead
+                        self.fresh.add(message_id)
+                case Requeued(name, to, ids):
+                    for message_id in ids:
+                        self._expect(message_id, name)
+                        self.stories[message_id].step(Moved)
+                        self.stories[message_id].queue = to
+                        self.stories[message_id].tries = 0
+                        self.fresh.add(message_id)
+                case Settled(name, ids):
+                    for message_id in ids:
+                        if self.stories[message_id].waits:  # purged, or one dead letter too many
+                            self._expect(message_id, name)
+                            self.stories[message_id].step(Dropped)
                 case Wanted():
                     self.wanted.append(event)
         self.pending += [event for event in events if not isinstance(event, Wanted)]
 
-    def _expect(self, place: int, queue: QueueName) -> None:
-        if self.stories[place].queue != queue:
-            raise Violation(f"place {place} is in {self.stories[place].queue}, not {queue}")
+    def _expect(self, message_id: int, queue: QueueName) -> None:
+        if self.stories[message_id].queue != queue:
+            raise Violation(f"id {message_id} is in {self.stories[message_id].queue}, not {queue}")
 
     def check(self) -> None:
         """Let the broker finish, and compare it with the specification."""
@@ -408,24 +415,24 @@ class Watched:
             raise Violation("a consumer was not told that its push has raised")
         waiting: dict[QueueName, list[int]] = {}
         flying: dict[QueueName, int] = {}
-        for place, story in sorted(self.stories.items()):
+        for message_id, story in sorted(self.stories.items()):
             if story.waits:
-                waiting.setdefault(story.queue, []).append(place)
-            elif story.state.state is LetterState.IN_FLIGHT:
+                waiting.setdefault(story.queue, []).append(message_id)
+            elif story.state.state is MessageState.IN_FLIGHT:
                 flying[story.queue] = flying.get(story.queue, 0) + 1
         for figures in self.broker.store.queues():
             name = figures.name
             rows = self.broker.store.peek(name, 10**6)
-            there = [row.place for row in rows]
+            there = [row.message_id for row in rows]
             if there != waiting.get(name, []):
                 raise Violation(f"{name}: {there} wait, not {waiting.get(name, [])}")
             if figures.in_flight != flying.pop(name, 0):
                 raise Violation(f"{name}: {figures.in_flight} in flight")
             for row in rows:
-                if row.tries != self.stories[row.place].tries:
-                    raise Violation(f"place {row.place} has had {row.tries} tries")
-                if row.letter is not None and row.letter.body != self.disk[row.place].body:
-                    raise Violation(f"place {row.place} has the body of another")
+                if row.tries != self.stories[row.message_id].tries:
+                    raise Violation(f"id {row.message_id} has had {row.tries} tries")
+                if row.message is not None and row.message.body != self.disk[row.message_id].body:
+                    raise Violation(f"id {row.message_id} has the body of another")
             self._check_progress(name, waiting.pop(name, []))
         if waiting or flying:
             raise Violation(f"queues are gone: {waiting}, {flying}")
@@ -437,7 +444,7 @@ class Watched:
         self.given.clear()
 
     def _check_progress(self, name: QueueName, waiting: list[int]) -> None:
-        """The first letter that somebody wants waits for room, or for its body, and all behind."""
+        """The first message that somebody wants waits for room, or for its body, and all behind."""
         if any(event.name == name for event in self.wanted):
             return
         if self.broker.store.by_name[name] in self.broker.store.in_line:
@@ -445,36 +452,38 @@ class Watched:
                 raise Violation(f"{name} waits to be read, and nothing is being read")
             return
         consumers = [peer for peer in self.peers if name in peer.filters]
-        for place in waiting:
-            letter = self.disk[place]
+        for message_id in waiting:
+            message = self.disk[message_id]
             wanting = [
-                peer for peer in consumers if (wants := peer.filters[name]) is None or wants(letter)
+                peer
+                for peer in consumers
+                if (wants := peer.filters[name]) is None or wants(message)
             ]
             if not wanting:
                 continue
             free = [peer for peer in wanting if peer.room() > 0]
             if free:
-                raise Violation(f"{name}: place {place} waits, and a consumer has room")
-            behind = [one for queue, one in self.given if queue == name and one > place]
-            if behind and place not in self.fresh:
-                raise Violation(f"{name}: {behind} were delivered before {place}")
+                raise Violation(f"{name}: id {message_id} waits, and a consumer has room")
+            behind = [one for queue, one in self.given if queue == name and one > message_id]
+            if behind and message_id not in self.fresh:
+                raise Violation(f"{name}: {behind} were delivered before {message_id}")
             break
 
     def _check_memory(self) -> None:
         store = self.broker.store
         figures = store.snapshot()
         rows = [row for one in store.queues() for row in store.peek(one.name, 10**6)]
-        waiting = sum(row.nbytes for row in rows if row.letter is not None)
+        waiting = sum(row.nbytes for row in rows if row.message is not None)
         flying = sum(
-            story.letter.nbytes
+            story.message.nbytes
             for story in self.stories.values()
-            if story.state.state is LetterState.IN_FLIGHT
+            if story.state.state is MessageState.IN_FLIGHT
         )
         expected = sum(queue.expected for queue in store.by_name.values())
         if store.memory.expected != expected or (expected and not self.wanted):
             raise Violation(f"{store.memory.expected} bytes are expected, not {expected}")
         limit = store.memory.limit
-        one = max((story.letter.nbytes for story in self.stories.values()), default=0)
+        one = max((story.message.nbytes for story in self.stories.values()), default=0)
         if self.durable and store.memory.used + expected > limit + one:
             raise Violation(f"{store.memory.used} + {expected} bytes, of {limit} (NB-02)")
         held = figures["broker_memory_bytes"] - waiting
@@ -503,9 +512,9 @@ class Watched:
             else:
                 break
         left = [
-            place
-            for place, story in self.stories.items()
-            if story.state.state is not LetterState.DONE
+            message_id
+            for message_id, story in self.stories.items()
+            if story.state.state is not MessageState.DONE
         ]
         if left:
             raise Violation(f"never done with: {left}")

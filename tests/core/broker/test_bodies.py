@@ -10,7 +10,7 @@ from tests.core.broker.world import (
     OTHERS,
     Reader,
     broker,
-    letters,
+    queued_all,
     subscribed,
     tries,
 )
@@ -29,24 +29,31 @@ from twisted_msgproto.core.limits import Limits
 
 def wanted(one: Broker) -> dict[QueueName, list[int]]:
     return {
-        event.name: event.places for event in one.store.take_events() if isinstance(event, Wanted)
+        event.name: event.message_ids
+        for event in one.store.take_events()
+        if isinstance(event, Wanted)
     }
 
 
-def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> None:
-    places = list(places)
+def restored(one: Broker, ids: Iterable[int], name: QueueName = ORDERS) -> None:
+    ids = list(ids)
     one.store.restore(
-        name, places, [QUEUED_MESSAGE_BYTES] * len(places), [int(NOW)] * len(places), NOW
+        name,
+        ids,
+        [QUEUED_MESSAGE_BYTES] * len(ids),
+        [int(NOW)] * len(ids),
+        NOW,
     )
 
 
 def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
     one = broker(durable=True, broker_memory_bytes=8 * QUEUED_MESSAGE_BYTES)
     for name, start in ((ORDERS, 0), (OTHERS, 20)):
-        for place in range(start, start + 20):
-            one.publish(name, letters([place], body=b""), NOW)
+        for message_id in range(start, start + 20):
+            one.publish(name, queued_all([message_id], body=b""), NOW)
     kept = [
-        sum(row.letter is not None for row in one.store.peek(name, 99)) for name in (ORDERS, OTHERS)
+        sum(row.message is not None for row in one.store.peek(name, 99))
+        for name in (ORDERS, OTHERS)
     ]
     assert kept == [4, 2]
     assert one.store.snapshot()["broker_waiting"] == 40
@@ -60,21 +67,21 @@ def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
 
 def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
     queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
-    some = letters(range(4))
-    queue.waiting.extend([one.place for one in some], [one.nbytes for one in some], [0] * 4)
+    some = queued_all(range(4))
+    queue.waiting.extend([one.message_id for one in some], [one.nbytes for one in some], [0] * 4)
     queue.keep(some)
     queue.alone = {1}
-    assert [one.place for one in queue.ready_run(4)] == [0]
+    assert [one.message_id for one in queue.ready_run(4)] == [0]
     queue.waiting.pop(0)
-    assert [one.place for one in queue.ready_run(4)] == [1]
+    assert [one.message_id for one in queue.ready_run(4)] == [1]
 
 
 def test_dead_letters_of_a_volatile_broker_keep_their_bodies_whatever_memory_is_left() -> None:
     one = broker(broker_memory_bytes=1, tries=1)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     subscribed(one).reject(one, 0)
     dead = subscribed(one, ORDERS.dead)
-    assert [(letter.place, letter.body) for _, letter in dead.got] == [(0, b"body")]
+    assert [(message.message_id, message.body) for _, message in dead.got] == [(0, b"body")]
 
 
 def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
@@ -99,14 +106,14 @@ def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
 def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
     one = broker(durable=True, broker_memory_bytes=4999)
     names = [QueueName("tests", name) for name in "abc"]
-    for place, name in enumerate(names):
-        one.store.restore(name, [place], [5000], [0], NOW)
+    for message_id, name in enumerate(names):
+        one.store.restore(name, [message_id], [5000], [0], NOW)
     readers = [subscribed(one, name) for name in names]
     assert list(wanted(one)) == names[:1]
-    for place, name in enumerate(names):
-        one.store.loaded(name, letters([place], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
-        readers[place].settle(one)
-        assert list(wanted(one)) == names[place + 1 : place + 2]
+    for message_id, name in enumerate(names):
+        one.store.loaded(name, queued_all([message_id], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+        readers[message_id].settle(one)
+        assert list(wanted(one)) == names[message_id + 1 : message_id + 2]
 
 
 def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
@@ -114,19 +121,19 @@ def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
     restored(one, range(10))
     assert wanted(one) == {}
     reader = subscribed(one)
-    assert (reader.places, wanted(one)) == ([], {ORDERS: list(range(10))})
+    assert (reader.message_ids, wanted(one)) == ([], {ORDERS: list(range(10))})
     one.ready(reader)
     assert wanted(one) == {}, "it is being read"
-    one.store.loaded(ORDERS, letters(range(10)))
-    assert reader.places == list(range(10))
+    one.store.loaded(ORDERS, queued_all(range(10)))
+    assert reader.message_ids == list(range(10))
 
 
 def test_at_least_100_places_are_read_at_a_time_and_at_most_a_number() -> None:
     one = broker(durable=True)
     restored(one, range(2000))
     subscribed(one, window=1)
-    places = wanted(one)[ORDERS]
-    assert places == list(range(512))
+    ids = wanted(one)[ORDERS]
+    assert ids == list(range(512))
 
 
 def test_large_bodies_are_read_one_by_one() -> None:
@@ -139,11 +146,11 @@ def test_large_bodies_are_read_one_by_one() -> None:
 def test_what_is_in_memory_waits_for_what_is_before_it() -> None:
     one = broker(durable=True)
     restored(one, range(5))
-    one.publish(ORDERS, letters(range(5, 8)), NOW)
+    one.publish(ORDERS, queued_all(range(5, 8)), NOW)
     reader = subscribed(one)
-    assert (reader.places, wanted(one)) == ([], {ORDERS: [0, 1, 2, 3, 4]})
-    one.store.loaded(ORDERS, letters(range(5)))
-    assert reader.places == list(range(8))
+    assert (reader.message_ids, wanted(one)) == ([], {ORDERS: [0, 1, 2, 3, 4]})
+    one.store.loaded(ORDERS, queued_all(range(5)))
+    assert reader.message_ids == list(range(8))
 
 
 def test_what_was_not_read_is_asked_for_again() -> None:
@@ -153,10 +160,10 @@ def test_what_was_not_read_is_asked_for_again() -> None:
     wanted(one)
     one.store.not_loaded(ORDERS)
     assert wanted(one) == {ORDERS: [0, 1, 2, 3]}
-    one.store.loaded(ORDERS, letters([0, 2]))
-    assert (reader.places, wanted(one)) == ([0], {ORDERS: [1, 3]})
-    one.store.loaded(ORDERS, letters([1, 3]))
-    assert reader.places == [0, 1, 2, 3]
+    one.store.loaded(ORDERS, queued_all([0, 2]))
+    assert (reader.message_ids, wanted(one)) == ([0], {ORDERS: [1, 3]})
+    one.store.loaded(ORDERS, queued_all([1, 3]))
+    assert reader.message_ids == [0, 1, 2, 3]
 
 
 def test_a_damaged_place_is_done_with_and_counted() -> None:
@@ -164,8 +171,8 @@ def test_a_damaged_place_is_done_with_and_counted() -> None:
     restored(one, range(3))
     reader = subscribed(one)
     wanted(one)
-    one.store.loaded(ORDERS, letters([0, 2]), [1])
-    assert reader.places == [0, 2]
+    one.store.loaded(ORDERS, queued_all([0, 2]), [1])
+    assert reader.message_ids == [0, 2]
     assert [event for event in one.store.take_events() if isinstance(event, Settled)] == [
         Settled(ORDERS, [1])
     ]
@@ -176,12 +183,12 @@ def test_a_damaged_place_is_done_with_and_counted() -> None:
 def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
     one = broker(durable=True)
     restored(one, range(3))
-    one.store.loaded(ORDERS, letters(range(3)))
-    one.store.loaded(OTHERS, letters([7]))
+    one.store.loaded(ORDERS, queued_all(range(3)))
+    one.store.loaded(OTHERS, queued_all([7]))
     assert one.store.snapshot()["broker_memory_bytes"] == 0
     subscribed(one)
     one.store.purge(ORDERS, 1)
-    one.store.loaded(ORDERS, letters([0, 9]))
+    one.store.loaded(ORDERS, queued_all([0, 9]))
     assert one.store.snapshot()["broker_memory_bytes"] == 0
 
 
@@ -190,19 +197,19 @@ def test_tries_come_back_with_the_places() -> None:
     one.store.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries=tries({1: 2}), kept=True)
     assert [row.tries for row in one.store.peek(ORDERS, 9)] == [0, 2]
     reader = subscribed(one)
-    one.store.loaded(ORDERS, letters([0, 1]))
-    assert [letter.tries for _, letter in reader.got] == [0, 2]
+    one.store.loaded(ORDERS, queued_all([0, 1]))
+    assert [message.tries for _, message in reader.got] == [0, 2]
     reader.reject(one, 1)
-    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [1]
+    assert [row.message_id for row in one.store.peek(ORDERS.dead, 9)] == [1]
 
 
 def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
     one = broker(durable=True, broker_memory_bytes=1)
     reader = subscribed(one)
-    for place in range(100):
-        one.publish(ORDERS, letters([place]), NOW)
+    for message_id in range(100):
+        one.publish(ORDERS, queued_all([message_id]), NOW)
         reader.settle(one)
-    assert reader.places == list(range(100))
+    assert reader.message_ids == list(range(100))
     assert wanted(one) == {}
 
 
@@ -210,10 +217,10 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
     """A queue that has had thousands may keep as many bodies as a new one."""
     one = broker(durable=True, broker_memory_bytes=8 * QUEUED_MESSAGE_BYTES)
     for start in range(0, 50, 5):
-        one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
-        assert all(row.letter for row in one.store.peek(ORDERS, 9)), start
-        one.publish(ORDERS, letters([start + 4], body=b""), NOW)
-        assert [row.letter is None for row in one.store.peek(ORDERS, 9)] == [False] * 4 + [True]
+        one.publish(ORDERS, queued_all(range(start, start + 4), body=b""), NOW)
+        assert all(row.message for row in one.store.peek(ORDERS, 9)), start
+        one.publish(ORDERS, queued_all([start + 4], body=b""), NOW)
+        assert [row.message is None for row in one.store.peek(ORDERS, 9)] == [False] * 4 + [True]
         assert one.store.purge(ORDERS, 9) == 5
         assert one.store.snapshot()["broker_memory_bytes"] == 0
 
@@ -221,8 +228,8 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
     limits = Limits.of(LIMITS).replace({"broker-memory-bytes": QUEUED_MESSAGE_BYTES})
     one = Broker(limits)
-    one.publish(ORDERS, letters([0]), NOW)
-    assert one.store.full(ORDERS) and one.store.peek(ORDERS, 1)[0].letter
+    one.publish(ORDERS, queued_all([0]), NOW)
+    assert one.store.full(ORDERS) and one.store.peek(ORDERS, 1)[0].message
     assert not Broker(limits, durable=True).store.full(ORDERS)
 
 
@@ -232,8 +239,8 @@ LIMIT = 100_000
 
 def read_back(one: Broker, name: QueueName = ORDERS) -> None:
     """Read what is wanted until nothing is."""
-    while places := wanted(one).get(name):
-        one.store.loaded(name, letters(places, body=LARGE))
+    while ids := wanted(one).get(name):
+        one.store.loaded(name, queued_all(ids, body=LARGE))
 
 
 def held(one: Broker) -> int:
@@ -251,13 +258,13 @@ def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__N
     most = 0
     for round in range(20):
         for number, name in enumerate(queues):
-            one.publish(name, letters([round * 100 + number], body=LARGE), NOW)
-        one.publish(ORDERS, letters([round * 100 + 50], body=LARGE), NOW)
+            one.publish(name, queued_all([round * 100 + number], body=LARGE), NOW)
+        one.publish(ORDERS, queued_all([round * 100 + 50], body=LARGE), NOW)
         good.settle(one)
         most = max(most, held(one))
     assert len(hog.got) == 20 * 17
-    assert good.places == [round * 100 + 50 for round in range(20)]
-    assert wanted(one) == {}, "the neighbour's letters came from memory"
+    assert good.message_ids == [round * 100 + 50 for round in range(20)]
+    assert wanted(one) == {}, "the neighbour's messages came from memory"
     assert 0 < most <= LIMIT
     assert one.store.snapshot()["broker_in_flight"] == 20 * 17
     hog.settle(one)
@@ -271,25 +278,25 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
     """NB-02: in order, with its tries, and marked as delivered before."""
     one = broker(durable=True, broker_memory_bytes=LIMIT, tries=2)
     first = subscribed(one, window=40)
-    for place in range(50):
-        one.publish(ORDERS, letters([place], body=LARGE), NOW)
-    assert first.places == list(range(40))
+    for message_id in range(50):
+        one.publish(ORDERS, queued_all([message_id], body=LARGE), NOW)
+    assert first.message_ids == list(range(40))
     first.settle(one, 3)
     first.reject(one, 5)
     read_back(one)
-    assert first.places == [*range(41), 5]
+    assert first.message_ids == [*range(41), 5]
     one.gone(first, NOW, orderly=True)
     second = subscribed(one)
     read_back(one)
-    assert second.places == [place for place in range(50) if place != 3]
-    assert [each.place for _, each in second.got if each.again] == [*range(3), *range(4, 41)]
-    assert [each.place for _, each in second.got if each.tries] == [5]
+    assert second.message_ids == [message_id for message_id in range(50) if message_id != 3]
+    assert [each.message_id for _, each in second.got if each.again] == [*range(3), *range(4, 41)]
+    assert [each.message_id for _, each in second.got if each.tries] == [5]
     second.reject(one, 5)
-    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [5]
+    assert [row.message_id for row in one.store.peek(ORDERS.dead, 9)] == [5]
     second.settle(one)
     third = subscribed(one, ORDERS.dead)
     read_back(one, ORDERS.dead)
-    assert [(each.place, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
+    assert [(each.message_id, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
     third.settle(one)
     assert held(one) == one.store.snapshot()["broker_bytes"] == 0
 
@@ -299,8 +306,8 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     one = broker(durable=True, broker_memory_bytes=LIMIT)
     queues = [QueueName("tests", f"{number}") for number in range(20)]
     for number, name in enumerate(queues):
-        places = range(number * 100, number * 100 + 10)
-        one.store.restore(name, places, [5000] * 10, [0] * 10, NOW)
+        ids = range(number * 100, number * 100 + 10)
+        one.store.restore(name, ids, [5000] * 10, [0] * 10, NOW)
     reader = subscribed(one, *queues, window=1)
     asked = wanted(one)
     assert LIMIT - 5000 < one.store.memory.expected <= LIMIT + 5000
@@ -310,10 +317,10 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     assert one.store.forget(queues[0])
     served: list[QueueName] = []
     while asked or reader.unsettled:
-        for name, places in asked.items():
-            one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+        for name, ids in asked.items():
+            one.store.loaded(name, queued_all(ids, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         assert held(one) + one.store.memory.expected <= LIMIT + 5000
-        served += [name for name, letter in reader.got if letter.place in reader.unsettled]
+        served += [name for name, message in reader.got if message.message_id in reader.unsettled]
         reader.settle(one)
         asked = wanted(one)
     assert {name: served.count(name) for name in queues[1:]} == dict.fromkeys(queues[1:], 10)
@@ -321,7 +328,7 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
 
 
 def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_memory() -> None:
-    """NB-02: letters of a hundred queues were read for a consumer that takes no more of them."""
+    """NB-02: messages of a hundred queues were read for a consumer that takes no more of them."""
     one = broker(durable=True, broker_memory_bytes=LIMIT)
     others = [QueueName("tests", f"{number}") for number in range(100)]
     for number, name in enumerate((*others, ORDERS)):
@@ -330,30 +337,30 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
 
     def answered() -> int:
         events = wanted(one)
-        for name, places in events.items():
-            one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+        for name, ids in events.items():
+            one.store.loaded(name, queued_all(ids, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         return len(events)
 
     turns = 0
     while len(good.got) < 5:
-        hog.settle(one)  # one letter, and all of its queues want to be read
+        hog.settle(one)  # one message, and all of its queues want to be read
         assert answered(), "nobody is read"
         assert held(one) + one.store.memory.expected <= LIMIT + 5000
         turns += 1
     assert turns <= 10
-    assert good.places == [1000, 1001, 1002, 1003, 1004]
+    assert good.message_ids == [1000, 1001, 1002, 1003, 1004]
 
 
 def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -> None:
-    one = broker(durable=True, broker_memory_bytes=1)  # room for one letter
+    one = broker(durable=True, broker_memory_bytes=1)  # room for one message
     for number, name in enumerate((ORDERS, OTHERS)):
         one.store.restore(name, range(number * 10, number * 10 + 3), [5000] * 3, [0] * 3, NOW)
     first, second = subscribed(one, window=1), subscribed(one, OTHERS, window=1)
     turns = []
     while asked := wanted(one):
-        ((name, places),) = asked.items()
-        turns.append((name, places))
-        one.store.loaded(name, letters(places, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+        ((name, ids),) = asked.items()
+        turns.append((name, ids))
+        one.store.loaded(name, queued_all(ids, body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
         (first if name == ORDERS else second).settle(one)
     assert turns == [
         *((ORDERS, [0]), (OTHERS, [10]), (ORDERS, [1])),
@@ -370,7 +377,7 @@ def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() ->
     assert list(wanted(one)) == names[:2]
     for number, name in enumerate(names[:2]):
         full[number].window = 0
-        one.store.loaded(name, letters([number], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+        one.store.loaded(name, queued_all([number], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
     assert held(one) == 10_000
     subscribed(one, names[2])
     assert list(wanted(one)) == names[2:]
@@ -397,32 +404,34 @@ def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_come
     body = bytes(5000 - QUEUED_MESSAGE_BYTES)
     first = subscribed(one, window=1)
     assert wanted(one) == {ORDERS: [0]}
-    one.store.loaded(ORDERS, letters([0], body=body))
+    one.store.loaded(ORDERS, queued_all([0], body=body))
     first.reject(one, 0)  # it is on disk again
     assert wanted(one) == {ORDERS: [0]}
     first.window = 0
-    one.store.loaded(ORDERS, letters([0], body=body))
+    one.store.loaded(ORDERS, queued_all([0], body=body))
     second = subscribed(one, OTHERS)
     assert wanted(one) == {OTHERS: [2]}
     assert held(one) == 0
-    one.store.loaded(OTHERS, letters([2], body=body))
-    assert second.places == [2]
+    one.store.loaded(OTHERS, queued_all([2], body=body))
+    assert second.message_ids == [2]
     second.settle(one)
     first.window = 2
     one.ready(first)
     assert wanted(one) == {ORDERS: [0]}
-    one.store.loaded(ORDERS, letters([0], body=body))
-    assert [(each.place, each.again, each.tries) for _, each in first.got[1:]] == [(0, True, 1)]
+    one.store.loaded(ORDERS, queued_all([0], body=body))
+    assert [(each.message_id, each.again, each.tries) for _, each in first.got[1:]] == [
+        (0, True, 1)
+    ]
 
 
 def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -> None:
-    """NB-02: a peer that takes letters, goes, and has them purged would fill the memory else."""
+    """NB-02: a peer that takes messages, goes, and has them purged would fill the memory else."""
     one = broker(durable=True, broker_memory_bytes=LIMIT)
     first = subscribed(one, window=40)
-    for place in range(40):
-        one.publish(ORDERS, letters([place], body=LARGE), NOW)
+    for message_id in range(40):
+        one.publish(ORDERS, queued_all([message_id], body=LARGE), NOW)
     one.gone(first, NOW)
-    back = [row.place for row in one.store.peek(ORDERS, 40) if row.letter is None]
+    back = [row.message_id for row in one.store.peek(ORDERS, 40) if row.message is None]
     assert back, "some came back when they were not in memory"
     assert one.store.purge(ORDERS, back[0] + 1) == back[0] + 1
     assert one.store.purge(ORDERS, 40) == 39 - back[0]
@@ -437,37 +446,37 @@ def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -
     """What is asked for is waited for, and nobody would answer a question for nothing."""
     one = broker(durable=True, broker_memory_bytes=40_000)
     holder = subscribed(one, window=1)
-    one.publish(ORDERS, letters([0]), NOW)
-    assert holder.places == [0]
+    one.publish(ORDERS, queued_all([0]), NOW)
+    assert holder.message_ids == [0]
 
     class Meddling(Reader):
-        def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
+        def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
             assert one.store.purge(ORDERS, 1) == 1
             holder.window = 0
             holder.reject(one, 0)
-            return super().push(queue, letters)
+            return super().push(queue, messages)
 
     meddling = Meddling()
     one.store.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
-    one.subscribe(meddling, OTHERS, NOW, lambda letter: True, lambda letter: SLOW)
+    one.subscribe(meddling, OTHERS, NOW, lambda message: True, lambda message: SLOW)
     one.go_on()
     assert wanted(one) == {OTHERS: [10]}
     one.store.restore(ORDERS, [1], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW)
     reader = subscribed(one)
     assert wanted(one) == {}, "the memory is full of what is being read for others"
-    one.store.loaded(OTHERS, letters([10]))
-    assert meddling.places == [10]
+    one.store.loaded(OTHERS, queued_all([10]))
+    assert meddling.message_ids == [10]
     assert wanted(one) == {}, "the one that came back stands alone, and is in memory"
-    assert reader.places == [] and one.unfinished
+    assert reader.message_ids == [] and one.unfinished
     one.go_on()
-    assert reader.places == [0]
+    assert reader.message_ids == [0]
 
 
 def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__NB_02() -> None:
     """NB-02: it would be read again and again, while others have their turns."""
     one = broker(durable=True, broker_memory_bytes=2000)
     busy, third = QueueName("tests", "busy"), subscribed(one, OTHERS)
-    one.publish(busy, letters([1]), NOW)
+    one.publish(busy, queued_all([1]), NOW)
     one.store.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
     first = subscribed(one)
     assert wanted(one) == {ORDERS: [0]}
@@ -475,20 +484,20 @@ def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__N
     one.go_on()
     assert wanted(one) == {}, "it is in line"
     slow = Reader()
-    one.subscribe(slow, busy, NOW, lambda letter: True, lambda letter: SLOW)
-    one.store.loaded(ORDERS, letters([0], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
-    assert (slow.places, first.places) == ([1], []), "the turn has ended"
-    assert (wanted(one), one.store.peek(ORDERS, 1)[0].letter is None) == ({}, False)
+    one.subscribe(slow, busy, NOW, lambda message: True, lambda message: SLOW)
+    one.store.loaded(ORDERS, queued_all([0], body=bytes(5000 - QUEUED_MESSAGE_BYTES)))
+    assert (slow.message_ids, first.message_ids) == ([1], []), "the turn has ended"
+    assert (wanted(one), one.store.peek(ORDERS, 1)[0].message is None) == ({}, False)
     one.go_on()
-    assert first.places == [0]
-    assert (wanted(one), third.places) == ({OTHERS: [2]}, [])
+    assert first.message_ids == [0]
+    assert (wanted(one), third.message_ids) == ({OTHERS: [2]}, [])
 
 
 def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_it__NB_02() -> None:
     """NB-02: it is marked as delivered before when it comes again, and has its tries."""
     one = broker(durable=True, broker_memory_bytes=40_000, tries=9)
     reader = subscribed(one, window=1)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     one.store.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
     subscribed(one, OTHERS)
     assert wanted(one) == {OTHERS: [10]}
@@ -498,14 +507,16 @@ def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_i
     assert wanted(one) == {}
     one.store.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
-    one.store.loaded(ORDERS, letters([0]))
-    assert [(each.place, each.again, each.tries) for _, each in reader.got[1:]] == [(0, True, 1)]
+    one.store.loaded(ORDERS, queued_all([0]))
+    assert [(each.message_id, each.again, each.tries) for _, each in reader.got[1:]] == [
+        (0, True, 1)
+    ]
 
 
 def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
     one = broker(durable=True, broker_memory_bytes=QUEUED_MESSAGE_BYTES)
-    for name, place in ((OTHERS, 10), (ORDERS, 0)):
-        one.store.restore(name, [place], [5000], [int(NOW)], NOW)
+    for name, message_id in ((OTHERS, 10), (ORDERS, 0)):
+        one.store.restore(name, [message_id], [5000], [int(NOW)], NOW)
     other, broken = subscribed(one, OTHERS), subscribed(one)
     assert wanted(one) == {OTHERS: [10]}
 
@@ -515,27 +526,27 @@ def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_al
     broken.room = room  # type: ignore[method-assign]
     one.store.loaded(OTHERS, [], [10])
     assert wanted(one) == {ORDERS: [0]}
-    one.store.loaded(ORDERS, letters([0]))
+    one.store.loaded(ORDERS, queued_all([0]))
     assert [str(error) for error in broken.failures] == ["no idea"]
     assert (broken.got, other.failures) == ([], [])
-    assert [row.place for row in one.store.peek(ORDERS, 1)] == [0]
+    assert [row.message_id for row in one.store.peek(ORDERS, 1)] == [0]
 
 
 def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
-    """NB-02: to the byte; one letter is read in any case."""
-    for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
+    """NB-02: to the byte; one message is read in any case."""
+    for limit, ids in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
         one = broker(durable=True, broker_memory_bytes=limit)
         one.store.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
         subscribed(one)
-        assert wanted(one) == {ORDERS: places}
-        assert one.store.memory.expected == 5000 * len(places)
+        assert wanted(one) == {ORDERS: ids}
+        assert one.store.memory.expected == 5000 * len(ids)
 
 
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     one = broker(broker_memory_bytes=LIMIT)
     subscribed(one)
-    for place in range(20):
-        one.publish(ORDERS, letters([place], body=LARGE), NOW)
+    for message_id in range(20):
+        one.publish(ORDERS, queued_all([message_id], body=LARGE), NOW)
     assert held(one) == one.store.snapshot()["broker_bytes"] > LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Who gets which letter, and what becomes of it.
+"""Who gets which message, and what becomes of it.
 
 Who gets what in one turn, and how many steps it is, as a table (NB-07).
 """
@@ -9,16 +9,25 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letter, letters, subscribed
+from tests.core.broker.world import (
+    NOW,
+    ORDERS,
+    OTHERS,
+    Reader,
+    broker,
+    queued,
+    queued_all,
+    subscribed,
+)
 from twisted_msgproto.core.broker import QueuedMessage, QueueName, TooManyQueues
 
 
 def test_letters_are_delivered_in_the_order_of_their_places() -> None:
     one = broker()
     reader = subscribed(one)
-    one.publish(ORDERS, letters(range(5)), NOW)
-    one.publish(ORDERS, letters(range(5, 9)), NOW)
-    assert reader.places == list(range(9))
+    one.publish(ORDERS, queued_all(range(5)), NOW)
+    one.publish(ORDERS, queued_all(range(5, 9)), NOW)
+    assert reader.message_ids == list(range(9))
     reader.settle(one)
     figures = one.store.snapshot()
     assert figures["broker_acknowledged"] == 9
@@ -29,93 +38,97 @@ def test_letters_are_delivered_in_the_order_of_their_places() -> None:
 
 def test_a_consumer_gets_what_was_published_before_it_came() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(5)), NOW)
-    assert subscribed(one).places == list(range(5))
+    one.publish(ORDERS, queued_all(range(5)), NOW)
+    assert subscribed(one).message_ids == list(range(5))
 
 
 def test_each_letter_goes_to_one_consumer_in_turn() -> None:
     one = broker()
     first, second, third = (subscribed(one) for _ in range(3))
-    one.publish(ORDERS, letters(range(4)), NOW)
-    one.publish(ORDERS, letters(range(4, 8)), NOW)
-    assert (first.places, second.places, third.places) == ([0, 3, 6], [1, 4, 7], [2, 5])
+    one.publish(ORDERS, queued_all(range(4)), NOW)
+    one.publish(ORDERS, queued_all(range(4, 8)), NOW)
+    assert (first.message_ids, second.message_ids, third.message_ids) == (
+        [0, 3, 6],
+        [1, 4, 7],
+        [2, 5],
+    )
 
 
 def test_a_consumer_without_room_is_passed_over() -> None:
     one = broker()
     full, free = subscribed(one, window=1), subscribed(one)
-    one.publish(ORDERS, letters(range(6)), NOW)
-    assert (full.places, free.places) == ([0], [1, 2, 3, 4, 5])
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    assert (full.message_ids, free.message_ids) == ([0], [1, 2, 3, 4, 5])
     full.settle(one)
-    one.publish(ORDERS, letters(range(6, 8)), NOW)
-    assert (full.places, free.places) == ([0, 6], [1, 2, 3, 4, 5, 7])
+    one.publish(ORDERS, queued_all(range(6, 8)), NOW)
+    assert (full.message_ids, free.message_ids) == ([0, 6], [1, 2, 3, 4, 5, 7])
 
 
 def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(5000)), NOW)
+    one.publish(ORDERS, queued_all(range(5000)), NOW)
     reader = subscribed(one, window=256, acknowledges=False)
     while one.unfinished:
         one.go_on()
-    assert reader.places == list(range(5000))
+    assert reader.message_ids == list(range(5000))
     assert one.store.snapshot()["broker_bytes"] == 0
 
 
 def test_what_a_lost_consumer_had_comes_first_again() -> None:
     one = broker()
     lost = subscribed(one, window=3)
-    one.publish(ORDERS, letters(range(6)), NOW)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
     lost.settle(one, 1)
     one.gone(lost, NOW)
     heir = subscribed(one)
-    assert heir.places == [0, 2, 3, 4, 5]
-    assert [letter.again for _, letter in heir.got] == [True, True, True, False, False]
+    assert heir.message_ids == [0, 2, 3, 4, 5]
+    assert [message.again for _, message in heir.got] == [True, True, True, False, False]
 
 
 def test_a_push_that_raises_ends_the_consumer_and_its_letters_go_back_BK_02() -> None:
     one = broker()
     broken = subscribed(one)
     broken.raises = lambda given: True
-    one.publish(ORDERS, letters(range(10)), NOW)
+    one.publish(ORDERS, queued_all(range(10)), NOW)
     assert [str(error) for error in broken.failures] == ["cannot be encoded"]
-    assert subscribed(one).places == list(range(10))
+    assert subscribed(one).message_ids == list(range(10))
 
 
 def test_a_letter_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
     one = broker(tries=3)
-    one.publish(ORDERS, letters(range(10)), NOW)
+    one.publish(ORDERS, queued_all(range(10)), NOW)
     readers = []
-    while 4 not in [row.place for row in one.store.peek(ORDERS.dead, 10)]:
+    while 4 not in [row.message_id for row in one.store.peek(ORDERS.dead, 10)]:
         reader = Reader()
-        reader.raises = lambda given: 4 in [letter.place for letter in given]
+        reader.raises = lambda given: 4 in [message.message_id for message in given]
         one.subscribe(reader, ORDERS, NOW)
         one.go_on()
         readers.append(reader)
         assert len(readers) < 10
     assert readers[-1].failures and len(readers) == 4
     one.gone(readers[-1], NOW)
-    assert [row.place for row in one.store.peek(ORDERS.dead, 10)] == [4]
-    assert subscribed(one).places == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert [row.message_id for row in one.store.peek(ORDERS.dead, 10)] == [4]
+    assert subscribed(one).message_ids == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_queues_of_one_consumer_have_their_turns_BK_06() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(1000)), NOW)
-    one.publish(OTHERS, letters([1000]), NOW)
+    one.publish(ORDERS, queued_all(range(1000)), NOW)
+    one.publish(OTHERS, queued_all([1000]), NOW)
     reader = subscribed(one, ORDERS, OTHERS, window=100)
-    assert 1000 in reader.places[:20]
+    assert 1000 in reader.message_ids[:20]
     slow = subscribed(one, ORDERS, OTHERS, window=1)
-    one.publish(OTHERS, letters([1001]), NOW)
+    one.publish(OTHERS, queued_all([1001]), NOW)
     slow.settle(one)
     assert {name for name, _ in slow.got} == {ORDERS, OTHERS}
 
 
 def test_what_was_fetched_ahead_has_had_no_try_BK_07() -> None:
     one = broker(tries=2)
-    one.publish(ORDERS, letters(range(15)), NOW)
+    one.publish(ORDERS, queued_all(range(15)), NOW)
     for run in range(5):
         reader = subscribed(one, window=10)
-        assert reader.places == list(range(run, run + 10))
+        assert reader.message_ids == list(range(run, run + 10))
         reader.settle(one, run)
         one.gone(reader, NOW)
     assert one.store.peek(ORDERS.dead, 1) == []
@@ -124,11 +137,11 @@ def test_what_was_fetched_ahead_has_had_no_try_BK_07() -> None:
 
 def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
     one = broker(tries=5)
-    one.publish(ORDERS, letters(range(6)), NOW)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
     reader = subscribed(one)
     reader.settle(one, 2)
     one.gone(reader, NOW)
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [
         (0, 1),
         (1, 1),
         (3, 1),
@@ -139,37 +152,37 @@ def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> No
 
 def test_who_says_goodbye_has_tried_nothing_BK_07() -> None:
     one = broker(tries=1)
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     one.gone(subscribed(one), NOW, orderly=True)
     assert [row.tries for row in one.store.peek(ORDERS, 10)] == [0, 0, 0]
 
 
 def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
     one = broker(tries=3)
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     reader = subscribed(one, window=1)
     for tries in (1, 2, 3):
         reader.reject(one, 0)
         assert reader.got[-1][1].tries == (0 if tries == 3 else tries)
-    assert reader.places == [0, 0, 0, 1]
-    assert [letter.tries for _, letter in reader.got] == [3, 3, 3, 0]  # one object
+    assert reader.message_ids == [0, 0, 0, 1]
+    assert [message.tries for _, message in reader.got] == [3, 3, 3, 0]  # one object
     (dead,) = one.store.peek(QueueName("tests", "orders.dead"), 10)
-    assert (dead.place, dead.tries) == (0, 3)
+    assert (dead.message_id, dead.tries) == (0, 3)
 
 
 def test_a_letter_rejected_for_good_is_done_with() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(2)), NOW)
+    one.publish(ORDERS, queued_all(range(2)), NOW)
     reader = subscribed(one, window=1)
     reader.reject(one, 0, requeue=False)
-    assert reader.places == [0, 1]
+    assert reader.message_ids == [0, 1]
     assert one.store.snapshot()["broker_rejected"] == 1
     assert not one.store.knows(ORDERS.dead)
 
 
 def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(4)), NOW)
+    one.publish(ORDERS, queued_all(range(4)), NOW)
     holder, other = subscribed(one, window=2), subscribed(one, window=2)
     one.settle(other, [0, 1, 77])
     one.reject(other, [0], requeue=True)
@@ -180,7 +193,7 @@ def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -
     assert one.store.snapshot()["broker_strays"] == 7
     one.gone(holder, NOW)
     one.gone(other, NOW)
-    assert [row.place for row in one.store.peek(ORDERS, 9)] == [1, 2, 3]
+    assert [row.message_id for row in one.store.peek(ORDERS, 9)] == [1, 2, 3]
 
 
 def test_one_queue_too_many_is_refused() -> None:
@@ -195,31 +208,31 @@ def test_one_queue_too_many_is_refused() -> None:
 
 
 def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07() -> None:
-    """Letters that have come back stand before those that a consumer has got already."""
+    """Messages that have come back stand before those that a consumer has got already."""
     one = broker(tries=5)
-    one.publish(ORDERS, letters(range(5)), NOW)
+    one.publish(ORDERS, queued_all(range(5)), NOW)
     first, second = subscribed(one, window=2), subscribed(one, window=3)
-    assert (first.places, second.places) == ([0, 1], [2, 3, 4])
+    assert (first.message_ids, second.message_ids) == ([0, 1], [2, 3, 4])
     second.settle(one)
     one.gone(first, NOW)
-    assert second.places == [2, 3, 4, 0, 1]
+    assert second.message_ids == [2, 3, 4, 0, 1]
     one.gone(second, NOW)
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [(0, 2), (1, 0)]
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [(0, 2), (1, 0)]
 
 
 Wants = Callable[[QueuedMessage], bool] | None
 
 
-def even(letter: QueuedMessage) -> bool:
-    return letter.place % 2 == 0
+def even(message: QueuedMessage) -> bool:
+    return message.message_id % 2 == 0
 
 
-def never(letter: QueuedMessage) -> bool:
+def never(message: QueuedMessage) -> bool:
     return False
 
 
 CASES: dict[str, tuple[list[tuple[int, Wants]], int, list[list[int]]]] = {
-    # who: room and filter; letters; what each gets
+    # who: room and filter; messages; what each gets
     "one": ([(9, None)], 3, [[0, 1, 2]]),
     "one with room for two": ([(2, None)], 3, [[0, 1]]),
     "one without room": ([(0, None)], 3, [[]]),
@@ -244,8 +257,8 @@ def test_letters_are_given_in_turn__NB_07(
     readers = [Reader(room) for room, _ in who]
     for reader, (_, wants) in zip(readers, who, strict=True):
         one.subscribe(reader, ORDERS, NOW, wants)
-    one.publish(ORDERS, letters(range(count)), NOW)
-    assert [reader.places for reader in readers] == got
+    one.publish(ORDERS, queued_all(range(count)), NOW)
+    assert [reader.message_ids for reader in readers] == got
     waiting = count - sum(map(len, got))
     assert one.store.snapshot()["broker_waiting"] == waiting
     # Whoever had no room gets the rest when it says that it has.
@@ -254,18 +267,18 @@ def test_letters_are_given_in_turn__NB_07(
             reader.window = 9
             one.ready(reader)
     one.go_on()
-    assert sorted(place for reader in readers for place in reader.places) == [
-        place
-        for place in range(count)
-        if any(place in some for some in got)
-        or any(room == 0 and (wants is None or wants(letter(place))) for room, wants in who)
+    assert sorted(message_id for reader in readers for message_id in reader.message_ids) == [
+        message_id
+        for message_id in range(count)
+        if any(message_id in some for some in got)
+        or any(room == 0 and (wants is None or wants(queued(message_id))) for room, wants in who)
     ]
 
 
 def test_a_consumer_of_several_queues_gets_a_number_of_each_in_turn__BK_06() -> None:
     one = broker(durable=False)
     for name, start in ((ORDERS, 0), (OTHERS, 10_000)):
-        one.publish(name, letters(range(start, start + 1000)), NOW)
+        one.publish(name, queued_all(range(start, start + 1000)), NOW)
     reader = subscribed(one, ORDERS, OTHERS, window=400)
     while len(reader.got) < 2000 and reader.unsettled:
         reader.settle(one)
@@ -277,20 +290,22 @@ def test_a_consumer_of_several_queues_gets_a_number_of_each_in_turn__BK_06() -> 
 def test_who_may_take_no_step_takes_none__NB_07() -> None:
     one = broker()
     reader = Reader()
-    one.publish(ORDERS, letters(range(1)), NOW)
-    one.subscribe(reader, ORDERS, NOW, even, lambda letter: 10**9)
-    one.publish(ORDERS, letters(range(1, 3)), NOW)
+    one.publish(ORDERS, queued_all(range(1)), NOW)
+    one.subscribe(reader, ORDERS, NOW, even, lambda message: 10**9)
+    one.publish(ORDERS, queued_all(range(1, 3)), NOW)
     one.go_on(0)
-    before = list(reader.places)
+    before = list(reader.message_ids)
     assert one.unfinished
     for _ in range(10):
         one.go_on(10)
-    assert reader.places == [0, 2] != before
+    assert reader.message_ids == [0, 2] != before
 
 
 def test_however_many_letters_are_published_at_once_a_turn_has_its_most__NB_07() -> None:
     one = broker()
     readers = [subscribed(one) for _ in range(3)]
-    one.publish(ORDERS, letters(range(2000)), NOW)
-    assert sorted(place for reader in readers for place in reader.places) == list(range(2000))
+    one.publish(ORDERS, queued_all(range(2000)), NOW)
+    assert sorted(message_id for reader in readers for message_id in reader.message_ids) == list(
+        range(2000)
+    )
     assert max(push for reader in readers for push in reader.pushes) <= 500

@@ -19,7 +19,7 @@ from tests.core.broker.world import (
     OTHERS,
     Reader,
     broker,
-    letters,
+    queued_all,
     subscribed,
     tries,
 )
@@ -36,8 +36,8 @@ from twisted_msgproto.core.broker import (
     Settled,
     Tried,
 )
-from twisted_msgproto.core.broker import places as module
-from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
+from twisted_msgproto.core.broker import message_table as module
+from twisted_msgproto.core.broker.message_table import LARGE, SMALL, MessageTable
 
 
 def test_no_letters_make_no_queue() -> None:
@@ -48,14 +48,14 @@ def test_no_letters_make_no_queue() -> None:
 
 def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     stranger = Reader()
     one.ready(stranger)
     one.settle(stranger, [0])
     one.reject(stranger, [0, 1], requeue=True)
     one.reject(stranger, [2], requeue=False)
     assert one.store.counters.strays == 4
-    assert [row.place for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
+    assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
 
 
 def test_who_has_not_subscribed_to_a_queue_cannot_unsubscribe_from_it() -> None:
@@ -75,40 +75,40 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     class Leaving(Reader):
         one: Broker
 
-        def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
+        def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
             self.one.gone(self, NOW)
             raise RuntimeError("gone")
 
     one = broker()
     reader = Leaving()
     reader.one = one
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     one.subscribe(reader, ORDERS, NOW)
     one.go_on()
     assert (one.store.counters.failed_consumers, len(reader.failures)) == (1, 1)
-    assert [row.place for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
+    assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
 
 
 def test_one_that_cannot_take_its_letters_does_not_keep_others_from_theirs_BK_02() -> None:
     one = broker()
     failing, good = subscribed(one, window=1), subscribed(one, window=2)
-    failing.raises = lambda letters: True
-    one.publish(ORDERS, letters(range(2)), NOW)
+    failing.raises = lambda messages: True
+    one.publish(ORDERS, queued_all(range(2)), NOW)
     good.settle(one)
-    assert sorted(good.places) == [0, 1]
+    assert sorted(good.message_ids) == [0, 1]
     assert len(failing.failures) == 1
 
 
 def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(5)), NOW)
+    one.publish(ORDERS, queued_all(range(5)), NOW)
     reader = Reader(window=1)
-    one.subscribe(reader, ORDERS, NOW, lambda letter: letter.place % 2 == 1)
+    one.subscribe(reader, ORDERS, NOW, lambda message: message.message_id % 2 == 1)
     one.go_on()
-    assert reader.places == [1]
+    assert reader.message_ids == [1]
     left = []
     while one.store.purge(ORDERS, 1):
-        left.append([row.place for row in one.store.peek(ORDERS, 10)])
+        left.append([row.message_id for row in one.store.peek(ORDERS, 10)])
     assert left == [[2, 3, 4], [3, 4], [4], []]
 
 
@@ -118,7 +118,7 @@ def test_a_queue_is_restored_in_parts() -> None:
         ORDERS, [0, 1], [QUEUED_MESSAGE_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2})
     )
     one.store.restore(ORDERS, [5], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW, kept=True)
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 10)] == [
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [
         (0, 0),
         (1, 2),
         (5, 0),
@@ -135,7 +135,7 @@ def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
 
 def test_a_second_sender_waits_for_room_without_another_event() -> None:
     one = broker(queue_messages=1)
-    one.publish(ORDERS, letters(range(2)), NOW)
+    one.publish(ORDERS, queued_all(range(2)), NOW)
     called: list[int] = []
     first, second = (lambda: called.append(1)), (lambda: called.append(2))
     one.store.when_room(ORDERS, first)
@@ -150,17 +150,17 @@ def test_a_second_sender_waits_for_room_without_another_event() -> None:
 
 def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_with() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     failing = Reader()
-    failing.raises = lambda letters: True
+    failing.raises = lambda messages: True
     one.subscribe(failing, ORDERS, NOW)
     one.go_on()
     reader = subscribed(one)
     assert reader.pushes == [1, 1, 1]
     reader.settle(one)
-    settled = [event.places for event in one.store.take_events() if isinstance(event, Settled)]
-    assert sorted(place for places in settled for place in places) == [0, 1, 2]
-    one.publish(ORDERS, letters(range(3, 6)), NOW)
+    settled = [event.message_ids for event in one.store.take_events() if isinstance(event, Settled)]
+    assert sorted(message_id for ids in settled for message_id in ids) == [0, 1, 2]
+    one.publish(ORDERS, queued_all(range(3, 6)), NOW)
     one.go_on()
     assert reader.pushes == [1, 1, 1, 3]
 
@@ -173,17 +173,17 @@ def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     assert one.store.counters.unreadable == 0
     one.store.loaded(ORDERS, [], [0])
     assert one.store.counters.unreadable == 1
-    assert [row.place for row in one.store.peek(ORDERS, 10)] == [1]
+    assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [1]
 
 
 def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
     one = broker(durable=True, when_full="dead-letter", queue_messages=3)
     one.store.restore(ORDERS, [0, 1, 2], [QUEUED_MESSAGE_BYTES] * 3, [int(NOW)] * 3, NOW)
     reader = subscribed(one)  # the three are asked for
-    one.publish(ORDERS, letters([3]), NOW)
-    assert [row.place for row in one.store.peek(ORDERS.dead, 9)] == [0]
-    one.store.loaded(ORDERS, letters(range(3)))
-    assert reader.places == [1, 2, 3]
+    one.publish(ORDERS, queued_all([3]), NOW)
+    assert [row.message_id for row in one.store.peek(ORDERS.dead, 9)] == [0]
+    one.store.loaded(ORDERS, queued_all(range(3)))
+    assert reader.message_ids == [1, 2, 3]
 
 
 def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
@@ -193,11 +193,11 @@ def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
         queue_messages=3,
         broker_memory_bytes=4 * QUEUED_MESSAGE_BYTES,
     )
-    for place in range(12):
-        one.publish(ORDERS, letters([place], body=b""), NOW)
+    for message_id in range(12):
+        one.publish(ORDERS, queued_all([message_id], body=b""), NOW)
     dead = list(one.store.peek(ORDERS.dead, 99))
-    assert [row.place for row in dead] == list(range(9))
-    assert 0 < sum(row.letter is not None for row in dead) < 9
+    assert [row.message_id for row in dead] == list(range(9))
+    assert 0 < sum(row.message is not None for row in dead) < 9
 
 
 def test_every_verb_tells_what_happened_and_nothing_else() -> None:
@@ -208,7 +208,7 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
     steps: list[tuple[Callable[[], object], list[Any]]] = [
         (lambda: one.subscribe(reader, ORDERS, NOW), [Declared(ORDERS, False)]),
         (one.go_on, []),
-        (lambda: one.publish(ORDERS, letters(range(6)), NOW), []),
+        (lambda: one.publish(ORDERS, queued_all(range(6)), NOW), []),
         (lambda: reader.settle(one, 0), [Settled(ORDERS, [0])]),
         (lambda: reader.reject(one, 1, requeue=False), [Settled(ORDERS, [1])]),
         (lambda: reader.reject(one, 2), [Tried(ORDERS, {2: 1})]),
@@ -248,13 +248,13 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
 def test_what_waited_behind_letters_that_were_moved_is_delivered() -> None:
     one = broker()
     evens, odds = Reader(), Reader(window=1)
-    one.subscribe(evens, ORDERS, NOW, lambda letter: letter.place % 2 == 0)
-    one.subscribe(odds, ORDERS, NOW, lambda letter: letter.place % 2 == 1)
-    one.publish(ORDERS, letters(range(6)), NOW)
-    assert (evens.places, odds.places) == ([0, 2], [1])
+    one.subscribe(evens, ORDERS, NOW, lambda message: message.message_id % 2 == 0)
+    one.subscribe(odds, ORDERS, NOW, lambda message: message.message_id % 2 == 1)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
     assert one.store.requeue(ORDERS, OTHERS, 1, NOW) == 1
-    assert (evens.places, odds.places) == ([0, 2, 4], [1])
-    assert [[row.place for row in one.store.peek(name, 9)] for name in (ORDERS, OTHERS)] == [
+    assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1])
+    assert [[row.message_id for row in one.store.peek(name, 9)] for name in (ORDERS, OTHERS)] == [
         [5],
         [3],
     ]
@@ -263,7 +263,7 @@ def test_what_waited_behind_letters_that_were_moved_is_delivered() -> None:
 DISTANCE_MAX = 2**32 - 1
 PLACE = st.one_of(
     st.integers(0, 400),
-    st.integers(0, 60).map(lambda place: place * DISTANCE_MAX // 7),
+    st.integers(0, 60).map(lambda message_id: message_id * DISTANCE_MAX // 7),
     st.sampled_from([2**62, 2**63 - 1]),
 )
 STEP = st.one_of(
@@ -283,9 +283,9 @@ STEP = st.one_of(
 )
 
 
-def columns_of(codes: str, places: Sequence[int], seed: int) -> list[list[int]]:
-    """Numbers for some places, others for another seed."""
-    return [[(place + seed + at) % 65536 for place in places] for at in range(len(codes))]
+def columns_of(codes: str, ids: Sequence[int], seed: int) -> list[list[int]]:
+    """Numbers for some ids, others for another seed."""
+    return [[(message_id + seed + at) % 65536 for message_id in ids] for at in range(len(codes))]
 
 
 @settings(max_examples=250)
@@ -304,9 +304,9 @@ def test_places_are_a_dictionary_in_order(
 
 def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
     known: dict[int, tuple[int, ...]] = {}
-    here = Places(codes)
-    for seed, (step, place, number, gap) in enumerate(steps):
-        start = max(known, default=200) + 1 if step == "behind" else place
+    here = MessageTable(codes)
+    for seed, (step, message_id, number, gap) in enumerate(steps):
+        start = max(known, default=200) + 1 if step == "behind" else message_id
         some = [start + gap * at for at in range(number) if start + gap * at < 2**63]
         new = columns_of(codes, some, seed)
         rows = dict(zip(some, zip(*new, strict=True), strict=True))
@@ -315,14 +315,14 @@ def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
                 here.extend(some, *new)
                 known |= rows
             case "merge":
-                other = Places(codes)
+                other = MessageTable(codes)
                 for one, numbers in reversed(rows.items()):
                     other.insert(one, *numbers)
                 here.merge(other)
                 known |= rows
             case "insert" if some:
-                here.insert(place, *rows[place])
-                known[place] = rows[place]
+                here.insert(message_id, *rows[message_id])
+                known[message_id] = rows[message_id]
             case "take":
                 taken = here.take(number)
                 first = sorted(known)[:number]
@@ -331,18 +331,20 @@ def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
                 here.skip(number)
                 known = {one: known[one] for one in sorted(known)[number:]}
             case "pop":
-                place = sorted(known)[number % len(known)] if known else place
-                row = known.pop(place, None)
-                assert here.pop(place) == (None if row is None else (place, *row))
-                assert here.pop(place) is None
+                message_id = sorted(known)[number % len(known)] if known else message_id
+                row = known.pop(message_id, None)
+                assert here.pop(message_id) == (None if row is None else (message_id, *row))
+                assert here.pop(message_id) is None
             case "remove":
-                here.remove(place, place + number)
-                known = {one: row for one, row in known.items() if one - place not in range(number)}
+                here.remove(message_id, message_id + number)
+                known = {
+                    one: row for one, row in known.items() if one - message_id not in range(number)
+                }
             case "discard":
                 here.discard(some[::-1])
                 known = {one: row for one, row in known.items() if one not in some}
             case "prepend":
-                others = Places(codes)
+                others = MessageTable(codes)
                 for one in sorted(known)[: number // 2]:
                     row = here.pop(one)
                     assert row is not None
@@ -354,14 +356,14 @@ def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
         assert (len(here), here.last) == (len(kept), kept[-1] if kept else -1)
         assert here.first == ((kept[0], *known[kept[0]]) if kept else None)
         assert here.largest == max((row[0] for row in known.values()), default=0)
-        for one in (place - 1, place, place + 1):
+        for one in (message_id - 1, message_id, message_id + 1):
             assert here.get(one) == ((one, *known[one]) if one in known else None)
             if len(codes) == 1:
                 assert here.number(one) == (known[one][0] if one in known else 0)
         for count in (1, 3, 1000):
             assert here.front(count) == kept[:count]
             assert list(zip(*here.head(count), strict=True)) == list(here)[:count]
-        lo, hi = place - 7, place + 9
+        lo, hi = message_id - 7, message_id + 9
         inside = [row for lot in here.columns(lo, hi) for row in zip(*lot, strict=True)]
         assert inside == [(one, *known[one]) for one in kept if lo <= one < hi]
 
@@ -371,11 +373,11 @@ def test_a_place_costs_at_most_16_bytes() -> None:
     count = 40 * module.CHUNK
     tracemalloc.start()
     try:
-        places = Places(LARGE + LARGE)
+        ids = MessageTable(LARGE + LARGE)
         for start in range(0, count, 100):
             batch = range(start, start + 100)
-            places.extend(batch, array("I", [500]) * 100, array("I", [7]) * 100)
+            ids.extend(batch, array("I", [500]) * 100, array("I", [7]) * 100)
         octets = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert octets / len(places) <= 16
+    assert octets / len(ids) <= 16

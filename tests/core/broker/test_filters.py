@@ -1,6 +1,6 @@
 """Consumers that do not want everything, and work in slices.
 
-Properties that go from one protocol to another, as text; and the table of a letter's states.
+Properties that go from one protocol to another, as text; and the table of a message's states.
 
 Envelopes: docs/queue-format.md, "Envelopes".
 """
@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.broker.world import (
-    LETTER,
     NOW,
     ORDERS,
     OTHERS,
-    LetterState,
+    QUEUED,
+    MessageState,
     Reader,
     broker,
-    letters,
+    queued_all,
     subscribed,
 )
 from twisted_msgproto.core.broker import Broker, QueuedMessage, QueueName, Wanted
@@ -31,12 +31,12 @@ from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
 from twisted_msgproto.core.broker.fields import as_text
 
 
-def even(letter: QueuedMessage) -> bool:
-    return letter.place % 2 == 0
+def even(message: QueuedMessage) -> bool:
+    return message.message_id % 2 == 0
 
 
-def odd(letter: QueuedMessage) -> bool:
-    return letter.place % 2 == 1
+def odd(message: QueuedMessage) -> bool:
+    return message.message_id % 2 == 1
 
 
 def filtered(one: Broker, wants: object, window: int = 1000) -> Reader:
@@ -49,86 +49,88 @@ def filtered(one: Broker, wants: object, window: int = 1000) -> Reader:
 def test_each_consumer_gets_what_it_wants() -> None:
     one = broker()
     evens, odds, anything = filtered(one, even), filtered(one, odd), filtered(one, None)
-    one.publish(ORDERS, letters(range(12)), NOW)
-    assert set(evens.places) <= {*range(0, 12, 2)} and set(odds.places) <= {*range(1, 12, 2)}
-    assert sorted(evens.places + odds.places + anything.places) == list(range(12))
-    assert min(map(len, (evens.places, odds.places, anything.places))) >= 3
+    one.publish(ORDERS, queued_all(range(12)), NOW)
+    assert set(evens.message_ids) <= {*range(0, 12, 2)} and set(odds.message_ids) <= {
+        *range(1, 12, 2)
+    }
+    assert sorted(evens.message_ids + odds.message_ids + anything.message_ids) == list(range(12))
+    assert min(map(len, (evens.message_ids, odds.message_ids, anything.message_ids))) >= 3
 
 
 def test_what_nobody_wants_waits_aside_until_somebody_does() -> None:
     for durable in (False, True):
         one = broker(durable=durable)
         evens = filtered(one, even)
-        one.publish(ORDERS, letters(range(6)), NOW)
-        assert evens.places == [0, 2, 4]
-        assert [row.place for row in one.store.peek(ORDERS, 9)] == [1, 3, 5]
+        one.publish(ORDERS, queued_all(range(6)), NOW)
+        assert evens.message_ids == [0, 2, 4]
+        assert [row.message_id for row in one.store.peek(ORDERS, 9)] == [1, 3, 5]
         odds = filtered(one, odd)
         for event in one.store.take_events():
             if isinstance(event, Wanted):
-                one.store.loaded(event.name, letters(event.places))
-        assert odds.places == [1, 3, 5]
+                one.store.loaded(event.name, queued_all(event.message_ids))
+        assert odds.message_ids == [1, 3, 5]
 
 
 def test_a_letter_that_a_full_consumer_wants_waits_and_so_do_those_behind() -> None:
     one = broker()
     evens, odds = filtered(one, even), filtered(one, odd, window=1)
-    one.publish(ORDERS, letters(range(6)), NOW)
-    assert (evens.places, odds.places) == ([0, 2], [1])
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
     odds.settle(one)
-    assert (evens.places, odds.places) == ([0, 2, 4], [1, 3])
+    assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1, 3])
 
 
 def test_what_waited_for_a_consumer_that_left_holds_nobody_up() -> None:
     one = broker()
     evens, odds = filtered(one, even), filtered(one, odd, window=1)
-    one.publish(ORDERS, letters(range(6)), NOW)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
     one.unsubscribe(odds, ORDERS, NOW)
-    assert evens.places == [0, 2, 4]
+    assert evens.message_ids == [0, 2, 4]
     assert not one.unsubscribe(odds, ORDERS, NOW)
 
 
 def test_a_second_subscription_replaces_the_filter() -> None:
     one = broker()
     reader = filtered(one, even)
-    one.publish(ORDERS, letters(range(4)), NOW)
+    one.publish(ORDERS, queued_all(range(4)), NOW)
     one.subscribe(reader, ORDERS, NOW, odd)
     one.go_on()
-    assert reader.places == [0, 2, 1, 3]
+    assert reader.message_ids == [0, 2, 1, 3]
     assert one.store.snapshot()["broker_subscriptions"] == 1
 
 
 def test_a_filter_that_raises_ends_its_consumer() -> None:
     one = broker()
 
-    def wants(letter: QueuedMessage) -> bool:
+    def wants(message: QueuedMessage) -> bool:
         raise TypeError("text is no number")
 
     broken = filtered(one, wants)
     other = filtered(one, None)
-    one.publish(ORDERS, letters(range(4)), NOW)
+    one.publish(ORDERS, queued_all(range(4)), NOW)
     assert [str(error) for error in broken.failures] == ["text is no number"]
-    assert other.places == [0, 1, 2, 3]
+    assert other.message_ids == [0, 1, 2, 3]
 
 
 def test_a_consumer_that_cannot_tell_its_room_ends() -> None:
     one = broker()
     broken, other = subscribed(one), subscribed(one)
     broken.room = lambda: 1 // 0  # type: ignore[method-assign]
-    one.publish(ORDERS, letters(range(4)), NOW)
+    one.publish(ORDERS, queued_all(range(4)), NOW)
     assert len(broken.failures) == 1
-    assert other.places == [0, 1, 2, 3]
+    assert other.message_ids == [0, 1, 2, 3]
 
 
 def test_filters_that_cost_much_are_asked_over_many_turns_NB_07() -> None:
     one = broker()
     reader, asked = Reader(), []
 
-    def wants(letter: QueuedMessage) -> bool:
-        asked.append(letter.place)
+    def wants(message: QueuedMessage) -> bool:
+        asked.append(message.message_id)
         return False
 
-    one.publish(ORDERS, letters(range(1000)), NOW)
-    one.subscribe(reader, ORDERS, NOW, wants, lambda letter: 2000)
+    one.publish(ORDERS, queued_all(range(1000)), NOW)
+    one.subscribe(reader, ORDERS, NOW, wants, lambda message: 2000)
     turns = 0
     while one.unfinished:
         before = len(asked)
@@ -140,36 +142,36 @@ def test_filters_that_cost_much_are_asked_over_many_turns_NB_07() -> None:
 
 def test_a_long_backlog_is_delivered_over_many_turns_and_others_have_theirs_NB_07() -> None:
     one = broker()
-    one.publish(ORDERS, letters(range(20_000)), NOW)
+    one.publish(ORDERS, queued_all(range(20_000)), NOW)
     bulk = Reader(100_000)
     one.subscribe(bulk, ORDERS, NOW)
     one.go_on()
     assert one.unfinished and 0 < len(bulk.got) < 20_000
     other = subscribed(one, OTHERS)
-    one.publish(OTHERS, letters([20_000]), NOW)
-    assert other.places == [20_000]
+    one.publish(OTHERS, queued_all([20_000]), NOW)
+    assert other.message_ids == [20_000]
     while one.unfinished:
         one.go_on()
-    assert bulk.places == list(range(20_000))
+    assert bulk.message_ids == list(range(20_000))
 
 
 def test_a_consumer_may_call_the_broker_while_it_is_written_to() -> None:
     one = broker()
 
     class Prompt(Reader):
-        def push(self, queue: object, letters: object) -> bool:
-            super().push(queue, letters)  # type: ignore[arg-type]
+        def push(self, queue: object, messages: object) -> bool:
+            super().push(queue, messages)  # type: ignore[arg-type]
             self.settle(one)
             return True
 
     prompt = Prompt(1)
-    one.publish(ORDERS, letters(range(50)), NOW)
+    one.publish(ORDERS, queued_all(range(50)), NOW)
     one.subscribe(prompt, ORDERS, NOW)
     one.go_on()
-    assert prompt.places == list(range(50))
+    assert prompt.message_ids == list(range(50))
     assert one.store.snapshot()["broker_acknowledged"] == 50
-    one.publish(ORDERS, letters(range(50, 60)), NOW)
-    assert prompt.places == list(range(60))
+    one.publish(ORDERS, queued_all(range(50, 60)), NOW)
+    assert prompt.message_ids == list(range(60))
 
 
 def test_a_consumer_may_go_while_another_is_written_to() -> None:
@@ -177,17 +179,17 @@ def test_a_consumer_may_go_while_another_is_written_to() -> None:
     last = Reader(5)
 
     class Ending(Reader):
-        def push(self, queue: object, letters: object) -> bool:
+        def push(self, queue: object, messages: object) -> bool:
             one.gone(last, NOW)
-            return super().push(queue, letters)  # type: ignore[arg-type]
+            return super().push(queue, messages)  # type: ignore[arg-type]
 
     ending = Ending(3)
     for reader in (ending, last):
         one.subscribe(reader, ORDERS, NOW)
     one.go_on()
-    one.publish(ORDERS, letters(range(4)), NOW)
-    assert (ending.places, last.places) == ([0, 2, 1], [])
-    assert [row.place for row in one.store.peek(ORDERS, 9)] == [3]
+    one.publish(ORDERS, queued_all(range(4)), NOW)
+    assert (ending.message_ids, last.message_ids) == ([0, 2, 1], [])
+    assert [row.message_id for row in one.store.peek(ORDERS, 9)] == [3]
 
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -211,10 +213,10 @@ def test_a_value_as_the_column_fields_has_it(value: Any, text: str) -> None:
 
 
 def test_every_state_of_a_letter_has_a_row_and_what_is_done_stays_so() -> None:
-    assert set(LETTER) == set(LetterState)
-    assert LETTER[LetterState.DONE] == {}
-    reached = {state for row in LETTER.values() for state in row.values()}
-    assert reached == set(LetterState)
+    assert set(QUEUED) == set(MessageState)
+    assert QUEUED[MessageState.DONE] == {}
+    reached = {state for row in QUEUED.values() for state in row.values()}
+    assert reached == set(MessageState)
 
 
 names = st.binary(max_size=40).map(lambda nbytes: nbytes.decode("utf-8", "surrogateescape"))

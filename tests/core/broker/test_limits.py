@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
+from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, queued_all, subscribed
 from tests.doubles import bytes_of, lines_run
 from twisted_msgproto.core.broker import (
     QUEUED_MESSAGE_BYTES,
@@ -21,12 +21,12 @@ from twisted_msgproto.core.broker import (
     TooManyQueues,
     Wanted,
 )
-from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
+from twisted_msgproto.core.broker.message_table import LARGE, SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import TRIES_COUNTED
 
 
 def waiting(one: Broker, name: QueueName = ORDERS) -> list[int]:
-    return [row.place for row in one.store.peek(name, 10_000)]
+    return [row.message_id for row in one.store.peek(name, 10_000)]
 
 
 def of_type(one: Broker, *types: type) -> list[object]:
@@ -36,16 +36,16 @@ def of_type(one: Broker, *types: type) -> list[object]:
 def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None:
     one = broker(queue_messages=3)
     called: list[str] = []
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     one.store.when_room(ORDERS, lambda: called.append("at once"))
-    one.publish(ORDERS, letters(range(3, 5)), NOW)
+    one.publish(ORDERS, queued_all(range(3, 5)), NOW)
     assert (one.store.full(ORDERS), one.store.full(OTHERS), called) == (True, False, ["at once"])
     one.store.when_room(ORDERS, lambda: called.append("later"))
     one.store.when_room(OTHERS, lambda: called.append("others"))
     assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS)]
     reader = subscribed(one, window=2)
     reader.settle(one, 0)
-    assert called == ["at once", "others"], "4 letters are one too many, in flight or not"
+    assert called == ["at once", "others"], "4 messages are one too many, in flight or not"
     reader.settle(one, 1)
     assert called == ["at once", "others", "later"]
     assert of_type(one, QueueFull, QueueRoom) == [QueueRoom(ORDERS)]
@@ -53,16 +53,16 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
 
 def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
     one = broker(queue_bytes=10 * QUEUED_MESSAGE_BYTES)
-    one.publish(ORDERS, letters(range(10), body=b""), NOW)
+    one.publish(ORDERS, queued_all(range(10), body=b""), NOW)
     assert not one.store.full(ORDERS)
-    one.publish(ORDERS, letters([10], body=b""), NOW)
+    one.publish(ORDERS, queued_all([10], body=b""), NOW)
     assert one.store.full(ORDERS)
 
 
 def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
     one = broker(broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES, queue_idle=100)
     called: list[str] = []
-    one.publish(OTHERS, letters(range(10)), NOW)
+    one.publish(OTHERS, queued_all(range(10)), NOW)
     one.store.declare(ORDERS, NOW)
     one.store.when_room(ORDERS, lambda: called.append("room"))
     one.store.advance(NOW + 100)
@@ -75,9 +75,9 @@ def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
 
 def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
     one = broker(queue_messages=3)
-    one.publish(ORDERS, letters(range(6)), NOW)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
     assert (one.store.full(ORDERS), one.store.overfull(ORDERS, 0, 0)) == (True, False)
-    one.publish(ORDERS, letters([6]), NOW)
+    one.publish(ORDERS, queued_all([6]), NOW)
     assert (one.store.overfull(ORDERS, 0, 0), one.store.overfull(OTHERS, 0, 0)) == (True, False)
 
 
@@ -86,19 +86,19 @@ def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_muc
     one.store.declare(ORDERS, NOW)
     assert not one.store.overfull(ORDERS, 6, 20_000)
     assert one.store.overfull(ORDERS, 7, 0) and one.store.overfull(ORDERS, 0, 20_001)
-    one.publish(ORDERS, letters(range(2), body=bytes(5000 - QUEUED_MESSAGE_BYTES)), NOW)
+    one.publish(ORDERS, queued_all(range(2), body=bytes(5000 - QUEUED_MESSAGE_BYTES)), NOW)
     assert not one.store.full(ORDERS), "it has just what it may have"
     assert not one.store.overfull(ORDERS, 4, 10_000)
     assert one.store.overfull(ORDERS, 5, 0) and one.store.overfull(ORDERS, 0, 10_001)
-    one.publish(ORDERS, letters([2], body=b""), NOW)
+    one.publish(ORDERS, queued_all([2], body=b""), NOW)
     assert one.store.full(ORDERS), "its bytes are too many"
 
 
 def test_all_queues_in_memory_share_its_limit() -> None:
     one = broker(broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES)
     called: list[str] = []
-    one.publish(ORDERS, letters(range(8), body=b""), NOW)
-    one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
+    one.publish(ORDERS, queued_all(range(8), body=b""), NOW)
+    one.publish(OTHERS, queued_all(range(8, 12), body=b""), NOW)
     assert one.store.full(ORDERS) and one.store.full(OTHERS)
     one.store.when_room(OTHERS, lambda: called.append("others"))
     reader = subscribed(one)
@@ -110,13 +110,13 @@ def test_all_queues_in_memory_share_its_limit() -> None:
 
 def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
     one = broker(durable=True, broker_memory_bytes=10 * QUEUED_MESSAGE_BYTES)
-    one.publish(ORDERS, letters(range(100)), NOW)
+    one.publish(ORDERS, queued_all(range(100)), NOW)
     assert not one.store.full(ORDERS) and not one.store.full(OTHERS)
 
 
 def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     one = broker(when_full="dead-letter", queue_messages=3)
-    one.publish(ORDERS, letters(range(5)), NOW)
+    one.publish(ORDERS, queued_all(range(5)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
     assert not one.store.full(ORDERS) and not one.store.overfull(ORDERS, 0, 0)
     assert DeadLettered(ORDERS, [0, 1], "full") in one.store.take_events()
@@ -125,16 +125,16 @@ def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
 def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
     one = broker(when_full="dead-letter", queue_messages=3)
     reader = subscribed(one, window=2)
-    one.publish(ORDERS, letters(range(6)), NOW)
-    assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0, 1], [5], [2, 3, 4])
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    assert (reader.message_ids, waiting(one), waiting(one, ORDERS.dead)) == ([0, 1], [5], [2, 3, 4])
 
 
 def test_a_letter_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
     one = broker(when_full="dead-letter", queue_bytes=2 * QUEUED_MESSAGE_BYTES)
     reader = subscribed(one, window=1)
-    one.publish(ORDERS, letters([0], body=bytes(3 * QUEUED_MESSAGE_BYTES)), NOW)
-    one.publish(ORDERS, letters([1]), NOW)
-    assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0], [], [1])
+    one.publish(ORDERS, queued_all([0], body=bytes(3 * QUEUED_MESSAGE_BYTES)), NOW)
+    one.publish(ORDERS, queued_all([1]), NOW)
+    assert (reader.message_ids, waiting(one), waiting(one, ORDERS.dead)) == ([0], [], [1])
 
 
 def test_another_choice_for_full_queues_is_the_callers_fault() -> None:
@@ -144,27 +144,27 @@ def test_another_choice_for_full_queues_is_the_callers_fault() -> None:
 
 def test_dead_letters_are_bounded_and_the_oldest_are_dropped_and_counted() -> None:
     one = broker(when_full="dead-letter", queue_messages=1, dead_letters=2)
-    one.publish(ORDERS, letters(range(6)), NOW)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([5], [3, 4])
     assert one.store.snapshot()["broker_dead_dropped"] == 3
-    dropped = [Settled(ORDERS.dead, [place]) for place in range(3)]
+    dropped = [Settled(ORDERS.dead, [message_id]) for message_id in range(3)]
     assert of_type(one, Settled) == dropped
 
 
 def test_a_queue_of_dead_letters_has_none_of_its_own() -> None:
     one = broker(tries=1)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     one.gone(subscribed(one), NOW)
     for _ in range(3):
         one.gone(subscribed(one, ORDERS.dead), NOW)
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS.dead, 9)] == [(0, 4)]
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS.dead, 9)] == [(0, 4)]
     assert ORDERS.dead.dead == ORDERS.dead
     assert not one.store.knows(QueueName("tests", "orders.dead.dead"))
 
 
 def test_a_queue_of_dead_letters_needs_no_room_among_the_queues() -> None:
     one = broker(tries=1, broker_queues=2)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     one.gone(subscribed(one), NOW)
     one.store.declare(OTHERS, NOW)
     with pytest.raises(TooManyQueues):
@@ -174,8 +174,8 @@ def test_a_queue_of_dead_letters_needs_no_room_among_the_queues() -> None:
 
 def test_letters_that_are_too_old_are_dead_letters() -> None:
     one = broker(queue_age=60)
-    one.publish(ORDERS, letters([0, 1], arrived=NOW), NOW)
-    one.publish(ORDERS, letters([2], arrived=NOW + 5), NOW + 5)
+    one.publish(ORDERS, queued_all([0, 1], arrived=NOW), NOW)
+    one.publish(ORDERS, queued_all([2], arrived=NOW + 5), NOW + 5)
     assert one.store.deadline == NOW + 60
     one.store.advance(NOW + 59)
     assert waiting(one) == [0, 1, 2]
@@ -197,18 +197,18 @@ def test_letters_of_a_time_without_a_clock_are_as_old_as_this_start__RD_31(now: 
 
 def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> None:
     one = broker(queue_age=60)
-    one.publish(ORDERS, letters([0], arrived=NOW), NOW)
-    one.publish(ORDERS, letters([1], arrived=NOW + 5), NOW + 5)
+    one.publish(ORDERS, queued_all([0], arrived=NOW), NOW)
+    one.publish(ORDERS, queued_all([1], arrived=NOW + 5), NOW + 5)
     dead = subscribed(one, ORDERS.dead)
     one.store.advance(NOW + 60)
-    assert dead.places == [0]
+    assert dead.message_ids == [0]
     one.store.advance(NOW + 65)
-    assert dead.places == [0, 1]
+    assert dead.message_ids == [0, 1]
 
 
 def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
     one = broker(queue_age=60)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     reader = subscribed(one)
     one.store.advance(NOW + 100)
     assert not one.store.knows(ORDERS.dead)
@@ -220,7 +220,7 @@ def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
 
 def test_many_old_letters_take_several_calls_NB_07() -> None:
     one = broker(queue_age=60, dead_letters=10_000)
-    one.publish(ORDERS, letters(range(2500)), NOW)
+    one.publish(ORDERS, queued_all(range(2500)), NOW)
     calls = 0
     while one.store.deadline is not None and one.store.deadline <= NOW + 60:
         one.store.advance(NOW + 60)
@@ -249,10 +249,10 @@ def test_an_empty_queue_that_nobody_uses_is_forgotten() -> None:
 
 def test_a_queue_with_letters_is_not_forgotten_and_its_time_begins_when_it_is_empty() -> None:
     one = broker(queue_idle=100)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     one.store.advance(NOW + 100)
     assert one.store.knows(ORDERS) and not one.store.forget(ORDERS)
-    one.publish(ORDERS, letters([1]), NOW + 90)
+    one.publish(ORDERS, queued_all([1]), NOW + 90)
     while one.store.purge(ORDERS, 10):
         pass
     one.store.advance(NOW + 189)
@@ -267,7 +267,7 @@ def test_a_queue_that_was_forgotten_meanwhile_is_made_again() -> None:
     assert one.store.forget(ORDERS)
     one.store.declare(OTHERS, NOW)
     one.store.take_events()
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     assert (waiting(one), one.store.take_events()) == ([0], [Declared(ORDERS, False)])
 
 
@@ -284,7 +284,7 @@ def test_declaring_a_queue_twice_may_keep_it() -> None:
 def test_purging_drops_what_waits_in_slices() -> None:
     one = broker()
     reader = subscribed(one, window=2)
-    one.publish(ORDERS, letters(range(10)), NOW)
+    one.publish(ORDERS, queued_all(range(10)), NOW)
     assert [one.store.purge(ORDERS, 5), one.store.purge(ORDERS, 5), one.store.purge(ORDERS, 5)] == [
         5,
         3,
@@ -298,32 +298,32 @@ def test_purging_drops_what_waits_in_slices() -> None:
 
 def test_dead_letters_come_back_to_their_places_without_tries() -> None:
     one = broker(tries=1)
-    one.publish(ORDERS, letters(range(3)), NOW)
+    one.publish(ORDERS, queued_all(range(3)), NOW)
     reader = subscribed(one, window=3)
     reader.reject(one, 0, 1)
     assert waiting(one, ORDERS.dead) == [0, 1]
     reader.window = 0
     assert [one.store.requeue(ORDERS.dead, ORDERS, 1, NOW) for _ in range(3)] == [1, 1, 0]
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS, 9)] == [(0, 0), (1, 0)]
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 9)] == [(0, 0), (1, 0)]
     assert (
         one.store.requeue(ORDERS, ORDERS, 9, NOW) == one.store.requeue(OTHERS, ORDERS, 9, NOW) == 0
     )
     heir = subscribed(one)
-    assert heir.places == [0, 1]
-    assert [letter.tries for _, letter in heir.got] == [0, 0]
+    assert heir.message_ids == [0, 1]
+    assert [message.tries for _, message in heir.got] == [0, 0]
 
 
 def test_people_see_every_queue() -> None:
     one = broker()
     one.store.declare(OTHERS, NOW, kept=True)
     reader = subscribed(one, window=1)
-    one.publish(ORDERS, letters(range(3), arrived=NOW + 0.5), NOW)
+    one.publish(ORDERS, queued_all(range(3), arrived=NOW + 0.5), NOW)
     orders, others = one.store.queues()
     assert (orders.name, orders.kept, orders.waiting, orders.in_flight) == (ORDERS, False, 2, 1)
     assert (orders.consumers, orders.oldest, orders.full) == (1, NOW, False)
     assert (others.name, others.kept, others.waiting, others.oldest) == (OTHERS, True, 0, None)
-    assert [row.letter is not None for row in one.store.peek(ORDERS, 1)] == [True]
-    assert reader.places == [0]
+    assert [row.message is not None for row in one.store.peek(ORDERS, 1)] == [True]
+    assert reader.message_ids == [0]
 
 
 def test_what_asking_for_queues_costs_does_not_grow_with_those_that_are_there_NB_07() -> None:
@@ -352,7 +352,7 @@ def test_what_asking_for_queues_costs_does_not_grow_with_those_that_are_there_NB
 
 def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:
     one = broker(tries=5)
-    one.publish(ORDERS, letters(range(2)), NOW)
+    one.publish(ORDERS, queued_all(range(2)), NOW)
     reader = subscribed(one)
     for _ in range(2):
         one.reject(reader, [0], requeue=True)
@@ -390,7 +390,7 @@ def test_kept_queues_and_those_of_dead_letters_are_not_reclaimed_NB_07() -> None
 
 def test_a_letter_is_too_old_at_its_age_and_not_before() -> None:
     one = broker(queue_age=100)
-    one.publish(ORDERS, letters([0]), NOW)
+    one.publish(ORDERS, queued_all([0]), NOW)
     assert one.store.deadline is not None
     one.store.advance(NOW + 99.5)
     assert waiting(one) == [0]
@@ -400,14 +400,14 @@ def test_a_letter_is_too_old_at_its_age_and_not_before() -> None:
 
 def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
     one = broker(durable=True, tries=10**9)
-    told = Places(SMALL)
+    told = MessageTable(SMALL)
     told.insert(0, TRIES_COUNTED - 1)
     one.store.restore(ORDERS, [0], [400], [int(NOW)], NOW, tries=told)
     assert [row.tries for row in one.store.peek(ORDERS, 1)] == [TRIES_COUNTED - 1]
     reader = subscribed(one, window=1)
-    one.store.loaded(ORDERS, letters([0]))
+    one.store.loaded(ORDERS, queued_all([0]))
     reader.reject(one, 0)
-    assert [(row.place, row.tries) for row in one.store.peek(ORDERS.dead, 1)] == [
+    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS.dead, 1)] == [
         (0, TRIES_COUNTED)
     ]
 
@@ -420,16 +420,16 @@ def test_a_tried_letter_costs_little_wherever_it_is(
 ) -> None:
     """NB-02: in a dictionary it takes more than 70 bytes."""
     count = 5000
-    places = list(range(10**12, 10**12 + count * stride, stride))
+    ids = list(range(10**12, 10**12 + count * stride, stride))
     if order == "descending":
-        places.reverse()
+        ids.reverse()
     elif order == "any":
-        random.Random(5).shuffle(places)
+        random.Random(5).shuffle(ids)
 
-    def build() -> Places:
-        tried = Places(typecode)
-        for place in places:
-            tried.insert(place, 3)
+    def build() -> MessageTable:
+        tried = MessageTable(typecode)
+        for message_id in ids:
+            tried.insert(message_id, 3)
         return tried
 
     assert bytes_of(build) <= octets * count + 10_000
@@ -444,11 +444,11 @@ def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
     while len(reader.got) < count:
         for event in one.store.take_events():
             if isinstance(event, Wanted):
-                one.store.loaded(ORDERS, letters(event.places))
+                one.store.loaded(ORDERS, queued_all(event.message_ids))
 
     def reject() -> Broker:
-        for place in range(count):
-            reader.reject(one, place)
+        for message_id in range(count):
+            reader.reject(one, message_id)
         reader.got.clear()
         one.store.take_events()
         return one

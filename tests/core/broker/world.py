@@ -1,4 +1,4 @@
-"""What tests of the broker share: letters, consumers, and a broker that is asked in one line."""
+"""What tests of the broker share: messages, consumers, and a broker that is asked in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted_msgproto.core.broker import LIMITS, Broker, QueuedMessage, QueueName, weight
-from twisted_msgproto.core.broker.places import SMALL, Places
+from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import State, Table
 
@@ -21,26 +21,26 @@ def broker(*, durable: bool = False, when_full: str = "wait", **limits: float) -
     return Broker(Limits.of(LIMITS).replace(changes), durable=durable, when_full=when_full)
 
 
-def letter(
-    place: int, body: bytes = b"body", envelope: bytes = b"", arrived: float = NOW
+def queued(
+    message_id: int, body: bytes = b"body", envelope: bytes = b"", arrived: float = NOW
 ) -> QueuedMessage:
-    return QueuedMessage(place, weight(envelope, body), envelope, body, arrived)
+    return QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived)
 
 
-def tries(known: Mapping[int, int]) -> Places:
+def tries(known: Mapping[int, int]) -> MessageTable:
     """Place → tries, as a broker is told them."""
-    found = Places(SMALL)
-    for place, count in known.items():
-        found.insert(place, count)
+    found = MessageTable(SMALL)
+    for message_id, count in known.items():
+        found.insert(message_id, count)
     return found
 
 
-def letters(places: Iterable[int], **named: Any) -> list[QueuedMessage]:
-    return [letter(place, **named) for place in places]
+def queued_all(ids: Iterable[int], **named: Any) -> list[QueuedMessage]:
+    return [queued(message_id, **named) for message_id in ids]
 
 
 class Reader:
-    """A consumer with room for so many letters which it has not acknowledged."""
+    """A consumer with room for so many messages which it has not acknowledged."""
 
     def __init__(self, window: int = 1000, *, acknowledges: bool = True) -> None:
         self.window = window
@@ -49,39 +49,39 @@ class Reader:
         self.pushes: list[int] = []
         self.unsettled: dict[int, QueuedMessage] = {}
         self.failures: list[Exception] = []
-        self.raises: Callable[[Sequence[QueuedMessage]], bool] = lambda letters: False
+        self.raises: Callable[[Sequence[QueuedMessage]], bool] = lambda messages: False
 
     @property
-    def places(self) -> list[int]:
-        return [one.place for _, one in self.got]
+    def message_ids(self) -> list[int]:
+        return [one.message_id for _, one in self.got]
 
     def room(self) -> int:
         return self.window - len(self.unsettled)
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
-        assert 0 < len(letters) <= self.room()
-        if self.raises(letters):
+    def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
+        assert 0 < len(messages) <= self.room()
+        if self.raises(messages):
             raise RuntimeError("cannot be encoded")
-        self.pushes.append(len(letters))
-        self.got += [(queue, one) for one in letters]
+        self.pushes.append(len(messages))
+        self.got += [(queue, one) for one in messages]
         if self.acknowledges:
-            self.unsettled.update({one.place: one for one in letters})
+            self.unsettled.update({one.message_id: one for one in messages})
         return self.acknowledges
 
     def failed(self, error: Exception) -> None:
         self.failures.append(error)
 
-    def settle(self, broker: Broker, *places: int) -> None:
-        """Acknowledge these places, or all that it has."""
-        chosen = places or tuple(self.unsettled)
-        for place in chosen:
-            self.unsettled.pop(place, None)
+    def settle(self, broker: Broker, *ids: int) -> None:
+        """Acknowledge these ids, or all that it has."""
+        chosen = ids or tuple(self.unsettled)
+        for message_id in chosen:
+            self.unsettled.pop(message_id, None)
         broker.settle(self, chosen)
 
-    def reject(self, broker: Broker, *places: int, requeue: bool = True) -> None:
-        for place in places:
-            self.unsettled.pop(place, None)
-        broker.reject(self, places, requeue=requeue)
+    def reject(self, broker: Broker, *ids: int, requeue: bool = True) -> None:
+        for message_id in ids:
+            self.unsettled.pop(message_id, None)
+        broker.reject(self, ids, requeue=requeue)
 
 
 def subscribed(broker: Broker, *names: QueueName, now: float = NOW, **named: Any) -> Reader:
@@ -93,13 +93,13 @@ def subscribed(broker: Broker, *names: QueueName, now: float = NOW, **named: Any
     return reader
 
 
-# What may happen to a letter, as a table.  The broker does not step through it for each letter: it
-# moves whole batches.  The table is its specification: the model follows each letter through it,
+# What may happen to a message, as a table.  The broker does not step through it for each one: it
+# moves whole batches.  The table is its specification: the model follows each message through it,
 # and fails where the broker does anything else; the page about the broker shows it.
 
 
-class LetterState(State):
-    """Says where a letter is."""
+class MessageState(State):
+    """Says where a message is."""
 
     WAITING = "in a queue, at its place"
     IN_FLIGHT = "with one consumer, which has to acknowledge it"
@@ -134,18 +134,18 @@ class Dropped:
     """Somebody has purged it, it was one dead letter too many, or it cannot be read."""
 
 
-LETTER: Final[Table[LetterState]] = {
-    LetterState.WAITING: {
-        Delivered: LetterState.IN_FLIGHT,
-        Buried: LetterState.WAITING,
-        Requeued: LetterState.WAITING,
-        Dropped: LetterState.DONE,
+QUEUED: Final[Table[MessageState]] = {
+    MessageState.WAITING: {
+        Delivered: MessageState.IN_FLIGHT,
+        Buried: MessageState.WAITING,
+        Requeued: MessageState.WAITING,
+        Dropped: MessageState.DONE,
     },
-    LetterState.IN_FLIGHT: {
-        Acknowledged: LetterState.DONE,
-        Refused: LetterState.DONE,
-        Returned: LetterState.WAITING,
-        Buried: LetterState.WAITING,
+    MessageState.IN_FLIGHT: {
+        Acknowledged: MessageState.DONE,
+        Refused: MessageState.DONE,
+        Returned: MessageState.WAITING,
+        Buried: MessageState.WAITING,
     },
-    LetterState.DONE: {},
+    MessageState.DONE: {},
 }

@@ -122,27 +122,29 @@ def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
     source = random.Random(7)
     moved, known = Moved(), dict[int, QueueName]()
     for _ in range(300):
-        places = [source.randrange(400) for _ in range(source.randrange(1, 9))]
+        ids = [source.randrange(400) for _ in range(source.randrange(1, 9))]
         match source.randrange(3):
             case 0:
-                moved.remove(min(places), max(places))
-                for place in range(min(places), max(places)):
-                    known.pop(place, None)
+                moved.remove(min(ids), max(ids))
+                for message_id in range(min(ids), max(ids)):
+                    known.pop(message_id, None)
             case 1:
                 other = Moved()
-                other.note(places, NAMES[1])
+                other.note(ids, NAMES[1])
                 moved.merge(other)
-                known.update(dict.fromkeys(places, NAMES[1]))
+                known.update(dict.fromkeys(ids, NAMES[1]))
             case _:
                 name = QueueName("tests", str(source.randrange(1000)))
-                moved.note(places, name)
-                known.update(dict.fromkeys(places, name))
+                moved.note(ids, name)
+                known.update(dict.fromkeys(ids, name))
         if not source.randrange(9):
             assert moved.queues() == set(known.values())
             assert len(moved._names) == len(moved._known) == len(set(known.values()))
         assert bool(moved) == bool(known)
-        assert {place: name for name, some in moved for place in some} == known
-        assert [moved.get(place) for place in range(400)] == list(map(known.get, range(400)))
+        assert {message_id: name for name, some in moved for message_id in some} == known
+        assert [moved.get(message_id) for message_id in range(400)] == list(
+            map(known.get, range(400))
+        )
         assert moved.last == max(known, default=-1)
 
 

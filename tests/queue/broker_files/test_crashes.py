@@ -193,7 +193,9 @@ def copies_that_are_no_longer_needed_come_again(patch: pytest.MonkeyPatch) -> No
 
 def nothing_is_settled_of_what_was_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        Marks, "live", lambda self, places: len(places) if self.of(places[0]) is not None else 0
+        Marks,
+        "live",
+        lambda self, ids: len(ids) if self.of(ids[0]) is not None else 0,
     )
     patch.setattr(OverflowLog, "current", lambda self, frame: True)
 

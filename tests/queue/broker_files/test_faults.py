@@ -79,7 +79,7 @@ def test_on_a_full_disk_what_is_settled_still_makes_room() -> None:
     assert world.log.segments == 1
     world.disk.mend()
     world.crash(power=True)
-    assert not {place for place in world.there if place < world.log.begin}
+    assert not {message_id for message_id in world.there if message_id < world.log.begin}
 
 
 def test_a_queue_that_cannot_be_made_durable_is_not_there() -> None:
@@ -176,7 +176,7 @@ def test_no_damage_of_a_file_loses_a_message(file: str) -> None:
         world.disk.spoil(path, octets)
         world.lines.clear()
         queues = reopened(world)
-        found = {place for waiting in queues.values() for place in waiting.places}
+        found = {message_id for waiting in queues.values() for message_id in waiting.message_ids}
         assert there.keys() <= found
         assert set(NAMES) <= queues.keys()
         if file == "names":
@@ -234,7 +234,7 @@ def test_a_damaged_group_is_told_in_one_line_and_costs_none_behind_it(how: str) 
         world.disk.spoil(SETTLED, bytes(octets))
         there = dict(world.there)
         queues = reopened(world)
-        waiting = {place for found in queues.values() for place in found.places}
+        waiting = {message_id for found in queues.values() for message_id in found.message_ids}
         assert there.keys() <= waiting <= there.keys() | settled
         assert len(world.lines) == 1
         assert "is delivered again" in world.lines[0]
@@ -247,7 +247,9 @@ def test_a_file_of_another_queue_is_put_aside_and_told() -> None:
     world.disk.spoil(SETTLED, octets[:16] + b"\xff" * 16 + octets[32:])
     there = dict(world.there)
     queues = reopened(world)
-    assert there.keys() <= {place for waiting in queues.values() for place in waiting.places}
+    assert there.keys() <= {
+        message_id for waiting in queues.values() for message_id in waiting.message_ids
+    }
     assert any("is another queue's" in line for line in world.lines)
     assert world.disk.exists(f"{DIRECTORY}/quarantine/broker-settled")
 
@@ -284,7 +286,7 @@ def test_a_message_that_cannot_be_read_any_more_is_told_and_not_waited_for() -> 
     for _ in range(2):
         world.trim()
         world.tend()
-    kept = [place for place in sorted(world.there) if place < world.log.begin]
+    kept = [message_id for message_id in sorted(world.there) if message_id < world.log.begin]
     assert kept
     path = next(one for one in world.disk.paths() if "/broker/log/" in one and "segment" in one)
     world.disk.flip(path, -9)
@@ -432,13 +434,13 @@ def test_many_messages_are_copied_in_several_pieces(
 def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:
     world = a_world()
     world.try_some()
-    place = next(iter(world.tries))
-    to = next(name for name in NAMES if name != world.there[place][0])
-    world.state.move([place], to, tries=False)
-    _, envelope, body = world.there[place]
-    world.there[place] = to, envelope, body
-    world.moves.setdefault(place, set()).add(to)
-    del world.tries[place]
+    message_id = next(iter(world.tries))
+    to = next(name for name in NAMES if name != world.there[message_id][0])
+    world.state.move([message_id], to, tries=False)
+    _, envelope, body = world.there[message_id]
+    world.there[message_id] = to, envelope, body
+    world.moves.setdefault(message_id, set()).add(to)
+    del world.tries[message_id]
     world.tend()
     world.close()
     world.open()

@@ -38,11 +38,11 @@ def segment_of(world: World, first: int) -> str:
 
 def test_a_message_whose_group_failed_is_not_read_although_it_stands_there() -> None:
     world = World(random.Random(1))
-    places = world.publish(1)
+    ids = world.publish(1)
     end = world.log.end
     with_remains(world)
-    loaded = world.state.load([*places, end])
-    assert [letter.place for letter in loaded.letters] == places
+    loaded = world.state.load([*ids, end])
+    assert [message.message_id for message in loaded.messages] == ids
     assert loaded.unreadable == [end]
 
 
@@ -60,7 +60,9 @@ def test_remains_of_a_failed_group_are_in_no_queue_and_in_no_copy() -> None:
         world.trim()
         world.tend()
     assert world.log.begin == end
-    assert world.state.copied_messages == len([place for place in world.there if place < end])
+    assert world.state.copied_messages == len(
+        [message_id for message_id in world.there if message_id < end]
+    )
     world.crash(power=True)
 
 
@@ -75,7 +77,7 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
     assert world.state.load(second).unread == second
     world.disk.spoil(path, whole)
     loaded = world.state.load(first + second)
-    assert [letter.place for letter in loaded.letters] == first + second
+    assert [message.message_id for message in loaded.messages] == first + second
 
 
 def test_a_damaged_frame_costs_its_messages_and_those_behind_it_are_read() -> None:
@@ -87,7 +89,7 @@ def test_a_damaged_frame_costs_its_messages_and_those_behind_it_are_read() -> No
     at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)
     world.disk.spoil(path, octets[: at + 16] + b"----" + octets[at + 20 :])
     loaded = world.state.load(first + second + third)
-    assert [letter.place for letter in loaded.letters] == first + third
+    assert [message.message_id for message in loaded.messages] == first + third
     assert loaded.unreadable == second
 
 
@@ -96,7 +98,7 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     world.consume()
     world.trim()
     world.tend()  # now it is copied, and may go
-    begin, places = world.log.begin, sorted(world.there)
+    begin, ids = world.log.begin, sorted(world.there)
     open_file = world.disk.open
 
     def trim_and_open(path: str, *, write: bool = False) -> object:
@@ -105,10 +107,10 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
         return open_file(path, write=write)
 
     world.disk.open = trim_and_open  # type: ignore[method-assign, assignment]
-    loaded = world.state.load(places)
+    loaded = world.state.load(ids)
     assert world.log.begin > begin
     assert loaded.unreadable == []
-    assert [letter.place for letter in loaded.letters] == places
+    assert [message.message_id for message in loaded.messages] == ids
 
 
 def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
@@ -132,14 +134,16 @@ def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
     for _ in range(4):
         world.publish(2)
     first = world.log.firsts[0]
-    damaged = [place for place in world.there if place < 2]
+    damaged = [message_id for message_id in world.there if message_id < 2]
     world.close()
     path = segment_of(world, first)
     octets = world.disk.bytes_of(path)
     at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)
     world.disk.spoil(path, octets[: at - 1] + bytes([octets[at - 1] ^ 1]) + octets[at:])
     queues = reopened(world)
-    lost = set(world.there) - {place for waiting in queues.values() for place in waiting.places}
+    lost = set(world.there) - {
+        message_id for waiting in queues.values() for message_id in waiting.message_ids
+    }
     assert lost
     assert lost >= set(damaged)
     told = [line for line in world.lines if "in no queue" in line]
@@ -150,10 +154,10 @@ def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
         world.tend()
     assert [line for line in world.lines if "in no queue" in line] == told
     copied = sorted(set(world.there) - lost)
-    copied = [place for place in copied if place < world.log.begin]
+    copied = [message_id for message_id in copied if message_id < world.log.begin]
     assert copied
     loaded = world.state.load(copied)
-    assert [letter.place for letter in loaded.letters] == copied
+    assert [message.message_id for message in loaded.messages] == copied
 
 
 # -- starts and ends ------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ def test_a_broker_that_ends_before_it_has_read_its_queues_settles_nothing() -> N
 
 
 def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> None:
-    """Without places, or without envelopes; what stands behind them is found."""
+    """Without ids, or without envelopes; what stands behind them is found."""
     world = a_world()
     world.consume()
     for _ in range(2):
@@ -232,7 +236,7 @@ def test_a_damaged_copy_costs_its_frame_at_a_start_and_is_told() -> None:
     world.close()
     spoil_copy(world, 0)
     queues = reopened(world)
-    found = {place for waiting in queues.values() for place in waiting.places}
+    found = {message_id for waiting in queues.values() for message_id in waiting.message_ids}
     assert set(world.there) - found == gone
     assert any(line.startswith("broker: ") and "damaged" in line for line in world.lines)
 
@@ -247,30 +251,30 @@ def spoil_copy(world: World, first: int) -> None:
 def test_a_damaged_copy_does_not_keep_its_segment_for_ever() -> None:
     """It cannot be moved; the next ones are."""
     world = copies(kept_segment_bytes=100)
-    copied = [places for places in world.copies().values() if places]
+    copied = [ids for ids in world.copies().values() if ids]
     spoil_copy(world, 0)
-    for places in copied:
-        world.settle([place for place in places[1:] if place in world.there])
+    for ids in copied:
+        world.settle([message_id for message_id in ids[1:] if message_id in world.there])
     world.tend()
     assert min(world.copies()) > 0
     assert not any("written" in line for line in world.lines)
-    left = [places[0] for places in copied]
+    left = [ids[0] for ids in copied]
     loaded = world.state.load(left)
     assert loaded.unreadable == left[:1]
-    assert [letter.place for letter in loaded.letters] == left[1:]
-    for letter in loaded.letters:
-        assert (letter.envelope, letter.body) == world.there[letter.place][1:]
+    assert [message.message_id for message in loaded.messages] == left[1:]
+    for message in loaded.messages:
+        assert (message.envelope, message.body) == world.there[message.message_id][1:]
 
 
 def test_damaged_copies_without_a_whole_one_behind_them_go_as_well() -> None:
     world = copies(kept_segment_bytes=100)
-    copied = {first: places for first, places in world.copies().items() if places}
-    for first, places in copied.items():
+    copied = {first: ids for first, ids in world.copies().items() if ids}
+    for first, ids in copied.items():
         spoil_copy(world, first)
-        world.settle([place for place in places[1:] if place in world.there])
+        world.settle([message_id for message_id in ids[1:] if message_id in world.there])
     world.tend()
     assert min(world.copies()) > 0
-    left = [places[0] for places in copied.values()]
+    left = [ids[0] for ids in copied.values()]
     assert world.state.load(left).unreadable == left
 
 

@@ -73,9 +73,9 @@ class Written:
                 batches = [MessageBatch("mtl", "one", 0, count=1, body=body, envelope=envelope)]
             log.append([encode(batches)])
         self.end = log.end
-        settled = [place for place in range(log.end) if source.random() < 0.2]
+        settled = [message_id for message_id in range(log.end) if source.random() < 0.2]
         kept.settle(settled)
-        kept.tried({place: 2 for place in range(0, log.end, 7)})
+        kept.tried({message_id: 2 for message_id in range(0, log.end, 7)})
         kept.move(list(range(3, log.end, 11)), NAMES[0].dead, tries=True)
         kept.tend()
         kept.close()
@@ -117,7 +117,7 @@ def test_16_what_is_found_without_arrow_is_what_is_found_with_it(
 ) -> None:
     written = Written(seed)
     found, lines = written.found()
-    assert sum(len(queue.places) for queue in found.values()) > 100
+    assert sum(len(queue.message_ids) for queue in found.values()) > 100
     with arrow_alone():
         assert written.found() == (found, lines)
 
@@ -130,8 +130,8 @@ def test_16_damage_in_a_small_frame_costs_that_frame_and_is_told(
     written = Written(1, frames=12, alike=alike)
     path = min(path for path in written.files if path.endswith(".segment"))
     whole = written.files[path]
-    places = [*range(112, 900, 17), *range(900, len(whole), 397)]
-    spoiled = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in places]
+    positions = [*range(112, 900, 17), *range(900, len(whole), 397)]
+    spoiled = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in positions]
     frames = [
         frame for frame in frames_of(written.files[path]) if frame.count <= scan.SMALL_MESSAGES
     ]
@@ -164,7 +164,7 @@ def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(state, "read_frame", read)
     found, _ = written.found()
     assert large
-    assert sum(len(queue.places) for queue in found.values()) > 100
+    assert sum(len(queue.message_ids) for queue in found.values()) > 100
 
 
 def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
@@ -175,9 +175,9 @@ def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
     octets[frames[3].position + 4] ^= 1
     written.files[path] = bytes(octets)
     queues, _ = written.found()
-    places = {place for queue in queues.values() for place in queue.places}
-    assert frames[3].first not in places
-    assert max(places) > frames[3].end
+    ids = {message_id for queue in queues.values() for message_id in queue.message_ids}
+    assert frames[3].first not in ids
+    assert max(ids) > frames[3].end
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -212,8 +212,8 @@ def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
             spoiled = whole[: second.position] + header + payload + whole[second.end_position :]
             written.files[path] = spoiled
             queues, _ = written.found()
-            found = [place for queue in queues.values() for place in queue.places]
-            own = [place for place in found if count <= place < 2 * count]
+            found = [message_id for queue in queues.values() for message_id in queue.message_ids]
+            own = [message_id for message_id in found if count <= message_id < 2 * count]
             assert {*found} >= {*range(count), *range(2 * count, 3 * count)}, (at - begin, bit)
             outcomes.append(len(own))
     assert {0, count} <= {*outcomes}

@@ -135,7 +135,7 @@ def test_of_a_finished_segment_nothing_is_read_at_the_next_start() -> None:
     world.disk.spoil(path, octets[:-1] + bytes([octets[-1] ^ 1]))
     world.lines.clear()
     queues = reopened(world)
-    assert not any(waiting.places for waiting in queues.values())
+    assert not any(waiting.message_ids for waiting in queues.values())
     assert not any("in no queue" in line for line in world.lines)
 
 
@@ -144,7 +144,7 @@ def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_
 ):
     world = a_world()
     for first, end in zip(world.log.firsts, [*world.log.firsts[1:], world.log.end], strict=True):
-        here = [place for place in sorted(world.there) if first <= place < end]
+        here = [message_id for message_id in sorted(world.there) if first <= message_id < end]
         world.settle(here[1:])
     world.tend()
     assert world.log.segments > 1
@@ -181,9 +181,9 @@ def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_the
     assert world.log.firsts == [0, world.log.end]
     world.settle(sorted(world.there))
     world.tend()
-    places = world.publish()
+    ids = world.publish()
     world.crash(power=True)
-    assert sorted(world.there) == places
+    assert sorted(world.there) == ids
 
 
 # -- what is written and forgotten ----------------------------------------------------------------
@@ -254,10 +254,10 @@ def test_few_segments_are_open_at_once_and_none_that_is_gone(
     assert len(world.log.firsts) > 20
     monkeypatch.setattr(SimulatedDisk, "open", noted)
     monkeypatch.setattr(SimulatedFile, "close", closed)
-    for place in sorted(world.there):
-        world.state.load([place])
+    for message_id in sorted(world.there):
+        world.state.load([message_id])
         assert len(opened) <= 8
-    world.settle([place for place in world.there if place < world.log.firsts[-2]])
+    world.settle([message_id for message_id in world.there if message_id < world.log.firsts[-2]])
     world.tend()
     world.consume()
     assert world.log.trim() > 10
@@ -277,11 +277,11 @@ def test_a_letter_has_the_time_at_which_its_batch_came() -> None:
     world.state.declare({NAMES[0]: first})
     world.log.append([encode(batches)])
     loaded = world.state.load([first + 1, first + 2])
-    assert [letter.arrived for letter in loaded.letters] == [1.5, 3.0]
+    assert [message.arrived for message in loaded.messages] == [1.5, 3.0]
 
 
 def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None:
-    """Otherwise messages would stand at places that are others'."""
+    """Otherwise messages would stand at ids that are others'."""
     for count in (1, 3):
         world = World(random.Random(1))
         one = MessageBatch("mtl", "content", 5, count=2, body=[b"a", b"b"])
@@ -291,7 +291,7 @@ def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None
         assert world.state.load(range(count)).unreadable == [*range(count)]
         world.close()
         queues = reopened(world)
-        assert list(queues[NAMES[0]].places) == []
+        assert list(queues[NAMES[0]].message_ids) == []
 
 
 def test_what_is_settled_is_written_anew_when_half_of_it_matters_no_longer(
@@ -369,15 +369,15 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
             results.wait(number + 1)
             first = results.firsts[number * MESSAGES]
             assert first is not None
-            places = [first + row for row in range(MESSAGES) if row % 3 != 2]
-            waiting.update(places[:3])
-            state.settle(places[3:])
+            ids = [first + row for row in range(MESSAGES) if row % 3 != 2]
+            waiting.update(ids[:3])
+            state.settle(ids[3:])
             some = sorted(waiting)[:: max(1, len(waiting) // 20)]
             loaded = state.load(some)
-            assert [letter.place for letter in loaded.letters] == some
-            for letter in loaded.letters:
-                assert letter.envelope == head("mtl", HERE) + b"%d" % letter.place
-                assert letter.body == b"%d" % letter.place * 20
+            assert [message.message_id for message in loaded.messages] == some
+            for message in loaded.messages:
+                assert message.envelope == head("mtl", HERE) + b"%d" % message.message_id
+                assert message.body == b"%d" % message.message_id * 20
     finally:
         over.set()
         for one in threads:
@@ -389,11 +389,13 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     again = QueueWriter(tmp_path, segment_bytes=20_000, report=lines.append)
     other = again.broker()
     found = other.restored()[HERE]
-    assert found.places.tolist() == sorted(waiting)
-    for place, weight, second in zip(found.places, found.weights, found.arrived, strict=True):
-        text = b"%d" % place
+    assert found.message_ids.tolist() == sorted(waiting)
+    for message_id, weight, second in zip(
+        found.message_ids, found.weights, found.arrived, strict=True
+    ):
+        text = b"%d" % message_id
         assert weight == QUEUED_MESSAGE_BYTES + len(head("mtl", HERE)) + 21 * len(text)
-        assert second == place // MESSAGES * MESSAGES * 2
+        assert second == message_id // MESSAGES * MESSAGES * 2
     assert lines == []
     other.close()
     again.close()

@@ -147,7 +147,9 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
         tried(lambda: world.publish(5))
         loaded = world.state.load(sorted(world.there))
         assert loaded.unreadable == []
-        assert {*loaded.unread, *[letter.place for letter in loaded.letters]} == {*world.there}
+        assert {*loaded.unread, *[message.message_id for message in loaded.messages]} == {
+            *world.there
+        }
         assert bool(loaded.unread) == (loaded.error is not None)
         world.settle_some(0.4)  # little is left of the copies: they are moved together
         tried(world.consume)
@@ -160,7 +162,7 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
         world.tend()
     assert world.state.statistics()["broker_failing"] <= 1  # reading is calm after some seconds
     loaded = world.state.load(sorted(world.there))
-    assert [letter.place for letter in loaded.letters] == sorted(world.there)
+    assert [message.message_id for message in loaded.messages] == sorted(world.there)
     while world.log.unchecked:
         world.log.check_older()
     known = [(lo, hi) for lo, hi in damaged if hi > world.log.begin]

@@ -24,7 +24,7 @@ class World:
     """One queue directory with a broker over it, and a model of what is in which queue.
 
     Attributes:
-        there: place → (queue, envelope, body) of all that was acknowledged and is not settled.
+        there: id → (queue, envelope, body) of all that was acknowledged and is not settled.
         going: those that were settled, or moved, after the last group that was written.
     """
 
@@ -50,10 +50,10 @@ class World:
     # -- what happens -----------------------------------------------------------------------------
 
     def publish(self, count: int = 6, *, declare: bool = True) -> list[int]:
-        """Messages for random queues, with others between; the places of the former."""
+        """Messages for random queues, with others between; the ids of the former."""
         batches, rows = [], []
         first = self.log.end
-        place = first
+        message_id = first
         for _ in range(self.source.randint(1, 3)):
             envelopes: list[bytes | None] = []
             bodies = []
@@ -66,8 +66,8 @@ class World:
                 else:
                     name = self.source.choice(NAMES)
                     envelopes.append(head("mtl", name) + b"%d" % self.number)
-                    rows.append((place, name, envelopes[-1], body))
-                place += 1
+                    rows.append((message_id, name, envelopes[-1], body))
+                message_id += 1
             batches.append(MessageBatch("mtl", "content", self.number, count=count, body=bodies))
             if any(envelopes):
                 batches[-1].envelope = envelopes
@@ -75,33 +75,35 @@ class World:
             new = {name: first for _, name, _, _ in rows}
             self.state.declare(new)
             self.declared |= new.keys()
-        for place, name, envelope, body in rows:
+        for message_id, name, envelope, body in rows:
             assert envelope is not None
-            self.unsure[place] = name, envelope, body
+            self.unsure[message_id] = name, envelope, body
         self.log.append([encode(batches)])
-        for place, *_ in rows:
-            self.there[place] = self.unsure.pop(place)
-        return [place for place, *_ in rows]
+        for message_id, *_ in rows:
+            self.there[message_id] = self.unsure.pop(message_id)
+        return [message_id for message_id, *_ in rows]
 
-    def settle(self, places: list[int]) -> None:
-        self.state.settle(places)
-        for place in places:
-            self.unsure[place] = self.there.pop(place)
-            self.tries.pop(place, None)
+    def settle(self, ids: list[int]) -> None:
+        self.state.settle(ids)
+        for message_id in ids:
+            self.unsure[message_id] = self.there.pop(message_id)
+            self.tries.pop(message_id, None)
 
     def settle_some(self, share: float = 0.5) -> None:
-        self.settle([place for place in sorted(self.there) if self.source.random() < share])
+        self.settle(
+            [message_id for message_id in sorted(self.there) if self.source.random() < share]
+        )
 
     def move_some(self, to: QueueName, share: float = 0.2) -> None:
-        places = [place for place in sorted(self.there) if self.source.random() < share]
-        self.state.move(places, to, tries=True)
-        for place in places:
-            before, envelope, body = self.there[place]
-            self.moves.setdefault(place, {before}).add(to)
-            self.there[place] = to, envelope, body
+        ids = [message_id for message_id in sorted(self.there) if self.source.random() < share]
+        self.state.move(ids, to, tries=True)
+        for message_id in ids:
+            before, envelope, body = self.there[message_id]
+            self.moves.setdefault(message_id, {before}).add(to)
+            self.there[message_id] = to, envelope, body
 
     def try_some(self, share: float = 0.2) -> None:
-        tries = {place: 3 for place in sorted(self.there) if self.source.random() < share}
+        tries = {message_id: 3 for message_id in sorted(self.there) if self.source.random() < share}
         self.state.tried(tries)
         self.tries |= tries
 
@@ -150,39 +152,44 @@ class World:
         found: dict[int, QueueName] = {}
         tries: dict[int, int] = {}
         for name, waiting in queues.items():
-            places = list(waiting.places)
-            assert places == sorted(set(places))
-            assert len(waiting.weights) == len(waiting.arrived) == len(places)
-            for place in places:
-                assert place not in found
-                found[place] = name
+            ids = list(waiting.message_ids)
+            assert ids == sorted(set(ids))
+            assert len(waiting.weights) == len(waiting.arrived) == len(ids)
+            for message_id in ids:
+                assert message_id not in found
+                found[message_id] = name
             tries |= dict(waiting.tries)
         missing = self.there.keys() - found.keys()
         assert not missing, f"lost: {sorted(missing)}"
         unknown = found.keys() - self.there.keys() - self.unsure.keys()
         assert not unknown, f"again, or never there: {sorted(unknown)}"
         assert self.declared <= queues.keys()
-        for place, name in found.items():
-            known = (self.there | self.unsure)[place]
-            assert name == known[0] or name in self.moves.get(place, ()), (place, name, known)
-        assert {place for place, number in tries.items() if number} <= found.keys()
+        for message_id, name in found.items():
+            known = (self.there | self.unsure)[message_id]
+            assert name == known[0] or name in self.moves.get(message_id, ()), (
+                message_id,
+                name,
+                known,
+            )
+        assert {message_id for message_id, number in tries.items() if number} <= found.keys()
         self.there = {
-            place: (name, *(self.there | self.unsure)[place][1:]) for place, name in found.items()
+            message_id: (name, *(self.there | self.unsure)[message_id][1:])
+            for message_id, name in found.items()
         }
         self.unsure.clear()
         self.moves.clear()
         loaded = self.state.load(sorted(self.there))
         assert loaded.unreadable == []
-        assert [letter.place for letter in loaded.letters] == sorted(self.there)
-        for letter in loaded.letters:
-            _, envelope, body = self.there[letter.place]
-            assert (letter.envelope, letter.body) == (envelope, body)
-            assert letter.nbytes == weight(envelope, body)
+        assert [message.message_id for message in loaded.messages] == sorted(self.there)
+        for message in loaded.messages:
+            _, envelope, body = self.there[message.message_id]
+            assert (message.envelope, message.body) == (envelope, body)
+            assert message.nbytes == weight(envelope, body)
 
     # -- what is on the disk ----------------------------------------------------------------------
 
     def copies(self) -> dict[int, list[int]]:
-        """The places that are copied, by the first offset of the broker's own segments."""
+        """The ids that are copied, by the first offset of the broker's own segments."""
         directory = f"{DIRECTORY}/broker/log"
         reader, found = QueueReader(directory, disk=self.disk), dict[int, list[int]]()
         names = sorted(name for name in self.disk.names(directory) if name.endswith(".segment"))

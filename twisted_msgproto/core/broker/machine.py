@@ -1,4 +1,4 @@
-"""The broker brings letters to consumers that compete for them.
+"""The broker brings messages to consumers that compete for them.
 
 It is pure: no sockets, no files, no clock.  Whoever owns it calls it when something happens.  It
 calls ``changed`` then: its owner follows the events of its store, calls :meth:`Broker.go_on` in the
@@ -12,16 +12,16 @@ from functools import partial
 from typing import Final
 
 from ..limits import Limits
+from .delivery_plan import MESSAGE_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
 from .store import QueueStore
 from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
-from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
 
 SOFT_SHARE: Final = 0.75
-"""Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
+"""Above this share of its memory's limit a durable broker keeps no messages in flight there."""
 
 
 def nothing() -> None: ...
@@ -30,9 +30,8 @@ def nothing() -> None: ...
 class Broker:
     """All queues of one server, or of several that share them, and their consumers.
 
-    Waiting letters of a queue are delivered in the order of their places, each to one consumer, in
-    turn among consumers that have room.  A letter that comes back is at its old place again, so it
-    comes first.
+    Waiting messages of a queue are delivered in the order of their ids, each to one consumer, in
+    turn among consumers that have room.  A message that comes back keeps its id, so it comes first.
 
     Attributes:
         store: the queues, and what is in them.
@@ -48,7 +47,7 @@ class Broker:
     ) -> None:
         """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
 
-        ``durable`` says that places can be read back, so not every body needs to stay in memory.
+        ``durable`` says that messages can be read back, so not every body needs to stay in memory.
         ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.  ``changed`` is called
         at the end of every verb, of the store as well.
         """
@@ -60,7 +59,7 @@ class Broker:
         self._subscribers: dict[Consumer, Subscriber] = {}
         self._going = False
         self._batches = 0
-        # Those that have letters in memory, perhaps; who was delivered to first stands first.
+        # Those that have messages in memory, perhaps; who was delivered to first stands first.
         self._carrying: dict[Subscriber, None] = {}
         self._memory_soft = int(self.store.memory.limit * SOFT_SHARE)
 
@@ -72,14 +71,14 @@ class Broker:
 
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, name: QueueName, letters: Sequence[QueuedMessage], now: float) -> None:
-        """Add letters to a queue, in the order of their places, and deliver what can be.
+    def publish(self, name: QueueName, messages: Sequence[QueuedMessage], now: float) -> None:
+        """Add messages to a queue, in the order of their ids, and deliver what can be.
 
-        The letters of one call arrived in the same second.  They are kept whatever the limits say;
+        The messages of one call arrived in the same second.  They are kept whatever the limits say;
         ask :meth:`full` then, and let the senders to this queue wait.  A queue that was forgotten
         meanwhile is made again.
         """
-        if not letters:
+        if not messages:
             return
         store = self.store
         queue = store.by_name.get(name)
@@ -87,27 +86,27 @@ class Broker:
             queue = store.found(name, now)
         queue.used = now
         nbytes = 0
-        for letter in letters:
-            nbytes += letter.nbytes
+        for message in messages:
+            nbytes += message.nbytes
         queue.nbytes += nbytes
-        count = len(letters)
+        count = len(messages)
         store.counters.published += count
         done = 0
         if queue.takers and not queue.waiting.count and not self._going:
             done = self._deliver_at_once(
-                queue, letters if count <= SERVED_MAX else letters[:SERVED_MAX]
+                queue, messages if count <= SERVED_MAX else messages[:SERVED_MAX]
             )
         if done < count:
-            store.add(queue, letters[done:])
+            store.add(queue, messages[done:])
             store.added(queue)
         self._deliver()
 
-    def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> int:
+    def _deliver_at_once(self, queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> int:
         try:
-            done, hands, unwanted, _ = planned(queue, letters)
+            done, hands, unwanted, _ = planned(queue, messages)
         except ConsumerRaised:
             return 0  # it is found again, when they wait
-        queue.keep(letters if done == len(letters) else letters[:done])
+        queue.keep(messages if done == len(messages) else messages[:done])
         self._going = True
         try:
             self._carry_out(queue, hands, unwanted)
@@ -125,7 +124,7 @@ class Broker:
         wants: Callable[[QueuedMessage], bool] | None = None,
         cost: Callable[[QueuedMessage], int] | None = None,
     ) -> None:
-        """Let ``consumer`` compete for the letters of a queue that ``wants`` lets pass.
+        """Let ``consumer`` compete for the messages of a queue that ``wants`` lets pass.
 
         ``cost`` is what one call of ``wants`` costs, in steps of about 0.1 µs.  A second
         subscription of the same consumer replaces the first one.  Nothing is delivered before
@@ -174,9 +173,9 @@ class Broker:
         self._deliver()
 
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
-        """Forget a consumer; what it holds goes back to its place.
+        """Forget a consumer; what it holds goes back to the queue.
 
-        The letters that it has probably looked at have had a try then, unless it has said
+        The messages that it has probably looked at have had a try then, unless it has said
         goodbye (``orderly``).
         """
         subscriber = self._subscribers.pop(consumer, None)
@@ -188,55 +187,55 @@ class Broker:
         self._carrying.pop(subscriber, None)
         for queue in list(subscriber.queues):
             self._part(subscriber, queue, now)
-        self._put_back(self._release(subscriber, list(subscriber.held)), tried)
+        self._put_back(self._release(subscriber, list(subscriber.unsettled)), tried)
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
-    def settle(self, consumer: Consumer, places: Iterable[int]) -> None:
-        """Note that ``consumer`` has acknowledged these places: they are done with.
+    def settle(self, consumer: Consumer, message_ids: Iterable[int]) -> None:
+        """Note that ``consumer`` has acknowledged these ids: they are done with.
 
-        A place that it does not hold is counted, and nothing happens.
+        An id that it does not hold is counted, and nothing happens.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            self._gone_astray(places)
+            self._gone_astray(message_ids)
             return
-        self._finish(self._release(subscriber, places))
+        self._finish(self._release(subscriber, message_ids))
         self._ready(subscriber)
 
-    def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
-        """Note that ``consumer`` has rejected these places.
+    def reject(self, consumer: Consumer, message_ids: Iterable[int], *, requeue: bool) -> None:
+        """Note that ``consumer`` has rejected these ids.
 
-        With ``requeue`` they go back, and have had a try; else they are done with.  A place that it
+        With ``requeue`` they go back, and have had a try; else they are done with.  An id that it
         does not hold is counted, and nothing happens.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            self._gone_astray(places)
+            self._gone_astray(message_ids)
             return
-        released = self._release(subscriber, places)
+        released = self._release(subscriber, message_ids)
         if requeue:
-            self._put_back(released, {place for _, some in released for place in some})
+            self._put_back(released, {message_id for _, some in released for message_id in some})
         else:
             self._finish(released, rejected=True)
         self._ready(subscriber)
 
-    def _gone_astray(self, places: Iterable[int]) -> None:
-        self.store.counters.strays += len(list(places))
+    def _gone_astray(self, message_ids: Iterable[int]) -> None:
+        self.store.counters.strays += len(list(message_ids))
 
-    def _release(self, subscriber: Subscriber, places: Iterable[int]) -> Released:
-        release, strays = subscriber.held.pop, 0
+    def _release(self, subscriber: Subscriber, message_ids: Iterable[int]) -> Released:
+        release, strays = subscriber.unsettled.pop, 0
         released: Released = []
         last: Batch | None = None
         some: list[int] = []
-        for place in places:
-            batch = release(place, None)
+        for message_id in message_ids:
+            batch = release(message_id, None)
             if batch is None:
                 strays += 1
             elif batch is last:
-                some.append(place)
+                some.append(message_id)
             else:
-                last, some = batch, [place]
+                last, some = batch, [message_id]
                 released.append((batch, some))
         if strays:
             self.store.counters.strays += strays
@@ -247,42 +246,42 @@ class Broker:
         return released
 
     def _finish(self, released: Released, *, rejected: bool = False) -> None:
-        for (_, queue), places in released:
-            count = len(places)
+        for (_, queue), message_ids in released:
+            count = len(message_ids)
             if rejected:
                 self.store.counters.rejected += count
             else:
                 self.store.counters.acknowledged += count
             queue.in_flight -= count
-            self.store.done_with(queue, places, queue.landed(places))
+            self.store.done_with(queue, message_ids, queue.landed(message_ids))
 
     def _put_back(self, released: Released, tried: set[int]) -> None:
         store = self.store
         returned: dict[BrokerQueue, list[int]] = {}
         for (_, queue), some in released:
             returned.setdefault(queue, []).extend(some)
-        for queue, places in returned.items():
-            self.store.counters.returned += len(places)
-            queue.in_flight -= len(places)
+        for queue, message_ids in returned.items():
+            self.store.counters.returned += len(message_ids)
+            queue.in_flight -= len(message_ids)
             tries: dict[int, int] = {}
             dead: list[Row] = []
-            for place in sorted(places):
-                letter = queue.letters.get(place)
-                if letter is None:
-                    gone = queue.away.pop(place)
+            for message_id in sorted(message_ids):
+                message = queue.messages.get(message_id)
+                if message is None:
+                    gone = queue.away.pop(message_id)
                     assert gone is not None
                     row = Row(*gone)
                     queue.returned.insert(*row)
                 else:
-                    letter.again = True
+                    message.again = True
                     if store.durable and not store.memory.has_room:
-                        queue.drop_waiting((letter,))
-                    row = Row.of(letter)
-                if place in tried:
-                    tries[place] = min(queue.tries.number(place) + 1, TRIES_COUNTED)
-                    if letter is not None:
-                        letter.tries = tries[place]
-                    if tries[place] >= self._tries_max and not queue.for_dead:
+                        queue.drop_waiting((message,))
+                    row = Row.of(message)
+                if message_id in tried:
+                    tries[message_id] = min(queue.tries.number(message_id) + 1, TRIES_COUNTED)
+                    if message is not None:
+                        message.tries = tries[message_id]
+                    if tries[message_id] >= self._tries_max and not queue.for_dead:
                         dead.append(row)
                         continue
                 queue.waiting.insert(*row)
@@ -321,16 +320,16 @@ class Broker:
     def _serve(self, queue: BrokerQueue) -> int:
         if not (queue.waiting.count and queue.takers):
             return 1
-        letters = queue.ready_run(SERVED_MAX)
-        if not letters:
+        messages = queue.ready_run(SERVED_MAX)
+        if not messages:
             self.store.want(queue)
-            return LETTER_STEPS
+            return MESSAGE_STEPS
         try:
-            done, hands, unwanted, steps = planned(queue, letters)
+            done, hands, unwanted, steps = planned(queue, messages)
         except ConsumerRaised as raised:
             self.store.awake[queue] = None
             self._fail(raised.subscriber, queue.used, set(), raised.error)
-            return LETTER_STEPS
+            return MESSAGE_STEPS
         if done:
             self.store.awake[queue] = None
             queue.waiting.skip(done)
@@ -346,31 +345,33 @@ class Broker:
     def _carry_out(
         self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[QueuedMessage]
     ) -> None:
-        for letter in unwanted:  # they wait aside, until consumers or their filters change
-            queue.passed.insert(*Row.of(letter))
+        for message in unwanted:  # they wait aside, until consumers or their filters change
+            queue.passed.insert(*Row.of(message))
         if unwanted and self.store.durable:
-            queue.drop([letter.place for letter in unwanted])
-        for subscriber, letters in hands:
+            queue.drop([message.message_id for message in unwanted])
+        for subscriber, messages in hands:
             self._batches += 1
-            batch, held = (self._batches, queue), subscriber.held
-            for letter in letters:
-                held[letter.place] = batch
+            batch, unsettled = (self._batches, queue), subscriber.unsettled
+            for message in messages:
+                unsettled[message.message_id] = batch
             subscriber.queues.move_to_end(queue)
             queue.takers.move_to_end(subscriber)
-            queue.in_flight += len(letters)
-        for subscriber, letters in hands:
+            queue.in_flight += len(messages)
+        for subscriber, messages in hands:
             if self._subscribers.get(subscriber.consumer) is not subscriber:
-                continue  # it went while others were called, and the letters are back
-            self.store.counters.delivered += len(letters)
+                continue  # it went while others were called, and the messages are back
+            self.store.counters.delivered += len(messages)
             try:
-                acknowledges = subscriber.consumer.push(queue.name, letters)
+                acknowledges = subscriber.consumer.push(queue.name, messages)
             except Exception as error:
-                self._push_failed(queue, subscriber, letters, error)
+                self._push_failed(queue, subscriber, messages, error)
                 continue
             if not acknowledges:
-                held = subscriber.held
-                places = [letter.place for letter in letters if letter.place in held]
-                self._finish(self._release(subscriber, places))
+                unsettled = subscriber.unsettled
+                message_ids = [
+                    message.message_id for message in messages if message.message_id in unsettled
+                ]
+                self._finish(self._release(subscriber, message_ids))
             elif self.store.durable:
                 self._carrying[subscriber] = None
         memory = self.store.memory
@@ -388,25 +389,25 @@ class Broker:
             subscriber = next(iter(carrying))
             del carrying[subscriber]
             lots: dict[BrokerQueue, list[QueuedMessage]] = {}
-            for place, (_, queue) in subscriber.held.items():
-                letter = queue.letters.get(place)
-                if letter is not None:
-                    lots.setdefault(queue, []).append(letter)
-            for queue, letters in lots.items():
-                queue.send_away(letters)
+            for message_id, (_, queue) in subscriber.unsettled.items():
+                message = queue.messages.get(message_id)
+                if message is not None:
+                    lots.setdefault(queue, []).append(message)
+            for queue, messages in lots.items():
+                queue.send_away(messages)
 
     def _push_failed(
         self,
         queue: BrokerQueue,
         subscriber: Subscriber,
-        letters: Sequence[QueuedMessage],
+        messages: Sequence[QueuedMessage],
         error: Exception,
     ) -> None:
-        places = {letter.place for letter in letters}
-        if len(places) == 1:
-            self._fail(subscriber, queue.used, places, error)
+        message_ids = {message.message_id for message in messages}
+        if len(message_ids) == 1:
+            self._fail(subscriber, queue.used, message_ids, error)
         else:  # one of them is the cause: each is pushed alone from now on, and then it shows
-            queue.alone |= places
+            queue.alone |= message_ids
             self._fail(subscriber, queue.used, set(), error)
 
     def _fail(self, subscriber: Subscriber, now: float, tried: set[int], error: Exception) -> None:

@@ -7,42 +7,42 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .places import LARGE, SMALL, Places
+from .message_table import LARGE, SMALL, MessageTable
 from .terms import DEAD, Consumer, Figures, QueuedMessage, QueueName, Waiting
 
 
 class Row(NamedTuple):
     """A message that waits: its weight in bytes, and the second when it arrived."""
 
-    place: int
+    message_id: int
     weight: int
     second: int
 
     @classmethod
-    def of(cls, letter: QueuedMessage) -> Row:
-        return cls(letter.place, letter.nbytes, int(letter.arrived))
+    def of(cls, message: QueuedMessage) -> Row:
+        return cls(message.message_id, message.nbytes, int(message.arrived))
 
 
 class Rows(NamedTuple):
     """The same columns of many messages, in order."""
 
-    places: list[int]
+    message_ids: list[int]
     weights: list[int]
     seconds: list[int]
 
 
-def rows() -> Places:
+def rows() -> MessageTable:
     """Return what keeps rows, in 12 bytes each."""
-    return Places(LARGE + LARGE)
+    return MessageTable(LARGE + LARGE)
 
 
 class Memory:
-    """Bytes of all letters in memory, of all queues of a broker.
+    """Bytes of all messages in memory, of all queues of a broker.
 
     Attributes:
         limit: bytes; see the limit ``broker-memory-bytes``.
-        used: bytes of letters in memory.
-        expected: bytes of letters that are being read back.
+        used: bytes of messages in memory.
+        expected: bytes of messages that are being read back.
     """
 
     __slots__ = ("expected", "limit", "used")
@@ -54,7 +54,7 @@ class Memory:
 
     @property
     def has_room(self) -> bool:
-        """Return whether something may be read back: one letter may be above the limit."""
+        """Return whether something may be read back: one message may be above the limit."""
         return self.used + self.expected <= self.limit
 
 
@@ -69,10 +69,10 @@ class Wish(NamedTuple):
 
 
 Batch = tuple[int, "BrokerQueue"]
-"""Is what all letters of one push have in common: the number of the push, and their queue."""
+"""Is what all messages of one push have in common: the number of the push, and their queue."""
 
 Released = list[tuple[Batch, list[int]]]
-"""Are places that a consumer holds no longer, in order, by batch."""
+"""Are the ids of messages that a consumer holds no longer, in order, by batch."""
 
 
 class Subscriber:
@@ -80,49 +80,50 @@ class Subscriber:
 
     Attributes:
         queues: what it consumes, the queue that had its last turn longest ago first.
-        held: place → batch, of all letters that it has to acknowledge, in order of delivery.
-        latest: the batch number and place of the last delivery that it acknowledged or rejected.
+        unsettled: id → batch, of all messages that it has to acknowledge, in order of delivery.
+        latest: the batch number and id of the last delivery that it acknowledged or rejected.
     """
 
-    __slots__ = ("consumer", "held", "latest", "queues")
+    __slots__ = ("consumer", "latest", "queues", "unsettled")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer: Consumer = consumer
         self.queues: OrderedDict[BrokerQueue, Wish] = OrderedDict()
-        self.held: dict[int, Batch] = {}
+        self.unsettled: dict[int, Batch] = {}
         self.latest: tuple[int, int] = (-1, -1)
 
     def seen(self) -> set[int]:
-        """Return the places that it has probably looked at.
+        """Return the ids that it has probably looked at.
 
-        These are the letters delivered before the latest one that it acknowledged or rejected, and
+        These are the messages delivered before the latest one that it acknowledged or rejected, and
         the one after: it was busy with that.  What is behind was fetched ahead.
         """
-        places = set()
-        for place, batch in self.held.items():
-            places.add(place)
-            if (batch[0], place) > self.latest:
+        message_ids = set()
+        for message_id, batch in self.unsettled.items():
+            message_ids.add(message_id)
+            if (batch[0], message_id) > self.latest:
                 break
-        return places
+        return message_ids
 
 
 class BrokerQueue:
-    """The letters of one queue, waiting or in flight, and its consumers.
+    """The messages of one queue, waiting or in flight, and its consumers.
 
     Attributes:
         kept: it stays when nobody uses it.
-        waiting: the places of letters that wait.
-        passed: the places of letters that wait, and that no consumer wants.
-        in_flight: this many letters are with consumers.
-        away: the places of those among them that are not in memory.
-        returned: places that wait, and came back when they were not in memory.
-        read: places that were read back; some may have been delivered since.
+        waiting: the ids of messages that wait.
+        passed: the ids of messages that wait, and that no consumer wants.
+        in_flight: this many messages are with consumers.
+        away: the ids of those among them that are not in memory.
+        returned: ids that wait, and came back when they were not in memory.
+        read: ids that were read back; some may have been delivered since.
         bytes: the weight of everything, waiting or in flight.
-        letters: place → letter, of those that are in memory, waiting or in flight.
-        in_memory: the weight of ``letters``.
-        tries: the tries of places that have had one.
-        alone: places that are delivered one at a time, because a push with them has failed.
-        loading: places that are being read; None: nothing is.
+        messages: id → message, of those that are in memory, waiting or in flight.
+        in_memory: the weight of ``messages``.
+        tries: the tries of messages that have had one.
+        alone: the ids of messages that are delivered one at a time, because a push with them
+            has failed.
+        loading: the ids that are being read; None: nothing is.
         expected: their weight, when they were asked for.
         filters: this many of them do not want everything.
         takers: those of them that may have room, in turn.
@@ -139,8 +140,8 @@ class BrokerQueue:
         "in_flight",
         "in_memory",
         "kept",
-        "letters",
         "loading",
+        "messages",
         "name",
         "nbytes",
         "passed",
@@ -157,17 +158,17 @@ class BrokerQueue:
     def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
         self.name: QueueName = name
         self.kept: bool = kept
-        self.waiting: Places = rows()
-        self.passed: Places = rows()
+        self.waiting: MessageTable = rows()
+        self.passed: MessageTable = rows()
         self.in_flight: int = 0
-        self.away: Places = rows()
-        self.returned: Places = rows()
+        self.away: MessageTable = rows()
+        self.returned: MessageTable = rows()
         self.read: array[int] = array("q")
         self.nbytes: int = 0
-        self.letters: dict[int, QueuedMessage] = {}
+        self.messages: dict[int, QueuedMessage] = {}
         self.in_memory: int = 0
         self._memory = memory
-        self.tries: Places = Places(SMALL)
+        self.tries: MessageTable = MessageTable(SMALL)
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
         self.expected: int = 0
@@ -193,7 +194,7 @@ class BrokerQueue:
         firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
         return Row(*min(firsts)) if firsts else None
 
-    # ── letters ─────────────────────────────────────────────────────────────────────────────────
+    # ── messages ──────────────────────────────────────────────────────────────────────────────────
 
     def may_keep(self, nbytes: int) -> bool:
         """Return whether so much more of this queue may be in memory.
@@ -203,11 +204,11 @@ class BrokerQueue:
         memory = self._memory
         return self.in_memory + nbytes <= memory.limit - memory.used - memory.expected
 
-    def keep(self, letters: Sequence[QueuedMessage]) -> None:
-        kept, nbytes = self.letters, 0
-        for letter in letters:
-            kept[letter.place] = letter
-            nbytes += letter.nbytes
+    def keep(self, messages: Sequence[QueuedMessage]) -> None:
+        kept, nbytes = self.messages, 0
+        for message in messages:
+            kept[message.message_id] = message
+            nbytes += message.nbytes
         self.in_memory += nbytes
         self._memory.used += nbytes
 
@@ -216,58 +217,60 @@ class BrokerQueue:
         self._memory.expected += nbytes - self.expected
         self.expected = nbytes
 
-    def drop(self, places: Iterable[int]) -> int:
+    def drop(self, message_ids: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""
-        remove, nbytes = self.letters.pop, 0
-        for place in places:
-            letter = remove(place, None)
-            if letter is not None:
-                nbytes += letter.nbytes
+        remove, nbytes = self.messages.pop, 0
+        for message_id in message_ids:
+            message = remove(message_id, None)
+            if message is not None:
+                nbytes += message.nbytes
         self.in_memory -= nbytes
         self._memory.used -= nbytes
         return nbytes
 
-    def send_away(self, letters: Sequence[QueuedMessage]) -> None:
-        """Hold these letters in flight in memory no longer: if they return, they are read back."""
-        self.drop([letter.place for letter in letters])
-        for letter in letters:
-            self.away.insert(*Row.of(letter))
+    def send_away(self, messages: Sequence[QueuedMessage]) -> None:
+        """Hold these messages in flight in memory no longer: if they return, they are read back."""
+        self.drop([message.message_id for message in messages])
+        for message in messages:
+            self.away.insert(*Row.of(message))
 
-    def drop_waiting(self, letters: Sequence[QueuedMessage]) -> None:
-        """Hold these waiting letters in memory no longer: they are read back in their turn."""
-        self.drop([letter.place for letter in letters])
-        for letter in letters:
-            if letter.again:
-                self.returned.insert(*Row.of(letter))
+    def drop_waiting(self, messages: Sequence[QueuedMessage]) -> None:
+        """Hold these waiting messages in memory no longer: they are read back in their turn."""
+        self.drop([message.message_id for message in messages])
+        for message in messages:
+            if message.again:
+                self.returned.insert(*Row.of(message))
 
-    def keep_read(self, letters: Sequence[QueuedMessage]) -> None:
-        self.keep(letters)
-        here = [place for place in self.read if place in self.letters]
-        self.read = array("q", [*here, *(letter.place for letter in letters)])
+    def keep_read(self, messages: Sequence[QueuedMessage]) -> None:
+        self.keep(messages)
+        here = [message_id for message_id in self.read if message_id in self.messages]
+        self.read = array("q", [*here, *(message.message_id for message in messages)])
 
     def drop_read(self) -> None:
         """Hold what was read back in memory no longer, as far as it still waits."""
-        letters = [self.letters[place] for place in self.read if place in self.letters]
-        self.drop_waiting([letter for letter in letters if self.waiting.get(letter.place)])
+        messages = [
+            self.messages[message_id] for message_id in self.read if message_id in self.messages
+        ]
+        self.drop_waiting([message for message in messages if self.waiting.get(message.message_id)])
         self.read = array("q")
 
-    def landed(self, places: Sequence[int]) -> int:
-        """Forget these letters, which were in flight; return what they weighed."""
-        nbytes = self.drop(places)
+    def landed(self, message_ids: Sequence[int]) -> int:
+        """Forget these messages, which were in flight; return what they weighed."""
+        nbytes = self.drop(message_ids)
         if self.away.count:
-            for place in places:
-                row = self.away.pop(place)
+            for message_id in message_ids:
+                row = self.away.pop(message_id)
                 nbytes += 0 if row is None else Row(*row).weight
         return nbytes
 
     def ready_run(self, most: int) -> list[QueuedMessage]:
-        letters = list(map(self.letters.get, self.waiting.front(most)))
+        messages = list(map(self.messages.get, self.waiting.front(most)))
         run: list[QueuedMessage] = []
-        for letter in letters:
-            if letter is None or (run and letter.place in self.alone):
+        for message in messages:
+            if message is None or (run and message.message_id in self.alone):
                 break
-            run.append(letter)
-            if letter.place in self.alone:
+            run.append(message)
+            if message.message_id in self.alone:
                 break
         return run
 
@@ -302,11 +305,17 @@ class BrokerQueue:
 
     def peek(self, count: int) -> list[Waiting]:
         found: list[tuple[int, ...]] = []
-        for places in (self.passed, self.waiting):
-            found += zip(*places.head(count), strict=True)
+        for message_ids in (self.passed, self.waiting):
+            found += zip(*message_ids.head(count), strict=True)
         return [
-            Waiting(place, nbytes, second, self.tries.number(place), self.letters.get(place))
-            for place, nbytes, second in sorted(found)[:count]
+            Waiting(
+                message_id,
+                nbytes,
+                second,
+                self.tries.number(message_id),
+                self.messages.get(message_id),
+            )
+            for message_id, nbytes, second in sorted(found)[:count]
         ]
 
     def figures(self, full: bool) -> Figures:

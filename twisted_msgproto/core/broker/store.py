@@ -1,6 +1,6 @@
 """All queues of a broker: what they hold, their limits, their ages, and their dead letters.
 
-Nothing here knows how letters are delivered: that is :mod:`.machine`, which owns what is here.
+Nothing here knows how messages are delivered: that is :mod:`.machine`, which owns what is here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from ..deadlines import ManyDeadlines
 from ..limits import Limits
-from .places import Places
+from .message_table import MessageTable
 from .queues import BrokerQueue, Memory, Row, Rows
 from .terms import (
     AGE,
@@ -38,10 +38,10 @@ from .terms import (
     Wanted,
 )
 
-READ_PLACES: Final = 512
+READ_MESSAGES: Final = 512
 
 READ_BYTES: Final = 1 << 20
-"""This much is read back for one queue at a time, or one letter."""
+"""This much is read back for one queue at a time, or one message."""
 
 RECLAIM_SECONDS: Final = 60.0
 """A queue that nobody has used for this long may be forgotten before ``queue-idle``, where its
@@ -55,18 +55,18 @@ CLOCK_SECOND: Final = 946_684_800
 """The year 2000: clocks that are set know no earlier time."""
 
 AGED_MAX: Final = 1000
-"""This many letters of one queue are found too old in one call; the deadline stays for the rest."""
+"""One call finds this many messages of a queue too old; the deadline stays for the rest."""
 
 
 class QueueStore:
-    """The letters of all queues, waiting or in flight.
+    """The messages of all queues, waiting or in flight.
 
     Attributes:
         awake: queues of which something may be deliverable, since they have changed.
         calls: of those who waited for room, and have it.
         counters: plain integers for metrics.
         events: what happened since they were taken (:meth:`take_events`).
-        memory: how much of the letters is in memory.
+        memory: how much of the messages is in memory.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class QueueStore:
         self.calls: deque[Callable[[], None]] = deque()
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
-        # Queues that wait for room to have their letters read back, in turn, and those that had it.
+        # Queues that wait for room to have messages read back, in turn, and those that had it.
         self.in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
         self.memory: Memory = Memory(limits.integer("broker-memory-bytes"))
@@ -200,18 +200,18 @@ class QueueStore:
     def restore(
         self,
         name: QueueName,
-        places: Sequence[int],
+        message_ids: Sequence[int],
         weights: Sequence[int],
         arrived: Sequence[int],
         now: float,
         *,
-        tries: Places | None = None,
+        tries: MessageTable | None = None,
         kept: bool = False,
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
 
-        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds;
-        ``tries`` are those of places that have had one.  This is for a durable broker, which asks
+        ``message_ids`` ascend, and none of them is done with; ``arrived`` are whole seconds;
+        ``tries`` are those of messages that have had one.  This is for a durable broker, which asks
         for the bodies when they are wanted.
         """
         queue = self.by_name.get(name)
@@ -221,7 +221,7 @@ class QueueStore:
         if self._age and now >= CLOCK_SECOND:
             # A clock that was not set yet said nothing about their age.
             arrived = [second if second >= CLOCK_SECOND else int(now) for second in arrived]
-        queue.waiting.extend(places, weights, arrived)
+        queue.waiting.extend(message_ids, weights, arrived)
         queue.nbytes += sum(weights)
         if tries is not None:
             queue.tries.merge(tries)
@@ -286,21 +286,21 @@ class QueueStore:
         self.look_idle(queue)
 
     def _freed(self, queue: BrokerQueue) -> None:
-        # Without places that can be read back, all queues together must fit into the memory.
+        # Without a log to read from, all queues together must fit into the memory.
         for one in (queue,) if self.durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):
                 self.calls.extend(one.withheld)
                 one.withheld.clear()
                 self._nobody_waits(one)
 
-    # ── letters that come, and that are done with ───────────────────────────────────────────────
+    # ── messages that come, and that are done with ──────────────────────────────────────────────
 
-    def add(self, queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> None:
-        weights = [letter.nbytes for letter in letters]
-        seconds = [int(letters[0].arrived)] * len(letters)
-        queue.waiting.extend([letter.place for letter in letters], weights, seconds)
+    def add(self, queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> None:
+        weights = [message.nbytes for message in messages]
+        seconds = [int(messages[0].arrived)] * len(messages)
+        queue.waiting.extend([message.message_id for message in messages], weights, seconds)
         if not self.durable or queue.may_keep(sum(weights)):
-            queue.keep(letters)
+            queue.keep(messages)
 
     def added(self, queue: BrokerQueue) -> None:
         if queue.for_dead:
@@ -314,23 +314,23 @@ class QueueStore:
         if queue.takers:
             self.awake[queue] = None
 
-    def done_with(self, queue: BrokerQueue, places: list[int], nbytes: int) -> None:
-        """These places, of this weight, are neither waiting nor in flight any more.
+    def done_with(self, queue: BrokerQueue, message_ids: list[int], nbytes: int) -> None:
+        """These messages, of this weight, are neither waiting nor in flight any more.
 
         The list is not the caller's any more.
         """
         queue.nbytes -= nbytes
         if queue.tries.count:
-            queue.tries.discard(places)
+            queue.tries.discard(message_ids)
         if queue.alone:
-            queue.alone.difference_update(places)
+            queue.alone.difference_update(message_ids)
         if queue.returned.count:
-            queue.returned.discard(places)
+            queue.returned.discard(message_ids)
         events = self.events
         if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
-            last.places.extend(places)
+            last.message_ids.extend(message_ids)
         else:
-            events.append(Settled(queue.name, places))
+            events.append(Settled(queue.name, message_ids))
         if self._withholding:
             self._freed(queue)
         if not queue.subscribers:
@@ -338,11 +338,11 @@ class QueueStore:
 
     def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
         rows = queue.take_oldest(most)
-        if rows.places:
+        if rows.message_ids:
             if queue.loading:
-                queue.loading.difference_update(rows.places)
-            queue.drop(rows.places)
-            self.done_with(queue, rows.places, sum(rows.weights))
+                queue.loading.difference_update(rows.message_ids)
+            queue.drop(rows.message_ids)
+            self.done_with(queue, rows.message_ids, sum(rows.weights))
             self.awake[queue] = None
         return len(rows.weights)
 
@@ -350,31 +350,31 @@ class QueueStore:
 
     def bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
         dead = self.found(queue.name.dead, queue.used)
-        self.counters.dead_letters += len(rows.places)
+        self.counters.dead_letters += len(rows.message_ids)
         last = self.events[-1] if self.events else None
         if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
-            last.places.extend(rows.places)
+            last.message_ids.extend(rows.message_ids)
         else:
-            self.events.append(DeadLettered(queue.name, list(rows.places), reason))
+            self.events.append(DeadLettered(queue.name, list(rows.message_ids), reason))
         self._move(queue, dead, rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
         if source.loading:
-            source.loading.difference_update(rows.places)
-        source.alone.difference_update(rows.places)
+            source.loading.difference_update(rows.message_ids)
+        source.alone.difference_update(rows.message_ids)
         for row in map(Row, *rows):
-            letter = source.letters.get(row.place)
-            tries = source.tries.number(row.place)
-            source.tries.discard([row.place])
+            message = source.messages.get(row.message_id)
+            tries = source.tries.number(row.message_id)
+            source.tries.discard([row.message_id])
             if with_tries and tries:
-                to.tries.insert(row.place, tries)
-            if source.returned.pop(row.place) is not None:
+                to.tries.insert(row.message_id, tries)
+            if source.returned.pop(row.message_id) is not None:
                 to.returned.insert(*row)
-            if letter is not None:
-                letter.tries = tries if with_tries else 0
-                source.drop((row.place,))
+            if message is not None:
+                message.tries = tries if with_tries else 0
+                source.drop((row.message_id,))
                 if not self.durable or to.may_keep(row.weight):
-                    to.keep((letter,))
+                    to.keep((message,))
             source.nbytes -= row.weight
             to.nbytes += row.weight
             to.waiting.insert(*row)
@@ -398,13 +398,13 @@ class QueueStore:
         left = memory.limit - memory.used - memory.expected - queue.in_memory
         left = min(READ_BYTES, left)
         wanted: list[int] = []
-        rows = Rows(*queue.waiting.head(READ_PLACES))
-        for place, nbytes in zip(rows.places, rows.weights, strict=True):
-            if place not in queue.letters:
+        rows = Rows(*queue.waiting.head(READ_MESSAGES))
+        for message_id, nbytes in zip(rows.message_ids, rows.weights, strict=True):
+            if message_id not in queue.messages:
                 left -= nbytes
                 if wanted and left < 0:
                     break
-                wanted.append(place)
+                wanted.append(message_id)
                 expected += nbytes
         if not wanted:
             return  # what came back meanwhile stands first, and is in memory
@@ -413,11 +413,11 @@ class QueueStore:
         self.events.append(Wanted(queue.name, wanted))
 
     def loaded(
-        self, name: QueueName, letters: Iterable[QueuedMessage], unreadable: Iterable[int] = ()
+        self, name: QueueName, messages: Iterable[QueuedMessage], unreadable: Iterable[int] = ()
     ) -> None:
-        """Put the letters that :class:`.Wanted` has asked for into memory, and deliver them.
+        """Put the messages that :class:`.Wanted` has asked for into memory, and deliver them.
 
-        ``unreadable`` places are damaged: they are done with, and counted.  What is neither here
+        ``unreadable`` ones are damaged: they are done with, and counted.  What is neither here
         nor there is asked for again.
         """
         queue = self.by_name.get(name)
@@ -426,19 +426,19 @@ class QueueStore:
             return
         loading, queue.loading = queue.loading, None
         queue.expect(0)
-        came = [letter for letter in letters if letter.place in loading]
+        came = [message for message in messages if message.message_id in loading]
         tried = queue.tries if queue.tries.count else None
-        for letter in came:
-            letter.tries = 0 if tried is None else tried.number(letter.place)
-            letter.again = queue.returned.pop(letter.place) is not None
+        for message in came:
+            message.tries = 0 if tried is None else tried.number(message.message_id)
+            message.again = queue.returned.pop(message.message_id) is not None
         queue.keep_read(came)
         self._read[queue] = None
         self._read.move_to_end(queue)
-        for place in unreadable:
-            row = queue.waiting.pop(place) if place in loading else None
+        for message_id in unreadable:
+            row = queue.waiting.pop(message_id) if message_id in loading else None
             if row is not None:
                 self.counters.unreadable += 1
-                self.done_with(queue, [place], Row(*row).weight)
+                self.done_with(queue, [message_id], Row(*row).weight)
         self.awake[queue] = None
         self._deliver()
 
@@ -465,7 +465,7 @@ class QueueStore:
                 self._ask(queue)
 
     def not_loaded(self, name: QueueName) -> None:
-        """Note that reading failed; the same places are asked for again in their turn."""
+        """Note that reading failed; the same messages are asked for again in their turn."""
         self.loaded(name, ())
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
@@ -508,7 +508,7 @@ class QueueStore:
         return [] if queue is None else queue.peek(count)
 
     def purge(self, name: QueueName, most: int) -> int:
-        """Drop at most ``most`` of the letters that wait, the oldest first; return their number.
+        """Drop at most ``most`` of the messages that wait, the oldest first; return their number.
 
         Call it again in another turn until it returns 0.
         """
@@ -519,9 +519,9 @@ class QueueStore:
         return purged
 
     def requeue(self, name: QueueName, to: QueueName, most: int, now: float) -> int:
-        """Move at most ``most`` letters that wait in one queue to another; return their number.
+        """Move at most ``most`` messages that wait in one queue to another; return their number.
 
-        They come to their old places, and have had no tries.  Mostly ``name`` is a queue of dead
+        They keep their ids, and have had no tries.  Mostly ``name`` is a queue of dead
         letters.  Call it again in another turn until it returns 0.  Raises TooManyQueues as
         :meth:`declare` does.
         """
@@ -529,12 +529,12 @@ class QueueStore:
         if queue is None or name == to:
             return 0
         target, rows = self.needed(to, now), queue.take_oldest(most)
-        if rows.places:
-            self.counters.requeued += len(rows.places)
-            self.events.append(Requeued(name, to, list(rows.places)))
+        if rows.message_ids:
+            self.counters.requeued += len(rows.message_ids)
+            self.events.append(Requeued(name, to, list(rows.message_ids)))
             self._move(queue, target, rows, with_tries=False)
         self._deliver()
-        return len(rows.places)
+        return len(rows.message_ids)
 
     def queues(self) -> list[Figures]:
         return [queue.figures(self._over(queue)) for _, queue in sorted(self.by_name.items())]

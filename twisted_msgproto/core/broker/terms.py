@@ -1,4 +1,4 @@
-"""The broker's nouns: letters, consumers, events, limits, and why a letter is dead."""
+"""The broker's nouns: messages, consumers, events, limits, and why one is a dead letter."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FULL: Final = "full"
 REASONS: Final = (TRIES, AGE, FULL)
 
 TRIES_COUNTED: Final = 2**16 - 1
-"""More tries of one letter than this many are not told apart."""
+"""More tries of one message than this many are not told apart."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Letters by what became of them, for metrics; ``strays`` are places that were not held."""
+    """Messages by what became of them, for metrics; ``strays`` are ids that were not in flight."""
 
     published: int = 0
     delivered: int = 0
@@ -87,7 +87,7 @@ class QueuedMessage:
     """One message of a queue, in memory.
 
     Attributes:
-        place: its offset in the log, or a number in memory; no two letters of a broker share one.
+        message_id: its offset in the log, or a number in memory; each in a broker is another.
         bytes: its weight (:func:`weight`), below 4 GiB.
         envelope: what its protocol needs beside the body to make the message again.
         body: the payload.
@@ -96,7 +96,7 @@ class QueuedMessage:
         again: True once it came back from a consumer.
     """
 
-    place: int
+    message_id: int
     nbytes: int
     envelope: bytes
     body: bytes
@@ -113,16 +113,16 @@ class Consumer(Protocol):
     """What the broker needs of a connection; consumers are told apart by identity."""
 
     def room(self) -> int:
-        """Return how many letters it accepts now; 0 when it is full.
+        """Return how many messages it accepts now; 0 when it is full.
 
         A full consumer is asked again after ``Broker.ready`` or one of its acknowledgements.
         Consumers without acknowledgements answer by the pressure of their transport.
         """
 
-    def push(self, queue: QueueName, letters: Sequence[QueuedMessage]) -> bool:
-        """Write letters, at most as many as there was room for.
+    def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
+        """Write messages, at most as many as there was room for.
 
-        True: it will acknowledge or reject each of them by its place.  False: nobody acknowledges
+        True: it will acknowledge or reject each of them by its id.  False: nobody acknowledges
         here, so they are done with.  An exception ends the consumer, and they go back.
         """
 
@@ -153,15 +153,15 @@ class Forgotten:
 
 @dataclass(slots=True)
 class Settled:
-    """These places of a queue are done with, and will not be delivered again."""
+    """These messages of a queue are done with, and will not be delivered again."""
 
     name: QueueName
-    places: list[int]
+    message_ids: list[int]
 
 
 @dataclass(slots=True, frozen=True)
 class Tried:
-    """These places of a queue came back: place → how many tries it has had now."""
+    """These messages of a queue came back: id → how many tries it has had now."""
 
     name: QueueName
     tries: Mapping[int, int]
@@ -169,31 +169,31 @@ class Tried:
 
 @dataclass(slots=True, frozen=True)
 class Wanted:
-    """These places of a queue are to be read: call ``loaded`` or ``not_loaded``."""
+    """These messages of a queue are to be read: call ``loaded`` or ``not_loaded``."""
 
     name: QueueName
-    places: list[int]
+    message_ids: list[int]
 
 
 @dataclass(slots=True, frozen=True)
 class DeadLettered:
-    """These places of the queue ``name`` are in the queue ``name.dead`` from now on.
+    """These messages of the queue ``name`` are in the queue ``name.dead`` from now on.
 
     ``reason`` is one of :data:`REASONS`.
     """
 
     name: QueueName
-    places: list[int]
+    message_ids: list[int]
     reason: str
 
 
 @dataclass(slots=True, frozen=True)
 class Requeued:
-    """These places of the queue ``name`` are in the queue ``to`` from now on, without tries."""
+    """These messages of the queue ``name`` are in the queue ``to`` from now on, without tries."""
 
     name: QueueName
     to: QueueName
-    places: list[int]
+    message_ids: list[int]
 
 
 @dataclass(slots=True, frozen=True)
@@ -227,16 +227,16 @@ Event = (
 
 
 class Waiting(NamedTuple):
-    """One waiting message; ``letter`` is None when its body is not in memory.
+    """One waiting message; ``message`` is None when its body is not in memory.
 
     ``arrived`` is in whole seconds, ``nbytes`` is its weight.
     """
 
-    place: int
+    message_id: int
     nbytes: int
     arrived: float
     tries: int
-    letter: QueuedMessage | None
+    message: QueuedMessage | None
 
 
 class Figures(NamedTuple):

@@ -42,9 +42,9 @@ from ..application import (
     MemoryLimitExceeded,
     SubscriptionRefused,
 )
-from ..letters import Routed
 from ..machine import Server
 from ..machine.extensions import Proposal, PubSub
+from ..queued_messages import Routed
 from ..terms import SERVER, CommandReceived, MessagesAcknowledged
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
 from .session import (

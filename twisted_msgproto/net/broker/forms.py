@@ -1,6 +1,6 @@
 """Read the properties of messages for queues, whatever protocol wrote their envelopes.
 
-Each protocol with queues has a module ``letters`` with ``fields_of(own)``.
+Each protocol with queues has a module ``queued_messages`` with ``fields_of(own)``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fields_of(envelope: Opened) -> Fields:
     delivered without them, and that is logged.
     """
     try:
-        fields: Fields = part(envelope.form, "letters", "fields_of")(envelope.own)
+        fields: Fields = part(envelope.form, "queued_messages", "fields_of")(envelope.own)
     except (ConfigurationError, ValueError, ImportError, AttributeError) as error:
         text = "the properties of a message for {name} cannot be read: {error}"
         log.warn(text, name=str(envelope.name), error=error)

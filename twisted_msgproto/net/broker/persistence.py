@@ -1,7 +1,7 @@
 """Queues outlive the process: :class:`BrokerPersistence` joins brokers with their files.
 
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
-offsets, and the message is published with its offset as its place.  What consumers settle is
+offsets, and the message is published with its offset as its id.  What consumers settle is
 written some times a second, in a thread, so after a crash they may see the last second again.  What
 an operator purges or moves is written before the answer.
 """
@@ -102,7 +102,9 @@ class BrokerPersistence:
         self.state = state
         for space in sorted({name.space for name in self._found if not self._server(name)}):
             count = sum(
-                len(waiting.places) for name, waiting in self._found.items() if name.space == space
+                len(waiting.message_ids)
+                for name, waiting in self._found.items()
+                if name.space == space
             )
             if count:
                 self.log.warn(
@@ -183,7 +185,7 @@ class BrokerPersistence:
         assert batch.envelope is not None and batch.body is not None
         arrived = batch.received_at / MICROSECONDS
         lots: dict[KeptBroker, list[tuple[QueueName, QueuedMessage]]] = {}
-        for place, envelope, body in zip(
+        for message_id, envelope, body in zip(
             range(first, first + batch.count), batch.envelope, batch.body, strict=True
         ):
             if envelope is None:
@@ -192,10 +194,10 @@ class BrokerPersistence:
             broker = self._server(name)
             if broker is not None:
                 body = body or b""
-                letter = QueuedMessage(place, weight(envelope, body), envelope, body, arrived)
-                lots.setdefault(broker, []).append((name, letter))
-        for broker, letters in lots.items():
-            broker.came(letters)
+                message = QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived)
+                lots.setdefault(broker, []).append((name, message))
+        for broker, messages in lots.items():
+            broker.came(messages)
 
     def _name(self, envelope: bytes) -> QueueName:
         head = head_of(envelope)
@@ -233,9 +235,9 @@ class BrokerPersistence:
         assert self.state is not None
         return self._in_thread(self.state.flush)
 
-    def load(self, places: Sequence[int]) -> Deferred[Loaded]:
+    def load(self, message_ids: Sequence[int]) -> Deferred[Loaded]:
         assert self.state is not None
-        return self._in_thread(self.state.load, places)
+        return self._in_thread(self.state.load, message_ids)
 
 
 class KeptBroker(ServedBroker):
@@ -265,7 +267,7 @@ class KeptBroker(ServedBroker):
         for name, waiting in self._persistence.found(self).items():
             self.store.restore(
                 name,
-                waiting.places,
+                waiting.message_ids,
                 waiting.weights,
                 waiting.arrived,
                 now,
@@ -273,13 +275,13 @@ class KeptBroker(ServedBroker):
             )
             self.known(name)
 
-    def came(self, letters: Sequence[tuple[QueueName, QueuedMessage]]) -> None:
-        """Publish letters that are on disk; their places ascend."""
-        for name in dict.fromkeys([name for name, _ in letters]):
+    def came(self, messages: Sequence[tuple[QueueName, QueuedMessage]]) -> None:
+        """Publish messages that are on disk; their ids ascend."""
+        for name in dict.fromkeys([name for name, _ in messages]):
             if not self.store.knows(name):
-                place = next(letter.place for each, letter in letters if each == name)
-                self._firsts[name] = min(place, self._firsts.get(name, place))
-        self.begin(self.publishing(letters))
+                message_id = next(message.message_id for each, message in messages if each == name)
+                self._firsts[name] = min(message_id, self._firsts.get(name, message_id))
+        self.begin(self.publishing(messages))
 
     def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
         waiting = self._undurable.get(name)
@@ -288,13 +290,13 @@ class KeptBroker(ServedBroker):
         else:
             waiting.append(call)
 
-    def read(self, places: Sequence[int]) -> Deferred[list[QueuedMessage]]:
-        def letters(found: Loaded) -> list[QueuedMessage]:
+    def read(self, message_ids: Sequence[int]) -> Deferred[list[QueuedMessage]]:
+        def messages(found: Loaded) -> list[QueuedMessage]:
             if found.error is not None and found.unread:
                 raise found.error
-            return found.letters
+            return found.messages
 
-        return self._persistence.load(places).addCallback(letters)
+        return self._persistence.load(message_ids).addCallback(messages)
 
     def flush(self) -> Deferred[None]:
         return self._persistence.flush()
@@ -326,16 +328,16 @@ class KeptBroker(ServedBroker):
         self._state.forget(event.name)
 
     def _settled(self, event: Settled) -> None:
-        self._state.settle(event.places)
+        self._state.settle(event.message_ids)
 
     def _tried(self, event: Tried) -> None:
         self._state.tried(event.tries)
 
     def _dead_lettered(self, event: DeadLettered) -> None:
-        self._state.move(event.places, event.name.dead, tries=True)
+        self._state.move(event.message_ids, event.name.dead, tries=True)
 
     def _requeued(self, event: Requeued) -> None:
-        self._state.move(event.places, event.to, tries=False)
+        self._state.move(event.message_ids, event.to, tries=False)
 
     def _wanted(self, event: Wanted) -> None:
         name = event.name
@@ -347,7 +349,7 @@ class KeptBroker(ServedBroker):
                 take(found)
 
         def take(found: Loaded) -> None:
-            self.store.loaded(name, found.letters, found.unreadable)
+            self.store.loaded(name, found.messages, found.unreadable)
 
         def failed(failure: Failure) -> None:
             self.log.warn(
@@ -360,7 +362,7 @@ class KeptBroker(ServedBroker):
         def again() -> None:
             self.store.not_loaded(name)
 
-        self._persistence.load(event.places).addCallbacks(loaded, failed)
+        self._persistence.load(event.message_ids).addCallbacks(loaded, failed)
 
     follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
         **ServedBroker.follows,

@@ -43,10 +43,10 @@ from ..memory import ReadControl
 from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 
-LETTERS_AT_ONCE: Final = 200
+MESSAGES_AT_ONCE: Final = 200
 """Messages of one read are published in lots of this size; a turn may end between two lots."""
 
-LETTER_STEPS: Final = 40
+MESSAGE_STEPS: Final = 40
 """To publish one message is this many steps of about 0.1 µs."""
 
 Rows = Sequence[tuple[QueueName, bytes, bytes]]
@@ -96,7 +96,7 @@ class ServedBroker:
         self.told_full: Callable[[QueueName], None] = lambda name: None
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
-        self._place = 0  # of the newest message in memory
+        self._last_id = 0  # of the newest message in memory
         self._turn: Any = None  # the call that goes on in the next turn
         self._alarm: Any = None  # the call at the machine's deadline
         self._alarm_at = inf
@@ -158,13 +158,13 @@ class ServedBroker:
         Call it only where the broker is not ``durable``; else they come with their offsets from
         the sink that has stored them.
         """
-        arrived, first = self.now(), self._place + 1
-        self._place += len(rows)
-        letters = [
-            (name, QueuedMessage(place, weight(envelope, body), envelope, body, arrived))
-            for place, (name, envelope, body) in enumerate(rows, first)
+        arrived, first = self.now(), self._last_id + 1
+        self._last_id += len(rows)
+        messages = [
+            (name, QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived))
+            for message_id, (name, envelope, body) in enumerate(rows, first)
         ]
-        self.begin(self.publishing(letters))
+        self.begin(self.publishing(messages))
 
     def when_accepted(
         self,
@@ -187,14 +187,14 @@ class ServedBroker:
         else:
             self._look()
 
-    def publishing(self, letters: Sequence[tuple[QueueName, QueuedMessage]]) -> Iterator[int]:
-        """Publish letters, in the order of their places; yield the number of steps done."""
-        for start in range(0, len(letters), LETTERS_AT_ONCE):
-            lot = letters[start : start + LETTERS_AT_ONCE]
+    def publishing(self, messages: Sequence[tuple[QueueName, QueuedMessage]]) -> Iterator[int]:
+        """Publish messages, in the order of their ids; yield the number of steps done."""
+        for start in range(0, len(messages), MESSAGES_AT_ONCE):
+            lot = messages[start : start + MESSAGES_AT_ONCE]
             now = self.now()
             for name, run in groupby(lot, itemgetter(0)):
-                self.machine.publish(name, [letter for _, letter in run], now)
-            yield len(lot) * LETTER_STEPS
+                self.machine.publish(name, [message for _, message in run], now)
+            yield len(lot) * MESSAGE_STEPS
 
     def _accepting(
         self, names: list[QueueName], accepted: Callable[[], None], came: Callable[[], None]
@@ -229,8 +229,8 @@ class ServedBroker:
             self._turn.cancel()
             self._go_on()
 
-    def read(self, places: Sequence[int]) -> Deferred[list[QueuedMessage]]:
-        """Read back the letters with these places, for people.
+    def read(self, message_ids: Sequence[int]) -> Deferred[list[QueuedMessage]]:
+        """Read back the messages with these ids, for people.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
         """
@@ -349,7 +349,7 @@ class Sender(Protocol):
 
     @property
     def owes_settlements(self) -> bool:
-        """Return whether it has letters of queues that it has not acknowledged."""
+        """Return whether it has messages of queues that it has not acknowledged."""
 
     def withheld_too_long(self) -> None:
         """Tell it and end it: too much of what it sent waits, or for too long."""
@@ -408,13 +408,13 @@ class SenderBackpressure:
             deadline.cancel()
 
     def settled(self, sender: Sender) -> None:
-        """Note that ``sender`` has acknowledged letters; call it while this is ``pressing``."""
+        """Note that ``sender`` has acknowledged messages; call it while this is ``pressing``."""
         if sender in self._deadlines:
             self._clear(sender)
             self._look(sender)
 
     def owing(self, sender: Sender) -> None:
-        """Note that ``sender`` has letters to acknowledge; call it while this is ``pressing``."""
+        """Note that ``sender`` has messages to acknowledge; call it while this is ``pressing``."""
         if sender in self._paused:
             self._look(sender)
 
@@ -479,14 +479,14 @@ class ServedQueues:
         queue = QueueName(space, name)
         broker = self._of(queue)
         rows = broker.store.peek(queue, count)
-        letters = {row.place: row.letter for row in rows if row.letter is not None}
-        missing = [row.place for row in rows if row.letter is None]
+        messages = {row.message_id: row.message for row in rows if row.message is not None}
+        missing = [row.message_id for row in rows if row.message is None]
         for start in range(0, len(missing), READ_AT_ONCE):
-            if sum(letter.nbytes for letter in letters.values()) > BODIES_BYTES_MAX:
+            if sum(message.nbytes for message in messages.values()) > BODIES_BYTES_MAX:
                 break
             read = await broker.read(missing[start : start + READ_AT_ONCE])
-            letters |= {letter.place: letter for letter in read}
-        return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
+            messages |= {message.message_id: message for message in read}
+        return [_shown(row, messages[row.message_id]) for row in rows if row.message_id in messages]
 
     async def purge(self, space: str, name: str) -> int:
         queue = QueueName(space, name)
@@ -535,12 +535,12 @@ class ServedQueues:
         raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
 
 
-def _shown(row: Waiting, letter: QueuedMessage) -> MessageShown:
+def _shown(row: Waiting, message: QueuedMessage) -> MessageShown:
     return MessageShown(
-        place=row.place,
+        message_id=row.message_id,
         received_at=int(row.arrived * 1e6),
         tries=row.tries,
-        bytes=len(letter.body),
-        fields=texts_of(letter.envelope),
-        body=letter.body,
+        bytes=len(message.body),
+        fields=texts_of(message.envelope),
+        body=message.body,
     )

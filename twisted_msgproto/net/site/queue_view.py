@@ -62,7 +62,7 @@ class MessageShown:
     """One message of a queue, as an operator sees it.
 
     Attributes:
-        place: its offset in the queue's log, or its number in memory.
+        id: its offset in the queue's log, or its number in memory.
         received_at: when it arrived, in µs since 1970 UTC.
         tries: how often it was tried.
         bytes: the length of its body.
@@ -70,7 +70,7 @@ class MessageShown:
         body: its bytes as they came.
     """
 
-    place: int
+    message_id: int
     received_at: int
     tries: int
     bytes: int

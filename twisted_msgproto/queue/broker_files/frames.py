@@ -32,7 +32,7 @@ SECOND = 1_000_000
 WEIGHT_MAX = 2**32 - 1
 
 _NONE = scalar_of(0, pa.int32())
-_LETTER = scalar_of(QUEUED_MESSAGE_BYTES, pa.int64())
+_OBJECTS = scalar_of(QUEUED_MESSAGE_BYTES, pa.int64())
 
 
 def second(time: int) -> int:
@@ -76,8 +76,8 @@ class Messages(Protocol):
 class Frame:
     """The messages of one frame, as far as they matter to a broker.
 
-    ``numbers`` are the message ids where they are numbers; in the broker's own log these are the
-    places.
+    ``message_ids`` are there where they are numbers; the broker's own log has those of the
+    messages in their queues.
     """
 
     first: int
@@ -87,7 +87,7 @@ class Frame:
     counts: Sequence[int]
     envelopes: pa.BinaryArray
     bodies: pa.BinaryArray
-    numbers: pa.Int64Array | None
+    message_ids: pa.Int64Array | None
 
     def received_at(self) -> Iterator[int]:
         """Yield for each message when it was received, µs since 1970 UTC."""
@@ -106,13 +106,13 @@ class Frame:
     def heads(self) -> list[bytes | None]:
         _, bounds, data = self.envelopes.buffers()
         start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
-        places = memoryview(bounds).cast("B").cast("i")[start:stop]
+        ends = memoryview(bounds).cast("B").cast("i")[start:stop]
         raw = b"" if data is None else data.to_pybytes()
         return [
             raw[lo : min(hi, lo + int.from_bytes(raw[lo + 2 : lo + 4], "little"))]
             if lo < hi
             else None
-            for lo, hi in pairwise(places)
+            for lo, hi in pairwise(ends)
         ]
 
     def only_head(self) -> bytes | None:
@@ -131,7 +131,7 @@ class Frame:
             pc.fill_null(pc.binary_length(self.envelopes), _NONE),
             pc.fill_null(pc.binary_length(self.bodies), _NONE),
         )
-        column = pc.add(data.cast(pa.int64()), _LETTER).cast(pa.uint32())
+        column = pc.add(data.cast(pa.int64()), _OBJECTS).cast(pa.uint32())
         weights = array("I")
         start = weights.itemsize * column.offset
         weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
@@ -215,8 +215,10 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
             if bit & (BODY | ENVELOPE | MESSAGE_ID_INTEGER)
         }
         bodies = arrays[BODY] if BODY in arrays else pa.nulls(record.count, BYTES)
-        numbers = arrays.get(MESSAGE_ID_INTEGER)
-        return Frame(record.first, record.count, times, counts, arrays[ENVELOPE], bodies, numbers)
+        message_ids = arrays.get(MESSAGE_ID_INTEGER)
+        return Frame(
+            record.first, record.count, times, counts, arrays[ENVELOPE], bodies, message_ids
+        )
     except Exception as error:  # nonsense is met by struct and Arrow, each in its way
         raise QueueCorrupt(f"the record at offset {record.first} makes no sense: {error}") from None
 
@@ -228,11 +230,11 @@ INDEX_BYTES = 64 << 10
 
 @dataclass(slots=True)
 class Loaded:
-    letters: list[QueuedMessage] = field(default_factory=list)
+    messages: list[QueuedMessage] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
-    """These places are damaged, or nowhere."""
+    """These ids are damaged, or nowhere."""
     unread: list[int] = field(default_factory=list)
-    """The first of these places cannot be read now; ask for all of them again."""
+    """The first of these ids cannot be read now; ask for all of them again."""
     error: OSError | QueueError | None = None
 
 
@@ -293,11 +295,11 @@ class Bodies:
         self._open: OrderedDict[int, Indexed] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int], Frame | None] = OrderedDict()
 
-    def read(self, offsets: Iterable[int], places: dict[int, int] | None = None) -> Loaded:
-        """Return the messages with these offsets as letters.
+    def read(self, offsets: Iterable[int], message_ids: dict[int, int] | None = None) -> Loaded:
+        """Return the messages with these offsets.
 
-        ``places`` maps an offset to its place; without it both are the same.  It ends at the first
-        one that cannot be read now: the disk fails, or somebody has taken the segment away.
+        ``message_ids`` maps an offset to the id; without it both are the same.  It ends at the
+        first one that cannot be read now: the disk fails, or somebody has taken the segment away.
         """
         loaded = Loaded()
         wanted = deque(sorted(offsets))
@@ -305,27 +307,31 @@ class Bodies:
             firsts = segment_offsets(self._disk, self._directory)
             self._forget(firsts)
             while wanted:
-                place = wanted[0] if places is None else places[wanted[0]]
-                self._read_one(firsts, wanted[0], place, loaded)
+                message_id = wanted[0] if message_ids is None else message_ids[wanted[0]]
+                self._read_one(firsts, wanted[0], message_id, loaded)
                 wanted.popleft()
         except (OSError, QueueError) as error:
             loaded.error = error
-            loaded.unread = [*wanted] if places is None else [places[offset] for offset in wanted]
+            loaded.unread = (
+                [*wanted] if message_ids is None else [message_ids[offset] for offset in wanted]
+            )
             self._forget([])  # a file may be open that the disk does not know any more
         return loaded
 
-    def _read_one(self, firsts: list[int], offset: int, place: int, loaded: Loaded) -> None:
+    def _read_one(self, firsts: list[int], offset: int, message_id: int, loaded: Loaded) -> None:
         index = bisect_right(firsts, offset) - 1
         frame = self._frame(firsts[index], offset) if index >= 0 else None
         row = offset - frame.first if frame is not None else 0
         envelope = frame.envelopes[row].as_py() if frame is not None else None
         if frame is None or envelope is None:
             self._log.check_there(offset)  # or it may be put back
-            loaded.unreadable.append(place)
+            loaded.unreadable.append(message_id)
             return
         body = frame.bodies[row].as_py() or b""
         arrived = frame.received(row) / SECOND
-        loaded.letters.append(QueuedMessage(place, weight(envelope, body), envelope, body, arrived))
+        loaded.messages.append(
+            QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived)
+        )
 
     def _frame(self, first: int, offset: int) -> Frame | None:
         for frame in reversed(self._frames.values()):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from twisted_msgproto.core.broker.places import LARGE, SMALL, Places
+from twisted_msgproto.core.broker.message_table import LARGE, SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import TRIES_COUNTED, QueueName
 
 from ..arrays import compute
@@ -24,9 +24,9 @@ OPEN_END = 2**63 - 1
 """A segment ends here while more messages may come into it."""
 
 
-def ranges_of(places: Iterable[int]) -> list[Range]:
-    """Return places as few ranges lo ≤ place < hi, in order; each place may come repeatedly."""
-    some: Sequence[int] = places if isinstance(places, Sequence) else list(places)
+def ranges_of(message_ids: Iterable[int]) -> list[Range]:
+    """Return ids as few ranges lo ≤ id < hi, in order; each id may come repeatedly."""
+    some: Sequence[int] = message_ids if isinstance(message_ids, Sequence) else list(message_ids)
     if not some:
         return []
     lo, hi = some[0], some[-1] + 1
@@ -35,19 +35,19 @@ def ranges_of(places: Iterable[int]) -> list[Range]:
     found: list[Range] = []
     ordered = sorted(some)
     lo = hi = ordered[0]
-    for place in ordered:
-        if place > hi:
+    for message_id in ordered:
+        if message_id > hi:
             found.append((lo, hi))
-            lo = hi = place
-        if place == hi:
+            lo = hi = message_id
+        if message_id == hi:
             hi += 1
     found.append((lo, hi))
     return found
 
 
-def all_ascend(places: Sequence[int]) -> bool:
-    """Return whether ``places``, as many as their bounds enclose, are one range in order."""
-    return list(places) == list(range(places[0], places[-1] + 1))
+def all_ascend(message_ids: Sequence[int]) -> bool:
+    """Return whether ``message_ids``, as many as their bounds enclose, are one range in order."""
+    return list(message_ids) == list(range(message_ids[0], message_ids[-1] + 1))
 
 
 class Segment:
@@ -141,51 +141,51 @@ class Moved:
     """Messages and the queues they were moved to, in 8 bytes each."""
 
     def __init__(self) -> None:
-        self._places = Places(LARGE)
+        self._queue_numbers = MessageTable(LARGE)
         self._names: dict[int, QueueName] = {}
         self._known: dict[QueueName, int] = {}  # the number of each name; none is 0
         self._latest = 0
 
     def __bool__(self) -> bool:
-        return self._places.count > 0
+        return self._queue_numbers.count > 0
 
     def __iter__(self) -> Iterator[tuple[QueueName, list[int]]]:
-        for places, numbers in self._places.columns():
+        for message_ids, numbers in self._queue_numbers.columns():
             found: defaultdict[int, list[int]] = defaultdict(list)
-            for place, number in zip(places, numbers, strict=True):
-                found[number].append(place)
+            for message_id, number in zip(message_ids, numbers, strict=True):
+                found[number].append(message_id)
             for number, some in found.items():
                 yield self._names[number], some
 
-    def get(self, place: int) -> QueueName | None:
-        number = self._places.number(place)
+    def get(self, message_id: int) -> QueueName | None:
+        number = self._queue_numbers.number(message_id)
         return self._names[number] if number else None
 
-    def note(self, places: Iterable[int], name: QueueName) -> None:
+    def note(self, message_ids: Iterable[int], name: QueueName) -> None:
         number = self._known.get(name)
         if number is None:
             self._latest += 1
             number = self._known[name] = self._latest
             self._names[number] = name
-        ordered = sorted(set(places))
-        self._places.extend(ordered, [number] * len(ordered))
+        ordered = sorted(set(message_ids))
+        self._queue_numbers.extend(ordered, [number] * len(ordered))
 
     def merge(self, other: Moved) -> None:
-        for name, places in other:
-            self.note(places, name)
+        for name, message_ids in other:
+            self.note(message_ids, name)
 
     @property
     def last(self) -> int:
-        """The highest place of which it says something; -1 if there is none."""
-        return self._places.last
+        """The highest id of which it says something; -1 if there is none."""
+        return self._queue_numbers.last
 
     def remove(self, lo: int, hi: int) -> None:
-        self._places.remove(lo, hi)
+        self._queue_numbers.remove(lo, hi)
 
     def queues(self) -> set[QueueName]:
         """Return the queues with messages that were moved there; other names are forgotten."""
         used: set[int] = set()
-        for _, numbers in self._places.columns():
+        for _, numbers in self._queue_numbers.columns():
             used.update(numbers)
         self._names = {number: self._names[number] for number in used}
         self._known = {name: number for number, name in self._names.items()}
@@ -206,7 +206,7 @@ class Marks:
         self._firsts: list[int] = []
         self.limit = OPEN_END
         self._beyond = False
-        self.tries: Places = Places(SMALL)
+        self.tries: MessageTable = MessageTable(SMALL)
         self.moved: Moved = Moved()
 
     def __iter__(self) -> Iterator[Segment]:
@@ -226,10 +226,10 @@ class Marks:
                 before.end = min(before.end, first)
         return found
 
-    def of(self, place: int) -> Segment | None:
-        index = bisect_right(self._firsts, place) - 1
+    def of(self, message_id: int) -> Segment | None:
+        index = bisect_right(self._firsts, message_id) - 1
         found = self._segments[self._firsts[index]] if index >= 0 else None
-        return found if found is not None and place < found.end else None
+        return found if found is not None and message_id < found.end else None
 
     def _parts(self, lo: int, hi: int) -> Iterator[tuple[Segment, int, int]]:
         for at in range(max(bisect_right(self._firsts, lo) - 1, 0), len(self._firsts)):
@@ -259,11 +259,11 @@ class Marks:
                 self._forget(lo, hi)
         return changed
 
-    def note_tries(self, place: int, tries: int) -> None:
+    def note_tries(self, message_id: int, tries: int) -> None:
         if tries:
-            self.tries.insert(place, min(tries, TRIES_COUNTED))
+            self.tries.insert(message_id, min(tries, TRIES_COUNTED))
         else:
-            self.tries.remove(place, place + 1)
+            self.tries.remove(message_id, message_id + 1)
 
     def _forget(self, lo: int, hi: int) -> None:
         self.tries.remove(lo, hi)
@@ -278,13 +278,13 @@ class Marks:
             rows += [part_lo - lo + row for row in segment.unsettled(part_lo, part_hi)]
         return rows
 
-    def is_settled(self, place: int) -> bool:
+    def is_settled(self, message_id: int) -> bool:
         """Return whether this message is done; a message in no segment is not."""
-        segment = self.of(place)
-        return segment is not None and segment.settled(place, place + 1) == 1
+        segment = self.of(message_id)
+        return segment is not None and segment.settled(message_id, message_id + 1) == 1
 
-    def live(self, places: array[int]) -> int:
-        return sum(not self.is_settled(place) for place in places)
+    def live(self, message_ids: array[int]) -> int:
+        return sum(not self.is_settled(message_id) for message_id in message_ids)
 
     def drop(self, first: int) -> None:
         segment = self._segments.pop(first)

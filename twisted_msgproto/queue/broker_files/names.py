@@ -42,15 +42,15 @@ class Names:
         self.damaged: bool = known is None
         self.first: dict[QueueName, int] = known or {}
 
-    def holds(self, name: QueueName, place: int) -> bool:
+    def holds(self, name: QueueName, message_id: int) -> bool:
         """Return whether the message with this offset is in the queue ``name``.
 
         While the file is damaged every queue for which a message came is known.
         """
         first = self.first.get(name)
         if first is None and self.damaged:
-            first = self.first[name] = place
-        return first is not None and first <= place
+            first = self.first[name] = message_id
+        return first is not None and first <= message_id
 
     def declare(self, names: Mapping[QueueName, int]) -> None:
         """Make queues durable, each with its first offset; those that are known stay.

@@ -1,8 +1,8 @@
 """The broker's own log, ``broker/log``: messages that wait longer than the queue's log keeps them.
 
 It is a queue directory like any other.  Before a segment of the queue's log goes, the messages of
-it that still wait are copied here.  Each keeps its place, the offset that it had: it stands here as
-the message's id.
+it that still wait are copied here.  Each keeps its id, the offset that it had: it stands here as
+the column ``message_id``.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ SPARE_SEGMENTS = 2
 @dataclass(slots=True)
 class Chunk:
     first: int
-    places: array[int]
+    message_ids: array[int]
     nbytes: int
     live: int
 
     @property
     def span(self) -> tuple[int, int]:
-        return self.places[0], self.places[-1] + 1
+        return self.message_ids[0], self.message_ids[-1] + 1
 
 
 @dataclass(slots=True)
 class Copy:
     """Messages on their way into the broker's own log."""
 
-    places: list[int]
+    message_ids: list[int]
     times: list[int]
     """They were received at these times, µs since 1970 UTC."""
     envelopes: list[bytes | None]
@@ -63,7 +63,7 @@ class Copy:
     nbytes: int = 0
 
     def add(self, other: Copy) -> None:
-        self.places += other.places
+        self.message_ids += other.message_ids
         self.times += other.times
         self.envelopes += other.envelopes
         self.bodies += other.bodies
@@ -78,7 +78,7 @@ class OverflowLog:
     """
 
     def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int, **options: object):
-        """``begin`` is the first offset that the queue's log still has: higher places that are here
+        """``begin`` is the first offset that the queue's log still has: higher ids that are here
         as well are not needed.
         """
         self._disk = disk
@@ -91,9 +91,9 @@ class OverflowLog:
         )
         self.lines: list[str] = list(self.log.recovery.lines)
         self._spare = SPARE_SEGMENTS * self.log.segment_bytes
-        self._chunks: dict[int, Chunk] = {}  # by the first place
-        self._starts: list[int] = []  # these places, in order
-        # Copies that nobody needs and that are still in the log: where, and the places' range.
+        self._chunks: dict[int, Chunk] = {}  # by the first id
+        self._starts: list[int] = []  # these ids, in order
+        # Copies that nobody needs and that are still in the log: where, and the ids' range.
         self._shadows: dict[int, Range] = {}
         try:
             self._find(begin)
@@ -106,18 +106,18 @@ class OverflowLog:
     def __iter__(self) -> Iterator[Chunk]:
         return iter([self._chunks[start] for start in self._starts])
 
-    def where(self, place: int) -> int | None:
-        index = bisect_right(self._starts, place) - 1
+    def where(self, message_id: int) -> int | None:
+        index = bisect_right(self._starts, message_id) - 1
         if index < 0:
             return None
         chunk = self._chunks[self._starts[index]]
-        row = bisect_right(chunk.places, place) - 1
-        return chunk.first + row if chunk.places[row] == place else None
+        row = bisect_right(chunk.message_ids, message_id) - 1
+        return chunk.first + row if chunk.message_ids[row] == message_id else None
 
     def current(self, frame: Frame) -> bool:
-        """Return whether a frame is what it is for its places: no later copy stands for it."""
-        numbers = frame.numbers
-        chunk = None if numbers is None else self._chunks.get(numbers[0].as_py())
+        """Return whether a frame is what it is for its ids: no later copy stands for it."""
+        message_ids = frame.message_ids
+        chunk = None if message_ids is None else self._chunks.get(message_ids[0].as_py())
         return chunk is not None and chunk.first == frame.first
 
     def between(self, lo: int, hi: int) -> list[Chunk]:
@@ -135,20 +135,20 @@ class OverflowLog:
     @property
     def live_bytes(self) -> int:
         return sum(
-            chunk.nbytes * chunk.live // len(chunk.places) for chunk in self._chunks.values()
+            chunk.nbytes * chunk.live // len(chunk.message_ids) for chunk in self._chunks.values()
         )
 
     def _find(self, begin: int) -> None:
-        """Read the places of all copies.  A later copy of a place stands for the earlier one."""
+        """Read the ids of all copies.  A later copy of an id stands for the earlier one."""
         for _, frame in self.frames():
-            if frame.numbers is None:
+            if frame.message_ids is None:
                 continue
-            places = array("q", frame.numbers.to_pylist())
-            if places[-1] < begin:
+            message_ids = array("q", frame.message_ids.to_pylist())
+            if message_ids[-1] < begin:
                 nbytes = frame.envelopes.nbytes + frame.bodies.nbytes
-                self._add(Chunk(frame.first, places, nbytes, len(places)))
+                self._add(Chunk(frame.first, message_ids, nbytes, len(message_ids)))
             else:
-                self._shadows[frame.first] = places[0], places[-1] + 1
+                self._shadows[frame.first] = message_ids[0], message_ids[-1] + 1
 
     def _add(self, chunk: Chunk) -> None:
         lo, hi = chunk.span
@@ -156,19 +156,19 @@ class OverflowLog:
             self._drop(older)
         # An older copy may begin before it, if its first messages are settled since.
         index = bisect_right(self._starts, lo)
-        if index and (older := self._chunks[self._starts[index - 1]]).places[-1] >= lo:
+        if index and (older := self._chunks[self._starts[index - 1]]).message_ids[-1] >= lo:
             self._drop(older)
         self._chunks[lo] = chunk
         insort(self._starts, lo)
 
     def _drop(self, chunk: Chunk) -> None:
-        start = chunk.places[0]
+        start = chunk.message_ids[0]
         del self._chunks[start]
         del self._starts[bisect_right(self._starts, start) - 1]
         self._shadows[chunk.first] = chunk.span
 
     def spans(self) -> list[Range]:
-        """Return the ranges of places with a copy in the log, needed or not.
+        """Return the ranges of ids with a copy in the log, needed or not.
 
         Their marks have to be kept as long as the copies are there.
         """
@@ -206,14 +206,14 @@ class OverflowLog:
         """Make copies durable.  Raises QueueFull without room, OSError if the disk fails."""
         batches: list[MessageBatch] = []
         start = 0
-        for row in range(1, len(copy.places) + 1):
-            if row == len(copy.places) or copy.times[row] != copy.times[start]:
+        for row in range(1, len(copy.message_ids) + 1):
+            if row == len(copy.message_ids) or copy.times[row] != copy.times[start]:
                 batches.append(self._batch(copy, start, row))
                 start = row
         encoded = encode(batches)
         end = self.log.append([encoded])
-        places = array("q", copy.places)
-        self._add(Chunk(end - encoded.count, places, encoded.nbytes, len(places)))
+        message_ids = array("q", copy.message_ids)
+        self._add(Chunk(end - encoded.count, message_ids, encoded.nbytes, len(message_ids)))
 
     def _batch(self, copy: Copy, start: int, end: int) -> MessageBatch:
         return MessageBatch(
@@ -222,7 +222,7 @@ class OverflowLog:
             copy.times[start],
             client_id=self._queue_id,
             count=end - start,
-            message_id=copy.places[start:end],
+            message_id=copy.message_ids[start:end],
             body=copy.bodies[start:end],
             envelope=copy.envelopes[start:end],
         )
@@ -234,7 +234,7 @@ class OverflowLog:
         for start in list(self._starts):
             chunk = self._chunks[start]
             if changed(chunk):
-                chunk.live = marks.live(chunk.places)
+                chunk.live = marks.live(chunk.message_ids)
                 if not chunk.live:
                     self._drop(chunk)
 
@@ -263,9 +263,11 @@ class OverflowLog:
         for _, frame in self.frames(chunk.first):
             if frame.first != chunk.first:
                 break
-            places = chunk.places
-            rows = [row for row in range(len(places)) if not marks.is_settled(places[row])]
-            self.put(copied(frame, places, rows))
+            message_ids = chunk.message_ids
+            rows = [
+                row for row in range(len(message_ids)) if not marks.is_settled(message_ids[row])
+            ]
+            self.put(copied(frame, message_ids, rows))
             return
         self._drop(chunk)  # it cannot be read any more, which was told
 
@@ -273,12 +275,12 @@ class OverflowLog:
         self.log.close()
 
 
-def copied(frame: Frame, places: Sequence[int], rows: Sequence[int]) -> Copy:
-    """Return a copy of some rows of a frame; ``places`` are those of all its rows."""
+def copied(frame: Frame, message_ids: Sequence[int], rows: Sequence[int]) -> Copy:
+    """Return a copy of some rows of a frame; ``message_ids`` are those of all its rows."""
     times = list(frame.received_at())
     envelopes = frame.envelopes.take(list(rows)).to_pylist()
     bodies = frame.bodies.take(list(rows)).to_pylist()
     nbytes = sum(map(len, filter(None, envelopes))) + sum(map(len, filter(None, bodies)))
     return Copy(
-        [places[row] for row in rows], [times[row] for row in rows], envelopes, bodies, nbytes
+        [message_ids[row] for row in rows], [times[row] for row in rows], envelopes, bodies, nbytes
     )

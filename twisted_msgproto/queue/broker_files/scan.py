@@ -5,7 +5,7 @@ done: such a frame is added as a whole, and no message of it becomes a Python ob
 
 Messages that come slowly are synced one by one, so each has a frame of its own, and Arrow takes
 longer to begin with a frame than with a thousand messages.  Frames with the same columns and as
-many messages have their numbers in the same places: a :class:`Layout` knows these.  A frame that
+many messages have their numbers at the same positions: a :class:`Layout` knows these.  A frame that
 makes no sense, or whose checksum is wrong, is left to :func:`~.frames.read_frame`.
 """
 
@@ -20,7 +20,7 @@ from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
 from twisted_msgproto.core.broker.envelopes import opened
-from twisted_msgproto.core.broker.places import SMALL, Places
+from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueueName
 
 from ..arrays import form_of, place_of
@@ -51,18 +51,18 @@ class Waiting:
     are whole seconds since 1970 UTC.
     """
 
-    places: array[int] = field(default_factory=lambda: array("q"))
+    message_ids: array[int] = field(default_factory=lambda: array("q"))
     weights: array[int] = field(default_factory=lambda: array("I"))
     arrived: array[int] = field(default_factory=lambda: array("I"))
-    tries: Places = field(default_factory=lambda: Places(SMALL))
-    """The tries of places that have had one."""
+    tries: MessageTable = field(default_factory=lambda: MessageTable(SMALL))
+    """The tries of ids that have had one."""
 
 
 Queues = dict[QueueName, Waiting]
 
 
 class Scan:
-    """What waits, gathered frame by frame in the order of places.
+    """What waits, gathered frame by frame in the order of ids.
 
     Attributes:
         queues: what was found.
@@ -76,14 +76,14 @@ class Scan:
         self.queues: Queues = {}
         self.nonsense: int = 0
 
-    def add(self, messages: Messages, places: Sequence[int] | None = None) -> int:
+    def add(self, messages: Messages, message_ids: Sequence[int] | None = None) -> int:
         """Add those of some messages that wait; return their number.
 
-        ``places`` are those of the messages, if they are not their offsets.
+        ``message_ids`` are those of the messages, if they are not their offsets.
         """
         lo, hi = messages.first, messages.first + messages.count
-        if places is None:
-            places = range(lo, hi)
+        if message_ids is None:
+            message_ids = range(lo, hi)
             rows = self._marks.unsettled(lo, hi)
             if len(rows) == hi - lo and not self._marks.moved:
                 head = messages.only_head()
@@ -92,9 +92,9 @@ class Scan:
                     self._take_whole(name, messages)
                     return hi - lo
         else:
-            known = places
+            known = message_ids
             rows = [row for row in range(hi - lo) if not self._marks.is_settled(known[row])]
-        return self._take_rows(messages, places, rows) if rows else 0
+        return self._take_rows(messages, message_ids, rows) if rows else 0
 
     def _queue(self, name: QueueName) -> Waiting:
         found = self.queues.get(name)
@@ -118,29 +118,31 @@ class Scan:
 
     def _take_whole(self, name: QueueName, messages: Messages) -> None:
         queue, lo, hi = self._queue(name), messages.first, messages.first + messages.count
-        queue.places.extend(range(lo, hi))
+        queue.message_ids.extend(range(lo, hi))
         queue.weights.extend(messages.weights())
         queue.arrived.extend(messages.arrived())
         for tried, numbers in self._marks.tries.columns(lo, hi):
             queue.tries.extend(tried, numbers)
 
-    def _take_rows(self, messages: Messages, places: Sequence[int], rows: Sequence[int]) -> int:
+    def _take_rows(
+        self, messages: Messages, message_ids: Sequence[int], rows: Sequence[int]
+    ) -> int:
         weights, arrived, tries = messages.weights(), messages.arrived(), self._marks.tries
         taken = 0
-        for name, some in self.members(messages, places, rows).items():
-            queue, here = self._queue(name), [places[row] for row in some]
-            queue.places.extend(here)
+        for name, some in self.members(messages, message_ids, rows).items():
+            queue, here = self._queue(name), [message_ids[row] for row in some]
+            queue.message_ids.extend(here)
             queue.weights.extend([weights[row] for row in some])
             queue.arrived.extend([arrived[row] for row in some])
             if tries.count:
-                for place in here:
-                    if number := tries.number(place):
-                        queue.tries.insert(place, number)
+                for message_id in here:
+                    if number := tries.number(message_id):
+                        queue.tries.insert(message_id, number)
             taken += len(some)
         return taken
 
     def members(
-        self, messages: Messages, places: Sequence[int], rows: Sequence[int]
+        self, messages: Messages, message_ids: Sequence[int], rows: Sequence[int]
     ) -> dict[QueueName, list[int]]:
         found: dict[QueueName, list[int]] = {}
         names, moved = self._names, self._marks.moved
@@ -149,10 +151,10 @@ class Scan:
             if moved:
                 stay = []
                 for row in some:
-                    to = moved.get(places[row])
+                    to = moved.get(message_ids[row])
                     (stay if to is None else found.setdefault(to, [])).append(row)
-            if stay and not names.holds(name, places[stay[0]]):
-                stay = [row for row in stay if names.holds(name, places[row])]
+            if stay and not names.holds(name, message_ids[stay[0]]):
+                stay = [row for row in stay if names.holds(name, message_ids[row])]
             if stay:
                 found.setdefault(name, []).extend(stay)
         if moved:
@@ -180,10 +182,10 @@ class Scan:
 
     def order(self) -> None:
         for queue in self.queues.values():
-            places = queue.places
-            if any(before > after for before, after in pairwise(places)):
-                rows = sorted(range(len(places)), key=places.__getitem__)
-                for column in ("places", "weights", "arrived"):
+            message_ids = queue.message_ids
+            if any(before > after for before, after in pairwise(message_ids)):
+                rows = sorted(range(len(message_ids)), key=message_ids.__getitem__)
+                for column in ("message_ids", "weights", "arrived"):
                     values = getattr(queue, column)
                     setattr(queue, column, array(values.typecode, [values[row] for row in rows]))
 

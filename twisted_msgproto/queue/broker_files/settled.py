@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from twisted_msgproto.core.broker.places import SMALL, Places
+from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QueueName
 
 from ...core.disk import Disk, File, exists, read_file, replace_file
@@ -42,10 +42,10 @@ LONG_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Group:
-    """What happened since the last group; of each place, the last word counts."""
+    """What happened since the last group; of each id, the last word counts."""
 
     settled: list[Range] = field(default_factory=list)
-    tries: Places = field(default_factory=lambda: Places(SMALL))
+    tries: MessageTable = field(default_factory=lambda: MessageTable(SMALL))
     moved: Moved = field(default_factory=Moved)
 
     def __bool__(self) -> bool:
@@ -66,27 +66,27 @@ def _ranges(ranges: Sequence[Range]) -> bytes:
     return _record(RANGES, 0, struct.pack(f"<{len(flat)}Q", *flat))
 
 
-def _tries(tries: Places) -> bytes:
-    return b"".join([_some_tries(places, numbers) for places, numbers in tries.columns()])
+def _tries(tries: MessageTable) -> bytes:
+    return b"".join([_some_tries(message_ids, numbers) for message_ids, numbers in tries.columns()])
 
 
-def _some_tries(places: Sequence[int], numbers: Sequence[int]) -> bytes:
-    """Return the tries of some places in the shorter form; in a row 0 would say nothing."""
-    base, behind = places[0], places[-1] + 1
-    if IN_A_ROW.size * (behind - base) < PAIR.size * len(places) and min(numbers):
+def _some_tries(message_ids: Sequence[int], numbers: Sequence[int]) -> bytes:
+    """Return the tries of some ids in the shorter form; in a row 0 would say nothing."""
+    base, behind = message_ids[0], message_ids[-1] + 1
+    if IN_A_ROW.size * (behind - base) < PAIR.size * len(message_ids) and min(numbers):
         row = array("H", bytes(IN_A_ROW.size * (behind - base)))
-        for place, number in zip(places, numbers, strict=True):
-            row[place - base] = number
+        for message_id, number in zip(message_ids, numbers, strict=True):
+            row[message_id - base] = number
         return _record(TRIES_IN_A_ROW, base, struct.pack(f"<{len(row)}H", *row))
-    flat = [number for pair in zip(places, numbers, strict=True) for number in pair]
+    flat = [number for pair in zip(message_ids, numbers, strict=True) for number in pair]
     return _record(TRIES, 0, struct.pack(f"<{len(flat)}Q", *flat))
 
 
 def _moved(moved: Moved) -> bytes:
     records = []
-    for name, places in moved:
+    for name, message_ids in moved:
         text = json.dumps(list(name)).encode()
-        packed = struct.pack(f"<{len(places)}Q", *places)
+        packed = struct.pack(f"<{len(message_ids)}Q", *message_ids)
         records.append(_record(MOVED, len(text), text + packed))
     return b"".join(records)
 
@@ -124,16 +124,16 @@ def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
     elif kind == BITS:
         marks.settle(bit_ranges(content, base))
     elif kind == TRIES:
-        for place, tries in PAIR.iter_unpack(content):
-            marks.note_tries(place, tries)
+        for message_id, tries in PAIR.iter_unpack(content):
+            marks.note_tries(message_id, tries)
     elif kind == TRIES_IN_A_ROW:
         row = struct.unpack(f"<{len(content) // IN_A_ROW.size}H", content)
-        tried = [place for place, tries in enumerate(row, base) if tries]
+        tried = [message_id for message_id, tries in enumerate(row, base) if tries]
         marks.tries.extend(tried, [tries for tries in row if tries])
     elif kind == MOVED:
         space, name = json.loads(content[:base])
-        places = struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:])
-        marks.moved.note(places, QueueName(space, name))
+        message_ids = struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:])
+        marks.moved.note(message_ids, QueueName(space, name))
     else:
         raise ValueError(f"unknown record {kind}")
 

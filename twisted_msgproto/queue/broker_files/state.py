@@ -18,7 +18,7 @@ from enum import Enum, auto
 from itertools import chain, pairwise
 from typing import Any
 
-from twisted_msgproto.core.broker.places import SMALL, Places
+from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
@@ -89,7 +89,9 @@ class BrokerState:
         self._marks = Marks()
         self._noted: deque[tuple[_Note, Any]] = deque()
         self._noting = threading.Lock()  # guards the next one, for moments only
-        self._tries = Places(SMALL)  # a letter may come back again and again while the disk stalls
+        self._tries = MessageTable(
+            SMALL
+        )  # a message may come back again and again while the disk stalls
         self._appended: deque[tuple[int, int, int]] = deque()
         self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
         self._copied: set[int] = set()  # and those that are
@@ -189,8 +191,8 @@ class BrokerState:
             found = scan.Scan(self._names, self._marks)
             try:
                 for _, frame in self._overflow.frames():
-                    if frame.numbers is not None and self._overflow.current(frame):
-                        found.add(frame, frame.numbers.to_pylist())
+                    if frame.message_ids is not None and self._overflow.current(frame):
+                        found.add(frame, frame.message_ids.to_pylist())
                 found.order()
                 for first in self._log.firsts:
                     self._scan(found, first)
@@ -265,21 +267,21 @@ class BrokerState:
         """Return the offset behind all messages that are acknowledged: that of a new queue."""
         return self._log.end
 
-    def settle(self, places: Sequence[int]) -> None:
-        """Note that these messages are done with; ``places`` may not change any more."""
-        self._noted.append((_Note.SETTLED, places))
+    def settle(self, message_ids: Sequence[int]) -> None:
+        """Note that these messages are done with; ``message_ids`` may not change any more."""
+        self._noted.append((_Note.SETTLED, message_ids))
 
     def tried(self, tries: Mapping[int, int]) -> None:
         with self._noting:
             self._tries.extend(list(tries), list(tries.values()))
 
-    def move(self, places: Sequence[int], to: QueueName, *, tries: bool) -> None:
+    def move(self, message_ids: Sequence[int], to: QueueName, *, tries: bool) -> None:
         """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
-        self._noted.append((_Note.MOVED, (places, to)))
+        self._noted.append((_Note.MOVED, (message_ids, to)))
         if not tries:
             with self._noting:
-                for place in places:
-                    self._tries.insert(place, 0)
+                for message_id in message_ids:
+                    self._tries.insert(message_id, 0)
 
     def forget(self, name: QueueName) -> None:
         self._forgotten.add(name)  # at once: what is declared afterwards is known again
@@ -297,23 +299,27 @@ class BrokerState:
             with self._log.no_room_is_full():
                 self._names.declare(names)
 
-    def load(self, places: Sequence[int]) -> Loaded:
+    def load(self, message_ids: Sequence[int]) -> Loaded:
         """Read messages back; as many at a time as possible.
 
         What cannot be read now is told, and stands in ``unread``: ask for it again.
         """
         with self._reading:
-            loaded = self._bodies.read(place for place in places if place >= self._log.begin)
-            missing = set(places).difference([letter.place for letter in loaded.letters])
+            loaded = self._bodies.read(
+                message_id for message_id in message_ids if message_id >= self._log.begin
+            )
+            missing = set(message_ids).difference(
+                [message.message_id for message in loaded.messages]
+            )
             # What was trimmed meanwhile was copied before; nothing is moved under the lock.
             with self._mutex:
                 kept = {at: one for one in missing if (at := self._overflow.where(one)) is not None}
                 found = self._kept_bodies.read(kept, kept)
-        missing.difference_update([letter.place for letter in found.letters])
+        missing.difference_update([message.message_id for message in found.messages])
         unread = missing.intersection([*loaded.unread, *found.unread])
         loaded.unread, loaded.unreadable = sorted(unread), sorted(missing - unread)
-        loaded.letters += found.letters
-        loaded.letters.sort(key=lambda letter: letter.place)
+        loaded.messages += found.messages
+        loaded.messages.sort(key=lambda message: message.message_id)
         loaded.error = loaded.error or found.error
         if loaded.error is not None and unread:
             line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
@@ -384,8 +390,8 @@ class BrokerState:
         ended = list(pairwise(self._log.firsts))
         group = self._take_noted()
         self._take_appended()
-        for place, tries in group.tries:
-            self._marks.note_tries(place, tries)
+        for message_id, tries in group.tries:
+            self._marks.note_tries(message_id, tries)
         self._marks.moved.merge(group.moved)
         self._changed |= self._marks.settle(group.settled)
         for first, end in ended:
@@ -401,16 +407,16 @@ class BrokerState:
 
     def _take_noted(self) -> Group:
         group = Group()
-        places: list[int] = []
+        message_ids: list[int] = []
         while self._noted:
             note, what = self._noted.popleft()
             if note is _Note.SETTLED:
-                places.extend(what)
+                message_ids.extend(what)
             else:
                 group.moved.note(*what)
-        group.settled = ranges_of(places)
+        group.settled = ranges_of(message_ids)
         with self._noting:  # behind the others: nothing is tried after it is settled
-            group.tries, self._tries = self._tries, Places(SMALL)
+            group.tries, self._tries = self._tries, MessageTable(SMALL)
         return group
 
     def _write_names(self) -> None:
@@ -463,20 +469,20 @@ class BrokerState:
         members = scan.Scan(self._names, self._marks).members
         with self._opened(first) as segment:
             for frame in gathered(self._frames(segment)):
-                places = range(frame.first, min(frame.first + frame.count, following))
-                unsettled = self._marks.unsettled(places.start, places.stop)
-                rows = sorted(chain(*members(frame, places, unsettled).values()))
+                message_ids = range(frame.first, min(frame.first + frame.count, following))
+                unsettled = self._marks.unsettled(message_ids.start, message_ids.stop)
+                rows = sorted(chain(*members(frame, message_ids, unsettled).values()))
                 for start in range(0, len(rows), COPY_MESSAGES):
-                    copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
-                    if len(copy.places) >= COPY_MESSAGES or copy.nbytes >= COPY_BYTES:
+                    copy.add(copied(frame, message_ids, rows[start : start + COPY_MESSAGES]))
+                    if len(copy.message_ids) >= COPY_MESSAGES or copy.nbytes >= COPY_BYTES:
                         self._put(copy)
                         copy = Copy([], [], [], [])
-        if copy.places:
+        if copy.message_ids:
             self._put(copy)
 
     def _put(self, copy: Copy) -> None:
         self._overflow.put(copy)
-        self.copied_messages += len(copy.places)
+        self.copied_messages += len(copy.message_ids)
 
     def _trim(self) -> None:
         begin = self._log.begin
@@ -484,7 +490,7 @@ class BrokerState:
         changed, self._changed = self._changed, set()
 
         def has_changed(chunk: Chunk) -> bool:
-            segment = self._marks.of(chunk.places[0])
+            segment = self._marks.of(chunk.message_ids[0])
             return segment is None or segment.first in changed
 
         self._overflow.refresh(self._marks, has_changed)

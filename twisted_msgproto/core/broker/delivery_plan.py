@@ -1,7 +1,7 @@
-"""Whose turn it is: letters are planned for the consumers of a queue before any of them is called.
+"""Whose turn it is: messages are planned for the consumers of a queue before any of them is called.
 
-Consumers have their turns one after the other, and each gets one letter in its turn while it has
-room.  A letter that only consumers without room want waits for them, and so do all letters behind
+Consumers have their turns one after the other, and each gets one message in its turn while it has
+room.  A message that only consumers without room want waits for them, and so do all messages behind
 it, because order matters.
 """
 
@@ -13,23 +13,23 @@ from typing import Final
 from .queues import BrokerQueue, Subscriber
 from .terms import QueuedMessage
 
-LETTER_STEPS: Final = 20
+MESSAGE_STEPS: Final = 20
 
 PUSH_STEPS: Final = 200
 """Calling one consumer is this many steps, however little it gets."""
 
 SERVED_MAX: Final = 512
-"""A queue delivers at most this many letters before the next queue has its turn."""
+"""A queue delivers at most this many messages before the next queue has its turn."""
 
 SHARED_MAX: Final = 16
-"""A consumer of several queues gets at most this many letters of one before the next."""
+"""A consumer of several queues gets at most this many messages of one before the next."""
 
 
 Hands = Sequence[tuple[Subscriber, Sequence[QueuedMessage]]]
-"""Say who gets what; each has at least one letter, and whoever gets the last one comes last."""
+"""Say who gets what; each has at least one message, and whoever gets the last one comes last."""
 
 Plan = tuple[int, Hands, Sequence[QueuedMessage], int]
-"""Says what becomes of the first letters: how many, who gets them, what nobody wants; and how many
+"""Says what becomes of the first messages: how many, who gets them, what nobody wants; and how many
 steps it was to plan and will be to deliver.
 """
 
@@ -43,26 +43,26 @@ class ConsumerRaised(Exception):
         self.error = error
 
 
-def planned(queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> Plan:
-    """Plan the next letters of a queue, as far as consumers have room; raises ConsumerRaised."""
+def planned(queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> Plan:
+    """Plan the next messages of a queue, as far as consumers have room; raises ConsumerRaised."""
     if queue.filters:
-        return _planned_by_filters(queue, letters)
+        return _planned_by_filters(queue, messages)
     if len(queue.takers) == 1:
         (only,) = queue.takers
         room = room_of(queue, only)
-        if room < len(letters):
-            letters = letters[:room]
-        hand = ((only, letters),) if room else ()
-        return len(letters), hand, (), PUSH_STEPS + LETTER_STEPS * (1 + len(letters))
-    takers, rooms, asked = _takers(queue, len(letters))
-    done = min(len(letters), sum(rooms))
-    hands = list(zip(takers, deal(letters[:done], rooms), strict=True)) if done else []
-    hands.sort(key=_last_place)
-    return done, hands, (), asked + PUSH_STEPS * len(hands) + LETTER_STEPS * (1 + done)
+        if room < len(messages):
+            messages = messages[:room]
+        hand = ((only, messages),) if room else ()
+        return len(messages), hand, (), PUSH_STEPS + MESSAGE_STEPS * (1 + len(messages))
+    takers, rooms, asked = _takers(queue, len(messages))
+    done = min(len(messages), sum(rooms))
+    hands = list(zip(takers, deal(messages[:done], rooms), strict=True)) if done else []
+    hands.sort(key=_last_id)
+    return done, hands, (), asked + PUSH_STEPS * len(hands) + MESSAGE_STEPS * (1 + done)
 
 
-def _last_place(hand: tuple[Subscriber, Sequence[QueuedMessage]]) -> int:
-    return hand[1][-1].place
+def _last_id(hand: tuple[Subscriber, Sequence[QueuedMessage]]) -> int:
+    return hand[1][-1].message_id
 
 
 def _takers(queue: BrokerQueue, most: int) -> tuple[list[Subscriber], list[int], int]:
@@ -92,17 +92,17 @@ def room_of(queue: BrokerQueue, subscriber: Subscriber) -> int:
 
 
 def deal(
-    letters: Sequence[QueuedMessage], rooms: Sequence[int]
+    messages: Sequence[QueuedMessage], rooms: Sequence[int]
 ) -> Sequence[Sequence[QueuedMessage]]:
-    """Deal letters one by one, in turn, to as many hands as there are rooms; none gets more.
+    """Deal messages one by one, in turn, to as many hands as there are rooms; none gets more.
 
-    ``rooms`` are above 0, and together not below the number of letters.
+    ``rooms`` are above 0, and together not below the number of messages.
     """
     if len(rooms) == 1:
-        return [letters]
+        return [messages]
     hands: list[list[QueuedMessage]] = [[] for _ in rooms]
     start = 0
-    while start < len(letters):
+    while start < len(messages):
         left = [
             (hand, room - len(hand))
             for hand, room in zip(hands, rooms, strict=True)
@@ -110,26 +110,26 @@ def deal(
         ]
         end = start + len(left) * min(room for _, room in left)
         for number, (hand, _) in enumerate(left):
-            hand += letters[start + number : end : len(left)]
+            hand += messages[start + number : end : len(left)]
         start = end
     return hands
 
 
-def _planned_by_filters(queue: BrokerQueue, letters: Sequence[QueuedMessage]) -> Plan:
+def _planned_by_filters(queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> Plan:
     hands: dict[Subscriber, list[QueuedMessage]] = {}
     rooms: dict[Subscriber, int] = {}
     turn = list(queue.takers)
     full = [subscriber for subscriber in queue.subscribers if subscriber not in queue.takers]
     unwanted: list[QueuedMessage] = []
-    done, steps = 0, LETTER_STEPS
-    for letter in letters:
+    done, steps = 0, MESSAGE_STEPS
+    for message in messages:
         wanted, taker = False, None
         for subscriber in (*turn, *full):
             wants, cost = queue.subscribers[subscriber]
             if wants is not None:
-                steps += 1 if cost is None else cost(letter)
+                steps += 1 if cost is None else cost(message)
                 try:
-                    if not wants(letter):
+                    if not wants(message):
                         continue
                 except Exception as error:
                     raise ConsumerRaised(subscriber, error) from error
@@ -141,19 +141,19 @@ def _planned_by_filters(queue: BrokerQueue, letters: Sequence[QueuedMessage]) ->
                 break
         if taker is not None:
             rooms[taker] -= 1
-            hands.setdefault(taker, []).append(letter)
+            hands.setdefault(taker, []).append(message)
             turn.remove(taker)
             turn.append(taker)
         elif wanted:
             break
         else:
-            unwanted.append(letter)
+            unwanted.append(message)
         done += 1
-        steps += LETTER_STEPS
+        steps += MESSAGE_STEPS
         if steps >= STEPS_MAX:
             break
     steps += PUSH_STEPS * len(hands)
-    return done, sorted(hands.items(), key=_last_place), unwanted, steps
+    return done, sorted(hands.items(), key=_last_id), unwanted, steps
 
 
 STEPS_MAX: Final = 20_000

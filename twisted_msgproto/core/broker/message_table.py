@@ -1,4 +1,4 @@
-"""Rows of small numbers, a row for each place, in arrays.
+"""Rows of small numbers, a row for each id, in arrays.
 
 A dictionary needs more than ten times as much, and peers decide how many messages wait or were
 tried.  Places ascend, and nearly all come at the end and leave at the front.  So they are kept in
@@ -14,20 +14,20 @@ from operator import attrgetter
 from typing import ClassVar, Final
 
 CHUNK: Final = 4096
-"""A chunk that has twice as many places is split into two of this many."""
+"""A chunk that has twice as many ids is split into two of this many."""
 
 DISTANCE_MAX: Final = 2**32 - 1
 """Distances from the base are unsigned 32-bit integers."""
 
 SMALL: Final = "H"
-"""The type code of a column of numbers up to 65,535; each takes 2 bytes beside the 4 of a place."""
+"""The type code of a column of numbers up to 65,535; each takes 2 bytes beside the 4 of an id."""
 
 LARGE: Final = "I"
 """The type code of a column of numbers up to 4,294,967,295."""
 
 
 class _Chunk:
-    """Neighbouring places; those before ``head`` have left."""
+    """Neighbouring ids; those before ``head`` have left."""
 
     __slots__ = ("base", "columns", "distances", "head")
 
@@ -40,19 +40,19 @@ class _Chunk:
     def __len__(self) -> int:
         return len(self.distances) - self.head
 
-    def at(self, place: int) -> int:
-        return bisect_left(self.distances, place - self.base, self.head)
+    def at(self, message_id: int) -> int:
+        return bisect_left(self.distances, message_id - self.base, self.head)
 
-    def has(self, at: int, place: int) -> bool:
-        return at < len(self.distances) and self.distances[at] == place - self.base
+    def has(self, at: int, message_id: int) -> bool:
+        return at < len(self.distances) and self.distances[at] == message_id - self.base
 
     def row(self, at: int) -> tuple[int, ...]:
         return (self.base + self.distances[at], *[column[at] for column in self.columns])
 
     def part(self, start: int, end: int) -> list[list[int]]:
         base = self.base
-        places = [base + distance for distance in self.distances[start:end]]
-        return [places, *[column[start:end].tolist() for column in self.columns]]
+        message_ids = [base + distance for distance in self.distances[start:end]]
+        return [message_ids, *[column[start:end].tolist() for column in self.columns]]
 
     def cut(self, at: int) -> _Chunk:
         shift = self.distances[at]
@@ -72,14 +72,14 @@ class _Chunk:
 _base = attrgetter("base")
 
 
-class Places:
+class MessageTable:
     """Places in ascending order, each with one number for each column.
 
     What leaves from the front and what comes at the end costs no more where there are more of
-    them.  Many rows are a list of columns: their places, and then the numbers of each.
+    them.  Many rows are a list of columns: their ids, and then the numbers of each.
 
     Attributes:
-        count: how many places are here; to ask for it is cheaper than for the length.
+        count: how many ids are here; to ask for it is cheaper than for the length.
     """
 
     __slots__ = ("_chunks", "_codes", "count")
@@ -98,12 +98,12 @@ class Places:
             yield from zip(*columns, strict=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places) and list(self) == list(other)
+        return isinstance(other, MessageTable) and list(self) == list(other)
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def columns(self, lo: int = 0, hi: int = 2**64) -> Iterator[list[list[int]]]:
-        """Yield the rows of lo ≤ place < hi, in order, some thousands at a time; nothing may
+        """Yield the rows of lo ≤ id < hi, in order, some thousands at a time; nothing may
         change meanwhile.
         """
         chunks = self._chunks
@@ -121,7 +121,7 @@ class Places:
 
     @property
     def last(self) -> int:
-        """Return the highest place; -1 if there is none."""
+        """Return the highest id; -1 if there is none."""
         if not self._chunks:
             return -1
         chunk = self._chunks[-1]
@@ -132,28 +132,28 @@ class Places:
         """Return the largest number of the first column; 0 if there is none."""
         return max((max(chunk.columns[0][chunk.head :]) for chunk in self._chunks), default=0)
 
-    def get(self, place: int) -> tuple[int, ...] | None:
-        index = bisect_right(self._chunks, place, key=_base) - 1
+    def get(self, message_id: int) -> tuple[int, ...] | None:
+        index = bisect_right(self._chunks, message_id, key=_base) - 1
         if index < 0:
             return None
         chunk = self._chunks[index]
-        at = chunk.at(place)
-        return chunk.row(at) if chunk.has(at, place) else None
+        at = chunk.at(message_id)
+        return chunk.row(at) if chunk.has(at, message_id) else None
 
-    def number(self, place: int) -> int:
-        """Return the number of the only column; 0 for a place that is not here."""
-        row = self.get(place)
+    def number(self, message_id: int) -> int:
+        """Return the number of the only column; 0 for an id that is not here."""
+        row = self.get(message_id)
         return row[1] if row else 0
 
     def front(self, count: int) -> list[int]:
-        places: list[int] = []
+        message_ids: list[int] = []
         for chunk in self._chunks:
             base, start = chunk.base, chunk.head
-            places += [base + distance for distance in chunk.distances[start : start + count]]
+            message_ids += [base + distance for distance in chunk.distances[start : start + count]]
             count -= len(chunk)
             if count <= 0:
                 break
-        return places
+        return message_ids
 
     def head(self, count: int) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(1 + len(self._codes))]
@@ -167,70 +167,70 @@ class Places:
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def insert(self, place: int, *numbers: int) -> None:
+    def insert(self, message_id: int, *numbers: int) -> None:
         """Add a row, in the place of the one that is there."""
         chunks = self._chunks
-        index = bisect_right(chunks, place, key=_base) - 1
+        index = bisect_right(chunks, message_id, key=_base) - 1
         if index < 0:
             # Others may follow, mostly lower ones, so the base is far below.
             index = 0
-            self._begin(0, max(place - DISTANCE_MAX // 2, 0))
-        elif place - chunks[index].base > DISTANCE_MAX:
+            self._begin(0, max(message_id - DISTANCE_MAX // 2, 0))
+        elif message_id - chunks[index].base > DISTANCE_MAX:
             index += 1
-            self._begin(index, place)
+            self._begin(index, message_id)
         chunk = chunks[index]
-        at = chunk.at(place)
-        if chunk.has(at, place):
+        at = chunk.at(message_id)
+        if chunk.has(at, message_id):
             for column, number in zip(chunk.columns, numbers, strict=True):
                 column[at] = number
             return
-        chunk.distances.insert(at, place - chunk.base)
+        chunk.distances.insert(at, message_id - chunk.base)
         for column, number in zip(chunk.columns, numbers, strict=True):
             column.insert(at, number)
         self.count += 1
         if len(chunk) >= 2 * CHUNK:
             chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
-    def extend(self, places: Sequence[int], *columns: Sequence[int]) -> None:
-        """Add many rows; ``places`` ascend, and mostly they are above all that are here."""
-        if len(places) > CHUNK:
-            for start in range(0, len(places), CHUNK):
+    def extend(self, message_ids: Sequence[int], *columns: Sequence[int]) -> None:
+        """Add many rows; ``message_ids`` ascend, and mostly they are above all that are here."""
+        if len(message_ids) > CHUNK:
+            for start in range(0, len(message_ids), CHUNK):
                 end = start + CHUNK
-                self.extend(places[start:end], *[column[start:end] for column in columns])
+                self.extend(message_ids[start:end], *[column[start:end] for column in columns])
             return
-        if not places:
+        if not message_ids:
             return
-        first, last = places[0], places[-1]
+        first, last = message_ids[0], message_ids[-1]
         chunk = self._chunks[-1] if self._chunks else None
         if last - first > DISTANCE_MAX or (
             chunk is not None and first - chunk.base <= chunk.distances[-1]
         ):
-            for row in zip(places, *columns, strict=True):
+            for row in zip(message_ids, *columns, strict=True):
                 self.insert(*row)
             return
         if (
             chunk is None
             or last - chunk.base > DISTANCE_MAX
-            or len(chunk.distances) + len(places) >= 2 * CHUNK
+            or len(chunk.distances) + len(message_ids) >= 2 * CHUNK
         ):
             chunk = self._begin(len(self._chunks), first)
         base = chunk.base
-        chunk.distances.extend([place - base for place in places])
+        chunk.distances.extend([message_id - base for message_id in message_ids])
         for at, column in enumerate(chunk.columns):
             column.extend(columns[at])
-        self.count += len(places)
+        self.count += len(message_ids)
 
     def _begin(self, index: int, base: int) -> _Chunk:
         chunk = _Chunk(base, map(array, self._codes))
         self._chunks.insert(index, chunk)
         return chunk
 
-    def merge(self, other: Places) -> None:
-        """Let all places of ``other`` have the numbers that they have there."""
+    def merge(self, other: MessageTable) -> None:
+        """Let all ids of ``other`` have the numbers that they have there."""
         for columns in other.columns():
             self.extend(*columns)
 
-    def prepend(self, others: Places) -> None:
+    def prepend(self, others: MessageTable) -> None:
         """Add all of ``others``, and empty them; most of them are below all that are here."""
         while (first := self.first) is not None and first[0] < others.last:
             self.skip(1)
@@ -258,14 +258,14 @@ class Places:
             if not chunk:
                 del chunks[0]
 
-    def pop(self, place: int) -> tuple[int, ...] | None:
-        row = self.get(place)
+    def pop(self, message_id: int) -> tuple[int, ...] | None:
+        row = self.get(message_id)
         if row is not None:
-            self.remove(place, place + 1)
+            self.remove(message_id, message_id + 1)
         return row
 
     def remove(self, lo: int, hi: int) -> None:
-        """Remove all places lo ≤ place < hi."""
+        """Remove all ids lo ≤ id < hi."""
         chunks = self._chunks
         index = max(bisect_right(chunks, lo, key=_base) - 1, 0)
         while index < len(chunks) and chunks[index].base < hi:
@@ -278,10 +278,10 @@ class Places:
             else:
                 del chunks[index]
 
-    def discard(self, places: Sequence[int]) -> None:
-        """Remove those of some places that are here; they come in any order."""
-        if self.count < len(places):  # mostly one that comes again and again, beside many others
-            here = [place for columns in self.columns() for place in columns[0]]
-            places = [*set(places).intersection(here)]
-        for place in places:
-            self.remove(place, place + 1)
+    def discard(self, message_ids: Sequence[int]) -> None:
+        """Remove those of some ids that are here; they come in any order."""
+        if self.count < len(message_ids):  # mostly one, again and again, beside many others
+            here = [message_id for columns in self.columns() for message_id in columns[0]]
+            message_ids = [*set(message_ids).intersection(here)]
+        for message_id in message_ids:
+            self.remove(message_id, message_id + 1)

@@ -1,6 +1,6 @@
-"""Contents of the queue profile become letters of the broker, and letters contents.
+"""Contents of the queue profile become messages of the broker, and messages contents.
 
-A letter has an envelope beside its body (:mod:`twisted_msgproto.core.broker.envelopes`).  In those
+A message has an envelope beside its body (:mod:`twisted_msgproto.core.broker.envelopes`).  In those
 of this protocol the field table stands behind the head, as it came.
 """
 
@@ -38,25 +38,25 @@ class Heads:
         return found
 
 
-def table_of(letter: QueuedMessage, start: bytes, foreign: Table) -> bytes:
-    """Return the field table of a letter as it was sent.
+def table_of(message: QueuedMessage, start: bytes, foreign: Table) -> bytes:
+    """Return the field table of a message as it was sent.
 
-    ``start`` is the head of this protocol's envelopes for the letter's queue.  Raises ValueError
+    ``start`` is the head of this protocol's envelopes for the message's queue.  Raises ValueError
     for an envelope that makes no sense.
     """
-    envelope = letter.envelope
+    envelope = message.envelope
     if envelope[: len(start)] == start:
         return envelope[len(start) :]
     other = opened(envelope)  # another protocol's, or one from a queue of another name
     return other.own if other.form == FORM else foreign(other)
 
 
-def marked(table: bytes, letter: QueuedMessage) -> bytes:
-    """Return the field table of a letter as a reader gets it: one that came back says so."""
-    if not (letter.again or letter.tries):
+def marked(table: bytes, message: QueuedMessage) -> bytes:
+    """Return the field table of a message as a reader gets it: one that came back says so."""
+    if not (message.again or message.tries):
         return table
     try:
-        return with_field(table, REDELIVERIES, letter.tries)
+        return with_field(table, REDELIVERIES, message.tries)
     except ValueError:
         return table  # it has as many fields as a table may have
 

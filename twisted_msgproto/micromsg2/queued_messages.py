@@ -42,7 +42,7 @@ FILTERED_BYTES: Final = 8
 """This many bytes of properties are one step for each condition that searches in a text."""
 
 READ_STEPS: Final = 2
-"""Reading the properties of a letter is this many steps for each byte of its envelope."""
+"""Reading the properties of a message is this many steps for each byte of its envelope."""
 
 HEADS_KEPT: Final = 4096
 
@@ -135,21 +135,21 @@ def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
     return QUEUED_MESSAGE_BYTES + len(address) + len(payload) + said
 
 
-def routed(letter: QueuedMessage, foreign: Foreign = no_fields) -> Routed:
-    """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
+def routed(message: QueuedMessage, foreign: Foreign = no_fields) -> Routed:
+    """Return a message of a queue as consumers get it; ValueError if its envelope makes no sense.
 
     ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
-    with the letter, which is counted with its own bytes only.
+    with the message, which is counted with its own bytes only.
     """
-    envelope = opened(letter.envelope)
+    envelope = opened(message.envelope)
     text, *said = _pieces(_own(envelope, foreign))
     names = [name.decode("utf-8") for name in said]
     notes = dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES
     address = encode_address(envelope.name.name, text)
     return Routed(
-        letter.place,
-        encode_unnumbered(address, letter.body),
-        weight_of(address, letter.body, notes),
+        message.message_id,
+        encode_unnumbered(address, message.body),
+        weight_of(address, message.body, notes),
         NO_PROPERTIES,
         notes,
         len(text) // FILTERED_BYTES,
@@ -168,9 +168,9 @@ def _properties(text: bytes) -> Properties:
 
 
 class Glance:
-    """Reads the properties of letters for filters, and remembers only those that it read last.
+    """Reads the properties of messages for filters, and remembers only those that it read last.
 
-    The filters of a queue look at one letter after another, each of them at the same one.
+    The filters of a queue look at one message after another, each of them at the same one.
     """
 
     __slots__ = ("_envelope", "_foreign", "_properties")
@@ -180,13 +180,13 @@ class Glance:
         self._envelope: bytes | None = None
         self._properties = NO_PROPERTIES
 
-    def steps(self, letter: QueuedMessage) -> int:
-        envelope = letter.envelope
+    def steps(self, message: QueuedMessage) -> int:
+        envelope = message.envelope
         return 0 if envelope == self._envelope else READ_STEPS * len(envelope)
 
-    def properties(self, letter: QueuedMessage) -> Properties:
+    def properties(self, message: QueuedMessage) -> Properties:
         """Return its properties; ValueError if its envelope makes no sense."""
-        envelope = letter.envelope
+        envelope = message.envelope
         if envelope != self._envelope:
             text = next(_pieces(_own(opened(envelope), self._foreign)))
             self._properties = _properties(text)
