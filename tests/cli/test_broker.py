@@ -252,7 +252,10 @@ def test_at_a_url_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("where", ["http://", "http://me:x@h:1", "http://h:1?x=1"])
+@pytest.mark.parametrize(
+    "where",
+    ["http://", "http://me:x@h:1", "http://h:1?x=1", "http://[::1", "http://h:99999", "http://h:x"],
+)
 def test_what_is_no_url_is_told(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "ls", where]) == 2
     assert "http://HOST:PORT expected" in capsys.readouterr().err

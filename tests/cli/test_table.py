@@ -176,9 +176,10 @@ def test_erase_says_which_rows_went_and_where_they_still_are(
     assert landed.msgproto("erase", "--where", "offset = 3", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["rows"], facts["version"], facts["purged"]) == (0, None, [])
-    offsets.write_text(f"{landed.id} x\n")
-    assert landed.msgproto(*words) == 2
-    assert "offsets line 1 is GATEWAY OFFSET or GATEWAY FIRST END" in capsys.readouterr().err
+    for text in (f"{landed.id} x\n".encode(), b"\xff\n"):
+        offsets.write_bytes(text)
+        assert landed.msgproto(*words) == 2
+        assert "offsets line 1 is GATEWAY OFFSET or GATEWAY FIRST END" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--keep", "1d"], ["--before", "2023-11-18"]])

@@ -503,8 +503,9 @@ class Lifetimes(TestCase):
             for module in (sabc, umq):
                 with pytest.raises(ConfigurationError, match="printable ASCII"):
                     module.connect(url, origin=origin)
-        with pytest.raises(ConfigurationError, match="not a ZeroMQ address"):
-            mtl.connect("tcp://127.0.0.1:٣٣")
+        for address in ("tcp://127.0.0.1:٣٣", "tcp://[::1"):
+            with pytest.raises(ConfigurationError, match="not a ZeroMQ address"):
+                mtl.connect(address)
 
     async def test_a_queue_that_cannot_be_opened_is_a_configuration_error(self) -> None:
         async def check(face: Face) -> None:

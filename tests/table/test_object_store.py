@@ -338,6 +338,8 @@ def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
         ("file://host/t", {}, "names a file of another machine, host"),
         ("/t", {"aws_region": "eu-1"}, r"is a directory: storage options \(aws_region\) are not"),
         ("nosuch://x/t", {}, "cannot use nosuch://x/t: .*Unable to recognise URL"),
+        ("http://", {}, "cannot use http:: empty host"),
+        ("http://[::1", {}, r"cannot use http://\[::1: Invalid IPv6 URL"),
         ("memory:///t", {}, "memory:///t ends with its process"),
         ("s3:/b/t", {}, "s3:/b/t is no URL: two slashes follow the colon"),
         ("s3://b/t?x=1", {}, r"no table's location has \? or # in it"),
@@ -353,6 +355,7 @@ def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
         ("s3://b/t", {"aws_conditional_put": "disabled"}, "forbids what keeps writers apart"),
     ],
 )
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_place_which_cannot_be_is_one_line(
     location: str, options: dict[str, str], text: str
 ) -> None:

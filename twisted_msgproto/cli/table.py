@@ -366,7 +366,7 @@ def where_else(version: int, *, purged: bool) -> list[str]:
 def read_offset_lines(path: str) -> dict[str, list[tuple[int, int]]]:
     """Return the ranges that a file names, by gateway; ConfigurationError for a strange line."""
     found: dict[str, list[tuple[int, int]]] = {}
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="backslashreplace") as file:
         for number, line in enumerate(file, 1):
             words = line.split()
             if not words or words[0].startswith("#"):

@@ -224,7 +224,7 @@ class ObjectStorage:
             raise TableError(f"cannot use {self.location}: {one_line(error)}") from error
         finally:
             for path in paths:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, TableError):
                     self.delete(path)
         if not exclusive:
             raise TableError(
@@ -235,7 +235,7 @@ class ObjectStorage:
     def _winners(self, path: str) -> int:
         """How many of some writers at once, and of one behind them, have made an object."""
         together = threading.Barrier(PROBE_WRITERS)
-        answers: list[OSError | None] = []
+        answers: list[OSError | TableError | None] = []
 
         def write() -> None:
             together.wait()
@@ -253,10 +253,10 @@ class ObjectStorage:
                 raise answer
         return answers.count(None)
 
-    def _refusal(self, path: str) -> OSError | None:
+    def _refusal(self, path: str) -> OSError | TableError | None:
         try:
             self.put_new(path, uuid.uuid4().bytes)
-        except OSError as error:
+        except (OSError, TableError) as error:
             return error
         return None
 
@@ -276,7 +276,10 @@ def storage_at(
         TableError: the location cannot hold a table.
     """
     text = re.sub(r"^file:/(?!/)", "file:///", str(location))  # as Hadoop and Spark write it
-    parts = urlsplit(text) if "://" in text else urlsplit("")
+    try:
+        parts = urlsplit(text) if "://" in text else urlsplit("")
+    except ValueError as error:
+        raise TableError(f"cannot use {text}: {error}") from None
     if ONE_SLASH.match(text):
         raise TableError(f"{text} is no URL: two slashes follow the colon, as in s3://bucket/name")
     if not text:

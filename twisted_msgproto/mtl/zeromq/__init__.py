@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -30,11 +29,12 @@ def check_address(address: str) -> None:
     """Raise ConfigurationError unless this is a ZeroMQ address of TCP or of this machine."""
     if not isinstance(address, str):
         raise TypeError(f"a ZeroMQ address is a text, not {type(address).__name__}")
-    parts = urlsplit(address)
-    if parts.scheme in ("ipc", "inproc") and address.partition("://")[2] and "\0" not in address:
+    scheme, _, rest = address.partition("://")
+    if scheme in ("ipc", "inproc") and rest and "\0" not in address:
         return
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     good = port in ("*", "0") or (port.isascii() and port.isdecimal() and int(port) < 65536)
+    good = good and host.startswith("[") == host.endswith("]")
     if not address.startswith("tcp://") or not colon or not host or not good:
         raise ConfigurationError(
             f"not a ZeroMQ address: {address!r}; tcp://HOST:PORT or ipc://PATH is expected"

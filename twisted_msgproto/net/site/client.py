@@ -115,8 +115,13 @@ class GatewayBroker:
         self._headers = {"X-Msgproto": "1"}
         self._prefix = ""
         if is_url(where):
-            parts = urlsplit(where)
-            if parts.username is not None or parts.query or not parts.hostname:
+            try:
+                parts = urlsplit(where)
+                wrong = parts.username is not None or parts.query or not parts.hostname
+                wrong = wrong or parts.port == 0  # a ValueError for what is no port
+            except ValueError:
+                wrong = True
+            if wrong:
                 raise ConfigurationError(f"http://HOST:PORT expected, not {where!r}")
             self._prefix = parts.path.rstrip("/")
         if token_file is not None:
