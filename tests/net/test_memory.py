@@ -170,11 +170,20 @@ def test_a_large_message_waits_at_most_5_s_for_those_who_stand__RD_42(under_way:
 
 
 @pytest.mark.parametrize("standing", [1000, 3000])
-@pytest.mark.parametrize("address", ["", "elsewhere"])
-def test_it_waits_no_longer_for_those_not_even_read_yet__RD_42(standing: int, address: str) -> None:
-    """Together they have more under way than there is room for, and all were there before it."""
+@pytest.mark.parametrize(
+    ("address", "addresses"), [("0", 1), ("elsewhere", 1), ("elsewhere", 4), ("elsewhere", 16)]
+)
+def test_it_waits_no_longer_for_those_not_even_read_yet__RD_42(
+    standing: int, address: str, addresses: int
+) -> None:
+    """Together they have more under way than there is room for, and all were there before it: it
+    had waited for a turn of each of their addresses, a minute for 16.
+    """
     world = World(256 << 20)
-    crowd = [Standing(world, 16_384, 384_000) for _ in range(standing)]
+    crowd = [
+        Standing(world, 16_384, 384_000, address=str(number % addresses))
+        for number in range(standing)
+    ]
     for _ in range(20):
         step(world, crowd)
     waits = []
@@ -222,8 +231,10 @@ STEP_SECONDS = 0.05
 class Standing(Peer):
     """A connection that brings much at once, and then little or nothing."""
 
-    def __init__(self, world: World, nbytes: int, under_way: int, rate: int = 0) -> None:
-        super().__init__(world, "")
+    def __init__(
+        self, world: World, nbytes: int, under_way: int, rate: int = 0, address: str = ""
+    ) -> None:
+        super().__init__(world, address)
         self.under_way, self.rate = under_way, rate
         self.hold(nbytes)
 

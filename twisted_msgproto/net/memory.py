@@ -182,6 +182,7 @@ class Ledger:
         self._due = inf  # when that is to be, in the ledger's time
         self._lag = 0.0  # what its time is behind the clock's
         self._turns: Counter[str] = Counter()  # of each address that has connections held back
+        self._by_weight = False  # how their turns were decided last
         self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
@@ -319,7 +320,9 @@ class Ledger:
     def _let_go_on(self, now: float, room: float) -> None:
         """Resume reading those for which there is ``room``, in turns between addresses.
 
-        Of an address the eldest and the newest have every other turn: who comes last waits for
+        An address of which fewer are read comes first.  Of those with equally many it is the one
+        with the eldest, and every other time the one of which least is held back; of an address the
+        eldest and the newest have every other turn.  So who comes last, and has little, waits for
         none of the many that will show only when they are read that they stand still.  If nobody is
         read at all, one is resumed in any case, since nothing would end otherwise.
         """
@@ -330,9 +333,18 @@ class Ledger:
         if not back or (room <= 0 and running):
             return
         rows: dict[str, deque[Holder]] = {}
+        weights: Counter[str] = Counter()
         for holder in sorted(back, key=lambda one: back[one].number):
-            rows.setdefault(holder.address, deque()).append(holder)
-        turns = [(running[address], back[row[0]].age, address) for address, row in rows.items()]
+            address = holder.address
+            rows.setdefault(address, deque()).append(holder)
+            weights[address] += back[holder].nbytes
+        by_weight = self._by_weight = not self._by_weight
+
+        def turn(address: str) -> tuple[int, Any, str]:
+            place = weights[address] if by_weight else back[rows[address][0]].age
+            return running[address], place, address
+
+        turns = [turn(address) for address in rows]
         heapify(turns)
         given = self._turns = Counter({address: self._turns[address] for address in rows})
         while turns and (room > 0 or not running):
@@ -354,7 +366,7 @@ class Ledger:
             while row and row[-1] not in back:
                 row.pop()
             if row:
-                heapreplace(turns, (running[address], back[row[0]].age, address))
+                heapreplace(turns, turn(address))
             else:
                 heappop(turns)
 
