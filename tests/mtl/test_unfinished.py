@@ -35,7 +35,7 @@ class World:
         self.waiting: dict[int, int | None] = {}
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
-        self.made_room: list[tuple[str, int]] = []
+        self.evicted: list[tuple[str, int]] = []
         self.unfinished = unfinished.Unfinished(
             every or unfinished.EveryUnfinished(self.clock),
             zeromq.Bounds(FRAME, MESSAGES),
@@ -43,7 +43,7 @@ class World:
             self._read_soon,
             self._bytes,
             self.waiting.get,
-            made_room=lambda host, octets: self.made_room.append((host, octets)),
+            evicted=lambda host, octets: self.evicted.append((host, octets)),
             trusted=lambda name: name in self.flows,
         )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
@@ -190,7 +190,7 @@ def test_what_is_not_answered_or_too_much_is_no_heartbeat(world: World) -> None:
 def test_while_reading_is_paused_whole_messages_may_wait(world: World) -> None:
     """NB-02: as many as libzmq holds for a peer; above that nobody is honest."""
     descriptor = world.join()
-    held = world.unfinished.held
+    held = world.unfinished.buffered_max
     assert held >= MESSAGES * 2 * FRAME
     world.came(descriptor, held)
     world.look(1000)
@@ -345,12 +345,12 @@ def test_of_all_unfinished_messages_the_largest_is_cut_off__NB_02(
         for world in worlds:
             world.unfinished.read_to_end()
         worlds[0].look()
-    assert not any(world.told or world.made_room for world in worlds)
+    assert not any(world.told or world.evicted for world in worlds)
     worlds[1].came(every[5], each + 10_000)
     worlds[1].unfinished.read_to_end()
     worlds[0].look()
-    assert len(worlds[1].made_room) == 1
-    assert not any((*worlds[0].made_room, *worlds[0].told, *worlds[1].told))
+    assert len(worlds[1].evicted) == 1
+    assert not any((*worlds[0].evicted, *worlds[0].told, *worlds[1].told))
     assert closed(worlds[1].near[2])
 
 
@@ -366,10 +366,10 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
     for _ in range(3):
         world.unfinished.read_to_end()
         world.look()
-    assert not world.made_room
+    assert not world.evicted
     world.nbytes[hostile] = unfinished.Bytes(1000, 0, 0, 5)
     world.look()
-    assert world.made_room == [
+    assert world.evicted == [
         ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_BYTES)
     ]
     assert list(world.unfinished.descriptors) == good
@@ -382,13 +382,13 @@ def test_what_may_be_whole_messages_of_a_flow_weighs_nothing__NB_02(
     world, _ = worlds
     descriptor = joined(world, 1, flow=True)
     world.look()
-    world.came(descriptor, world.unfinished.held)
+    world.came(descriptor, world.unfinished.buffered_max)
     world.look(10)
-    assert not world.made_room
+    assert not world.evicted
     world.read(b"1")
     world.unfinished.read_to_end()
     world.look(3)
-    assert not (world.made_room or world.told)
+    assert not (world.evicted or world.told)
 
 
 def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB_02(
@@ -404,7 +404,7 @@ def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB
         world.unfinished.too_many_frames(b"1")
         world.unfinished.read_to_end()
         world.look()
-    assert len(world.made_room) == 1
+    assert len(world.evicted) == 1
 
 
 @needs_linux

@@ -172,7 +172,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._numbers = 0
         self._lease_sequence: int | None = None
         self._commands: Pending[int, tuple[int, Summon | Dismiss]] = Pending(COMMANDS_MAX)
-        self._held: deque[tuple[int, type[Summon] | type[Dismiss], str]] = deque()
+        self._unsent: deque[tuple[int, type[Summon] | type[Dismiss], str]] = deque()
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
         self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
@@ -212,7 +212,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def finished(self) -> bool:
         """The flow is closed, or it was drained and nothing of it waits for an answer."""
         return self.state is ClientFlowState.CLOSED or (
-            self._draining and not (self.unsettled or self._held or len(self._commands))
+            self._draining and not (self.unsettled or self._unsent or len(self._commands))
         )
 
     def snapshot(self) -> dict[str, object]:
@@ -244,7 +244,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             for _, (number, command) in self._commands.drain()
             if number
         ]
-        self._held.extendleft(reversed(again))
+        self._unsent.extendleft(reversed(again))
         self._waiting.extendleft(reversed(self._window.drain()))
         self._server_max = content_bytes
         events = self._refuse_too_large()
@@ -280,11 +280,11 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def _command(self, kind: type[Summon] | type[Dismiss], resource: str, now: float) -> int:
         data.encode_name(resource)
-        if len(self._commands) + len(self._held) >= COMMANDS_MAX:
+        if len(self._commands) + len(self._unsent) >= COMMANDS_MAX:
             raise LimitExceeded(f"{COMMANDS_MAX} commands wait for an answer; nothing was sent")
         self._numbers += 1
-        self._held.append((self._numbers, kind, resource))
-        self._send_held(now)
+        self._unsent.append((self._numbers, kind, resource))
+        self._send_commands(now)
         return self._numbers
 
     def send(self, contents: Iterable[tuple[str, bytes, bytes]], now: float) -> list[int]:
@@ -343,9 +343,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._machine.step(FlowClosed)
         self.deadlines.clear_all()
         numbers = [number for _, (number, _) in self._commands.drain() if number]
-        numbers += [number for number, _, _ in self._held]
+        numbers += [number for number, _, _ in self._unsent]
         contents = [*self._window.drain(), *self._waiting]
-        self._held.clear()
+        self._unsent.clear()
         self._waiting.clear()
         self._out.clear()
         numbers += [content.number for content in contents]
@@ -367,11 +367,11 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._out.append(data.encode(command))
         self._sent_at = now
 
-    def _send_held(self, now: float) -> None:
+    def _send_commands(self, now: float) -> None:
         if self.state is not ClientFlowState.OPEN:
             return
-        while self._held and not self._commands.full:
-            number, kind, resource = self._held.popleft()
+        while self._unsent and not self._commands.full:
+            number, kind, resource = self._unsent.popleft()
             sequence = self._next()
             command = kind(sequence, resource)
             self._await_response(sequence, (number, command), now)
@@ -529,18 +529,18 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 self._lose(LEASE_REFUSED, events, response.code)
                 return
             self._machine.step(LeaseAccepted)
-            if not (self.confirms and self.unsettled) and not self._held and not self._summoned:
+            if not (self.confirms and self.unsettled) and not self._unsent and not self._summoned:
                 self._renewals = 0  # nothing of it waits for an answer
             self.deadlines.set("probe", now + self._liveness)
             events.append(FlowOpened())
-            self._held.extendleft((0, Summon, name) for name in reversed(self._summoned))
-            self._send_held(now)
+            self._unsent.extendleft((0, Summon, name) for name in reversed(self._summoned))
+            self._send_commands(now)
             self._send_waiting(now)
             return
         waiter = self._commands.resolve(response.sequence)
         if waiter is not None:
             self._answered(*waiter, response.code, events)
-            self._send_held(now)
+            self._send_commands(now)
         elif (number := self._recent.pop(response.sequence, None)) is not None:
             events.append(ContentsRefused([number], response.code))
             if response.code == 403:
@@ -555,7 +555,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     ) -> None:
         if code == 403:
             # The server does not know the flow: ask again when it does.
-            self._hold_again(number, command)
+            self._ask_again(number, command)
             self._lose("a command was forbidden", events, 403)
             return
         if number == 0:
@@ -569,9 +569,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if number:
             events.append(Responded(number, code))
 
-    def _hold_again(self, number: int, command: Summon | Dismiss) -> None:
+    def _ask_again(self, number: int, command: Summon | Dismiss) -> None:
         if number:
-            self._held.append((number, type(command), command.resource))
+            self._unsent.append((number, type(command), command.resource))
 
     def _probe(self, now: float) -> None:
         """Ask whether the server knows the flow still: it answers 400 if it does, 403 if not.
@@ -647,7 +647,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             return
         expired = self._commands.expire(now)
         for _, (number, command) in expired:
-            self._hold_again(number, command)
+            self._ask_again(number, command)
         following = self._commands.next_deadline()
         if expired:
             self._lose("a command was not answered", events)

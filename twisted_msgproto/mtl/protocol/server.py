@@ -358,7 +358,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections-per-address"),
             self.limitMet,
             self._refused,
-            self._roomFor,
+            self._evictionFor,
         )
         self._link = link = BrokerLink(self, self.machine, self.authenticator)
         options: dict[str, Any] = {
@@ -368,7 +368,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             "left": link.peersLeft,
             "every": EveryUnfinished.of(self.budget, self.clock),
             "trusted": self.machine.has_flow,
-            "made_room": self._made_room,
+            "evicted": self._evicted,
             "budget": self.budget,
             "unread": self._unread,
             "curve": self._curve is not None,
@@ -421,7 +421,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
 
-    def _roomFor(self, address: str, connections: Mapping[int, str]) -> int | None:
+    def _evictionFor(self, address: str, connections: Mapping[int, str]) -> int | None:
         """Return the descriptor of a silent connection that is closed for a newcomer.
 
         The data connections of clients have heartbeats; a control connection comes back by itself.
@@ -448,7 +448,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             "endless-message", limit, address, nbytes, "of a message that has not ended"
         )
 
-    def _made_room(self, address: str, nbytes: int) -> None:
+    def _evicted(self, address: str, nbytes: int) -> None:
         self._tellCutOff(
             "endless-message",
             "process-held-bytes",

@@ -78,17 +78,17 @@ def decode_table(data: bytes) -> dict[str, Any]:
 
 class _Reading:
     def __init__(self, data: bytes) -> None:
-        self.nbytes = data
+        self.data = data
         self.count = 0
 
     def table(self, at: int, end: int, depth: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         while at < end:
-            name_end = at + 1 + self.nbytes[at]
+            name_end = at + 1 + self.data[at]
             if name_end >= end:
                 raise IllFormedTable("the table ends within a name")
             try:
-                name = self.nbytes[at + 1 : name_end].decode("utf-8")
+                name = self.data[at + 1 : name_end].decode("utf-8")
             except UnicodeDecodeError:
                 raise IllFormedTable("a name is not UTF-8") from None
             fields[name], at = self.value(name_end, end, depth)
@@ -106,7 +106,7 @@ class _Reading:
         self.count += 1
         if self.count > FIELDS_MAX:
             raise IllFormedTable(f"more than {FIELDS_MAX} fields")
-        data, letter = self.nbytes, self.nbytes[at]
+        data, letter = self.data, self.data[at]
         at += 1
         value: Any
         fixed = _FIXED.get(letter)
@@ -473,10 +473,10 @@ def encode_name(text: str) -> bytes:
     """Return ``text`` as a short string; raise ValueError for what is none (``MT-22``)."""
     if _CONTROL_CHARACTER.search(text):
         raise ValueError(f"a control character in {text!r}")
-    nbytes = text.encode("utf-8")
-    if len(nbytes) > SHORT_STRING_BYTES_MAX:
-        raise ValueError(f"a name has at most {SHORT_STRING_BYTES_MAX} bytes, not {len(nbytes)}")
-    return bytes([len(nbytes)]) + nbytes
+    encoded = text.encode("utf-8")
+    if len(encoded) > SHORT_STRING_BYTES_MAX:
+        raise ValueError(f"a name has at most {SHORT_STRING_BYTES_MAX} bytes, not {len(encoded)}")
+    return bytes([len(encoded)]) + encoded
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:

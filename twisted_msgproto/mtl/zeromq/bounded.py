@@ -392,7 +392,7 @@ class Routing:
         left: Callable[[list[bytes]], None] = lambda peers: None,
         endless: Callable[[str, int], None] = lambda host, nbytes: None,
         every: EveryUnfinished,
-        made_room: Callable[[str, int], None] = lambda host, nbytes: None,
+        evicted: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
         budget: ByteBudget | None = None,
         unread: Callable[[str, int], None] = lambda host, nbytes: None,
@@ -403,7 +403,7 @@ class Routing:
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, bytes)``: a connection was cut off, because
-        so much of a message came which did not end; ``made_room(host, bytes)``: because
+        so much of a message came which did not end; ``evicted(host, bytes)``: because
         ``every`` unfinished message together are too much, of which those of a ``trusted(name)``
         weigh their bytes only; ``unread(host, bytes)``: because it did not read these
         bytes, and all hold too much by ``budget``, which counts them.  ``curve``: connections
@@ -419,7 +419,7 @@ class Routing:
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
         self.unfinished: Unfinished = Unfinished(
-            every, bounds, endless, self._readSoon, made_room=made_room, trusted=trusted
+            every, bounds, endless, self._readSoon, evicted=evicted, trusted=trusted
         )
         self._tellUnread = unread
         self._frame_bytes = FRAME_BYTES + (CURVE_BYTES if curve else 0)  # beside its own

@@ -252,16 +252,18 @@ class ConnectionAdmission:
         per_address: int,
         turned_away: Callable[[str], None],
         refused: Callable[[str, str], None] = lambda address, text: None,
-        room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
+        eviction: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: (
+            None
+        ),
     ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
-        who may not connect for another reason.  ``room(address, connections)`` returns the
+        who may not connect for another reason.  ``eviction(address, connections)`` returns the
         descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
         connect have.
         """
-        self._room = room
+        self._eviction = eviction
         self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
@@ -328,7 +330,7 @@ class ConnectionAdmission:
                     self._forget(descriptor)  # the end of its former owner is told later
                     address = address_of(connection)
                     if len(self.connections) >= self._limit * CROWDED:
-                        self._make_room(address)
+                        self._evict(address)
                     limit = self._exceeded(address)
                     if limit:
                         connection.shutdown(socket.SHUT_RDWR)
@@ -342,8 +344,8 @@ class ConnectionAdmission:
         if self._listeners.setdefault(descriptor, listener) is listener:
             self.strangers.accepted(descriptor, address)
 
-    def _make_room(self, address: str) -> None:
-        silent = self._room(address, self.connections)
+    def _evict(self, address: str) -> None:
+        silent = self._eviction(address, self.connections)
         if silent is not None:
             where = self.connections[silent]
             self._forget(silent)

@@ -215,7 +215,7 @@ class EveryUnfinished:
         for one, descriptor in some:
             one.look_at(descriptor)
         if self.weight > self._limit:
-            self._make_room()
+            self._evict()
         if self._sockets and self._timer is None:
             self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
 
@@ -223,7 +223,7 @@ class EveryUnfinished:
     def _limit(self) -> float:
         return inf if self._budget is None else self._budget.held.limit * SHARE
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         """Cut off the largest until the others fit: those without a flow first."""
         found = [
             (seen.trusted, -seen.weight, number, one, descriptor)
@@ -234,7 +234,7 @@ class EveryUnfinished:
         for *_, one, descriptor in sorted(found, key=itemgetter(0, 1, 2, 4)):
             if self.weight <= self._limit:
                 break
-            one.make_room(descriptor)
+            one.evict(descriptor)
 
 
 class Unfinished:
@@ -247,7 +247,7 @@ class Unfinished:
 
     Attributes:
         largest: bytes that an honest peer may have sent of a message, with what comes beside it.
-        held: bytes that libzmq may hold of an honest peer whose messages nobody reads.
+        buffered_max: bytes that libzmq may hold of an honest peer whose messages nobody reads.
     """
 
     def __init__(
@@ -259,21 +259,21 @@ class Unfinished:
         nbytes: Callable[[int], Bytes | None] = bytes_of,
         waiting: Callable[[int], int | None] = waiting_in,
         *,
-        made_room: Callable[[str, int], None] = lambda host, nbytes: None,
+        evicted: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
     ) -> None:
         """``every`` looks; ``bounds`` are those of the ROUTER; ``cut_off(host, bytes)`` is called
         with what came; ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
-        ``nbytes`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, bytes)``
+        ``nbytes`` and ``waiting`` ask the system about a descriptor.  ``evicted(host, bytes)``
         is called for a connection that is cut off because all together weigh too much;
         ``trusted(name)`` tells whether a connection may have large messages.
         """
         message = LARGE_FRAMES * bounds.frame_bytes
         self.largest: int = message + SLACK_BYTES
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
-        self.held: int = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
+        self.buffered_max: int = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
         self._every = every
-        self._made_room = made_room
+        self._evicted = evicted
         self._trusted = trusted
         self._cut_off = cut_off
         self._read_soon = read_soon
@@ -374,7 +374,7 @@ class Unfinished:
         noted = seen.noted
         # So much came before the ROUTER was read to its end, and no whole message was there.
         begun = min(came, noted[0]) if noted and self._had_its_turn(*noted[1:]) else 0
-        if came > self.held or begun > self.largest:
+        if came > self.buffered_max or begun > self.largest:
             self._cut(descriptor, seen, came, self._cut_off)
             return
         seen.trusted = not seen.many and self._trusted(seen.name)
@@ -392,9 +392,9 @@ class Unfinished:
         self._every.weight += weight - seen.weight
         seen.weight = weight
 
-    def make_room(self, descriptor: int) -> None:
+    def evict(self, descriptor: int) -> None:
         seen = self.descriptors[descriptor]
-        self._cut(descriptor, seen, seen.weight, self._made_room)
+        self._cut(descriptor, seen, seen.weight, self._evicted)
 
     def end(self, descriptor: int, nbytes: int, told: Callable[[str, int], None]) -> None:
         """End this connection for these bytes; if it stands, ``told(host, bytes)`` is called."""
