@@ -285,6 +285,32 @@ class Keeps(TestCase):
             await deferLater(reactor, 0.01)
         self.assertEqual(reader.messages[0].body, b"1")
 
+    async def test_a_queue_that_is_made_again_before_its_name_is_told_durable_stays(self) -> None:
+        """Its name was written, and then forgotten for good with what was sent to it since."""
+        sink, broker = self.start()
+        state, written, going = sink.brokerPersistence.state, Deferred[None](), threading.Event()  # type: ignore[union-attr]
+        declare = state.declare
+
+        def late(names: Any) -> None:
+            declare(names)
+            if not going.is_set():
+                reactor.callFromThread(written.callback, None)
+            going.wait(30)
+
+        self.patch(state, "declare", late)
+        broker.store.declare(ORDERS, broker.now())
+        await written
+        self.assertTrue(broker.store.forget(ORDERS))
+        broker.store.declare(ORDERS, broker.now())
+        going.set()
+        accepted: Deferred[None] = Deferred()
+        await sink.put(batch(b"1"))
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        await accepted
+        await broker.end()
+        _, again = self.start()
+        self.assertEqual([(one.name, one.waiting) for one in again.store.queues()], [(ORDERS, 1)])
+
     async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
         sink, broker = self.start()
         broker.store.declare(ORDERS, broker.now())

@@ -312,14 +312,15 @@ class KeptBroker(ServedBroker):
     def _declared(self, event: Declared) -> None:
         self.known(event.name)
         name = event.name
-        if name in self._undurable:
-            return
-        self._undurable[name] = []
+        # It may have been forgotten while its name was written: so it is written again, and only
+        # the last time counts.
+        waiting = self._undurable[name] = self._undurable.pop(name, []).copy()
         first = self._firsts.pop(name, self._state.end)
 
         def durable(result: object) -> None:
-            for call in self._undurable.pop(name):
-                call()
+            if self._undurable.get(name) is waiting:
+                for call in self._undurable.pop(name):
+                    call()
 
         self._persistence.declare({name: first}).addCallback(durable)
 
