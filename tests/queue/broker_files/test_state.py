@@ -172,6 +172,24 @@ def test_messages_that_are_all_in_one_queue_are_counted_at_a_start_wherever_they
     assert world.log.trim(ending=True) > 0
 
 
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize("without", [0, 1, -1])
+def test_of_a_frame_for_one_queue_only_messages_for_it_wait_after_a_start(
+    count: int, without: int
+) -> None:
+    """The others are for no queue: they were sent before there was one, or to none."""
+    world = World(random.Random(1))
+    world.state.declare({NAMES[0]: 0})
+    one = MessageBatch("mtl", "content", 1, count=count, body=[b"x"] * count)
+    one.envelope = [head("mtl", NAMES[0])] * count
+    one.envelope[without] = None
+    world.log.append([encode([one])])
+    world.close()
+    expected = [*range(count)]
+    del expected[without]
+    assert reopened(world)[NAMES[0]].message_ids.tolist() == expected
+
+
 def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:
     """What comes behind it would be settled before it was published."""
     world = World(random.Random(1))
