@@ -111,10 +111,13 @@ def test_a_broker_that_has_not_read_its_queues_neither_settles_nor_releases(powe
     assert world.there
 
 
-def test_what_came_back_without_its_tries_has_none_after_a_start() -> None:
+@pytest.mark.parametrize("written", [True, False])
+def test_what_came_back_without_its_tries_has_none_after_a_start(written: bool) -> None:
     world = World(random.Random(1))
     tried, other = world.publish(20)[:2]
     world.state.tried({tried: 3, other: 4})
+    if written:
+        world.tend()
     world.state.move([tried], NAMES[0].dead, tries=False)
     world.state.move([other], NAMES[0].dead, tries=True)
     world.tend()
