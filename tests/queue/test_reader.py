@@ -429,6 +429,24 @@ def test_who_is_registered_stays_so_after_a_loss_of_power__NB_12(killed: bool, s
     assert a_reader(disk).consumers() == {"another": 4, "spark": 0}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_committed_at_a_second_try_stays_so_after_a_loss_of_power(seed: int) -> None:
+    """It was in memory alone, and the next start told of messages that somebody had removed."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("spark", 1)
+    disk.fail_next("sync_directory", errno.EIO, "consumers")
+    with pytest.raises(OSError, match="Input/output"):
+        reader.commit("spark", 3)
+    reader.commit("spark", 3)
+    assert log.trim() == 3
+    log.close()
+    disk.lose_power(random.Random(seed))
+    assert SegmentLog(DIRECTORY, disk=disk).recovery.lines == []
+    assert a_reader(disk).consumers() == {"spark": 3}
+
+
 def test_a_consumer_of_another_queue_has_committed_nothing() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from twisted_msgproto.core.errors import QueueError
 
-from ..core.disk import Disk, read_file, replace_or_overwrite
+from ..core.disk import Disk, read_file, replace_or_overwrite, write_file
 from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
@@ -71,10 +71,12 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     try:
         replace_or_overwrite(disk, path, nbytes)
     except OSError:
-        if before is None:
-            # Or else the next one would find the name that a failed sync has left in memory alone.
-            with contextlib.suppress(OSError):
+        # Or else the next one would find what a failed sync has left in memory alone.
+        with contextlib.suppress(OSError):
+            if before is None:
                 disk.remove(path)
+            elif read_file(disk, path) != before:
+                write_file(disk, path, before)
         raise
 
 
