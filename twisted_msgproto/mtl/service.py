@@ -14,7 +14,6 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
-from ..core.reasons import cannot_listen
 from ..net.authentication import AuthenticationOptions
 from ..net.broker.broker_options import BrokerOptions
 from ..net.endpoints import Held
@@ -27,6 +26,7 @@ from .protocol import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import (
     CurveServer,
+    bind,
     check_address,
     data_beside,
     data_endpoint,
@@ -219,7 +219,7 @@ class BoundSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def bind(self, address: str) -> None:
-        self._context.socket(zmq.ROUTER).bind(address)
+        bind(self._context.socket(zmq.ROUTER), address)
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -232,5 +232,5 @@ def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
     for address in addresses:
         try:
             bound.bind(address)
-        except zmq.ZMQError as error:
-            yield f"cannot listen on {address}: {cannot_listen(zmq.strerror(error.errno or 0))}"
+        except ConfigurationError as error:
+            yield str(error)

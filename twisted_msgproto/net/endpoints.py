@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
             return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
         if self.kind == "unix":
             try:
-                with _place_for(self.where):
+                with place_for(self.where):
                     return reactor.listenUNIX(self.where, self.factory, *self.rest)
             except OSError as error:
                 raise CannotListenError(None, self.where, error) from None
@@ -284,7 +284,7 @@ class Held:
         self.hold(bound)
         try:
             if unix:
-                with _place_for(wanted.where):
+                with place_for(wanted.where):
                     bound.bind(wanted.where)
                     self._files.append(wanted.where)
                     bound.listen(1)
@@ -309,7 +309,7 @@ class Held:
 
 
 @contextmanager
-def _place_for(address: str) -> Iterator[None]:
+def place_for(address: str) -> Iterator[None]:
     """Remove a stale socket, and let nobody else do so before there is a new one that listens: a
     socket that is only bound looks the same.
     """

@@ -126,8 +126,10 @@ def forget_other_pid(parent: Any) -> None:
     """
     path = (parent or {}).get("pidfile")
     with suppress(OSError, ValueError):
-        if path and not _is_twistd(int(Path(path).read_text())):
-            os.unlink(path)
+        if path:
+            written = Path(path).read_text()  # a power failure may leave nothing
+            if not (written and _is_twistd(int(written))) and os.path.isfile(path):
+                os.unlink(path)
 
 
 def _is_twistd(pid: int) -> bool:

@@ -13,7 +13,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
@@ -21,6 +21,8 @@ from typing import Final
 import zmq
 
 from ...core.errors import ConfigurationError
+from ...core.reasons import cannot_listen
+from ...net.endpoints import place_for
 
 # ── Addresses ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -39,6 +41,22 @@ def check_address(address: str) -> None:
         raise ConfigurationError(
             f"not a ZeroMQ address: {address!r}; tcp://HOST:PORT or ipc://PATH is expected"
         )
+
+
+def bind(bound: zmq.Socket[bytes], address: str) -> None:
+    """Listen there; ConfigurationError if that cannot be.
+
+    ZeroMQ by itself removes whatever has the name of an ipc endpoint, and takes it from a server
+    that listens.
+    """
+    path = address.removeprefix("ipc://")
+    ours = path == address or path.startswith("@")
+    try:
+        with nullcontext() if ours else place_for(path):
+            bound.bind(os.fsencode(address))  # type: ignore[arg-type]  # a path may be no UTF-8
+    except (OSError, zmq.ZMQError) as error:
+        why = zmq.strerror(error.errno or 0) if isinstance(error, zmq.ZMQError) else error
+        raise ConfigurationError(f"cannot listen on {address}: {cannot_listen(why)}") from None
 
 
 def is_local(address: str) -> bool:

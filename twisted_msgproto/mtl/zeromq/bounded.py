@@ -10,6 +10,7 @@ profiles of the application are called by :func:`guarded`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -20,11 +21,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError
-from ...core.reasons import cannot_listen
 from ...net.deferreds import run_on
 from ...net.memory import ByteBudget
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
-from . import DESCRIPTOR, PROPERTY, Bounds, Connections
+from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind
 from .unfinished import (
     CURVE_BYTES,
     FRAME_BYTES,
@@ -142,13 +142,9 @@ class Bounded:
         socket.set(zmq.MAXMSGSIZE, bounds.frame_bytes + (CURVE_BYTES if curve else 0))
 
     def bind(self, address: str) -> str:
-        try:
-            self.socket.bind(address)
-        except zmq.ZMQError as error:
-            why = cannot_listen(zmq.strerror(error.errno or 0))
-            raise ConfigurationError(f"cannot listen on {address}: {why}") from None
+        bind(self.socket, address)
         last: bytes = self.socket.get(zmq.LAST_ENDPOINT)
-        return last.rstrip(b"\0").decode()
+        return os.fsdecode(last.rstrip(b"\0"))
 
     def connect(self, address: str) -> None:
         try:
