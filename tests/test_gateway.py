@@ -157,6 +157,7 @@ def test_help_lists_the_options(file: Path, capsys: pytest.CaptureFixture[str]) 
         (b"queue = 1", ["--queue=x"], r"\[queue\] is to be a table"),
         (b"[lumberjack", [], r"g\.toml: not TOML"),
         (b"\xff\xfe", [], r"g\.toml: not TOML"),
+        (b"[sabc]\n# caf\xe9\n", [], r"g\.toml: not TOML: line 2 is not UTF-8; save it as that"),
         (b'[queue]\ndirectory = "a\\u0000b"\n[sabc]', [], r"g\.toml: .* has a NUL"),
         (b'[status]\ntoken-file = "\\u0000"\n[sabc]', [], r"g\.toml: .* has a NUL"),
         (None, [], r"g\.toml: No such file or directory"),

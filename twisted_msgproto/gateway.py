@@ -41,7 +41,7 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import A_SIZE, Limits, read_size
-from .core.loading import closest, read_toml
+from .core.loading import absolute, closest, read_toml
 from .net.authentication.login_options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoint_strings import located
@@ -148,7 +148,6 @@ class Options(LegibleOptions):
         self["limit"] = []
         self["set"] = []
         self.path: Path = Path()
-        self.directory: str = os.getcwd()
 
     def opt_limit(self, assignment: str) -> None:
         """A limit of every server that has it, as NAME=VALUE; wins over the file."""
@@ -165,8 +164,8 @@ class Options(LegibleOptions):
         if self["config"] is None:
             raise usage.UsageError("--config FILE is needed")
         # Read again from another directory perhaps: twistd may go to one of its own.
-        self.path = Path(self["config"]).absolute()
         with usage_errors():
+            self.path = absolute(self["config"])
             self["configuration"] = self.read()
         forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))

@@ -367,6 +367,69 @@ def test_nothing_else_takes_the_place_of_what_was_closed_before_the_start(
     assert (received.wait(), len(received.lines)) == (0, 3), received.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gateway --config=g.toml",
+        "check g.toml",
+        "init",
+        "bridge --queue=q --table=t",
+        "queue ls q",
+        "table counts t",
+        "passwd users me",
+        "doctor --queue=q",
+    ],
+)
+def test_a_working_directory_that_was_removed_is_one_line(tmp_path: Path, words: str) -> None:
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'mkdir x; cd x; rmdir ../x; "$0" -m twisted_msgproto {words}',
+            sys.executable,
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        input="secret\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (1, 2), done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("the working directory was removed: change to another one")
+
+
+TO_SHOW_A_TOKEN = (
+    "status http://127.0.0.1:1",
+    "reload http://127.0.0.1:1",
+    "broker ls http://127.0.0.1:1",
+    "queue tail grpc://127.0.0.1:1",
+    "flight --queue=missing",
+)
+
+
+@pytest.mark.parametrize("words", TO_SHOW_A_TOKEN)
+def test_a_token_is_what_an_editor_shows_or_one_line(
+    tmp_path: Path,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bytes cannot all stand in a header; some editors put a mark in front of a file."""
+    monkeypatch.setenv("OPENSSL_CONF", "")  # flight sets it
+    file = tmp_path / "token"
+    for content, understood in (
+        (b"\xef\xbb\xbf" + b"a token of ASCII, long enough\r\n", True),
+        ("für alle, und lang genug für alle\n".encode(), False),
+        ("long enough for all of them".encode("utf-16"), False),
+    ):
+        file.write_bytes(content)
+        assert cli.main([*words.split(), f"--token-file={file}"]) == 2
+        told = capsys.readouterr().err
+        assert ("has more than letters, digits and signs of ASCII" in told) != understood, told
+        assert told.count("\n") == 1
+
+
 # -- what messages advise --------------------------------------------------------------------------
 
 FOREIGN = {

@@ -516,12 +516,15 @@ def test_a_change_leaves_lines_of_others_as_they_are(launch: Launcher, tmp_path:
         (("users", "a\udcff"), "no : and no control characters"),
         (("users", "nobody", "--delete"), "has no user 'nobody'"),
         (("missing/users", "me"), "missing/users: No such file or directory"),
+        (("pipe", "me"), "pipe is no file that could be replaced: name another one"),
+        (("pipe", "me", "--delete"), "pipe is no file that could be replaced"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_changes_nothing(
     launch: Launcher, users: Path, words: tuple[str, ...], said: str
 ) -> None:
     before = users.read_bytes()
+    os.mkfifo(launch.directory / "pipe")  # /dev/null was replaced by a file
     done = launch.run("passwd", *words, stdin="secret\n")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr

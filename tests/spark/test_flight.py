@@ -412,7 +412,7 @@ def test_no_file_but_the_token_for_this_address_is_sent_to_who_asks_for_it(tmp_p
 
 
 def test_a_token_file_that_cannot_be_read_is_one_line(served: Served) -> None:
-    with pytest.raises(ConfigurationError, match="cannot read the token /nowhere: No such file"):
+    with pytest.raises(ConfigurationError, match="cannot read the token file /nowhere: No such"):
         FlightQueue(served.location, token_file="/nowhere")
 
 

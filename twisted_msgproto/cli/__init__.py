@@ -56,6 +56,7 @@ REMEDIES: Mapping[int, str] = {
     errno.EROFS: "; name a place on a file system that can be written",
     errno.ENOSPC: "; make room there, or name another place",
     errno.ENOENT: "; make it first, or name another place",
+    errno.EMFILE: "; allow more open files: ulimit -n 4096",
     errno.ENOTDIR: "; a part of that path is a file: name another place",
 }
 
@@ -115,8 +116,17 @@ msgproto: SubCommands = click.version_option(__version__, message="msgproto %(ve
 
 
 def fail(name: str, text: str) -> int:
-    print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    gone = "" if here() else "; the working directory was removed: change to another one"
+    print(f"{name}: {' '.join(text.split())}{gone}", file=sys.stderr)
     return USAGE_ERROR
+
+
+def here() -> bool:
+    """Return whether the working directory is there: no relative path means anything without."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -185,6 +195,8 @@ def chosen(words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if not here():
+            return fail(name, error.strerror or str(error))
         if error.filename is None or error.errno is None:
             raise
         return fail(name, trouble_with(error))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
+from twisted_msgproto.core.loading import EDITED
 from twisted_msgproto.registry import PROTOCOLS, load, registered
 
 from .options import FILE, Protocol, option, together
@@ -118,7 +119,8 @@ def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str
         if arguments.user is None:
             raise ConfigurationError("--password-file goes with --user NAME")
         try:
-            text = arguments.password_file.read_text()  # line ends become \n, and nothing else does
+            # Line ends become \n, and nothing else does.
+            text = arguments.password_file.read_text(encoding=EDITED)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"cannot read the password file: {error}") from None
         password = text.partition("\n")[0]

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.loading import read_token
 from twisted_msgproto.core.log_output import LogOutput, timed_line
 
 from .options import LOCATION, command, option
@@ -50,14 +51,14 @@ def run(arguments: SimpleNamespace) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: ended.set())
-    token = _read(arguments.token_file)
-    if token is not None and not token.strip():
+    token = None if arguments.token_file is None else read_token(arguments.token_file)
+    if token == "":
         raise ConfigurationError(f"{arguments.token_file} holds no token")
     log = LogOutput(2)
     server = QueueFlightServer(
         arguments.queue,
         arguments.listen,
-        token=None if token is None else token.decode(errors="replace").strip(),
+        token=token,
         certificate=_read(arguments.tls_cert),
         key=_read(arguments.tls_key),
         report=lambda line: log.write(f"{timed_line(time.time(), line)}\n"),

@@ -41,6 +41,38 @@ ALWAYS = frozenset(
 """The package itself installs these, unless pip was told not to."""
 
 
+EDITED = "utf-8-sig"
+"""What editors save: some put a mark in front, which is no part of a name, a key or a secret."""
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """Return the token in the first line of a file, without blanks around it.
+
+    Raises ConfigurationError if the file cannot be read, or its token could not be sent.
+    """
+    try:
+        with open(path, encoding=EDITED, errors="replace") as file:
+            token = file.readline().strip()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigurationError(f"cannot read the token file {path}: {why}") from None
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError(
+            f"the token in {path} has more than letters, digits and signs of ASCII"
+        )
+    return token
+
+
+def absolute(path: str) -> Path:
+    """Return ``path`` of the working directory; ConfigurationError if that was removed."""
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "the working directory was removed: change to another one"
+        ) from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a file's tables.
 
@@ -48,10 +80,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     text with a NUL, which nothing that a file names can have.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding=EDITED))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(f"not TOML: line {line} is not UTF-8; save it as that") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"not TOML: {error}") from None
     _refuse_nul(tables)
     return tables

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch, shown
+from ..core.loading import read_token
 from ..core.reasons import reason
 from ..queue.damage import Range
 from ..queue.flight_requests import TOKEN_FILE, described
@@ -100,7 +101,7 @@ class FlightQueue:
         token_file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
         authority = authority or os.environ.get(AUTHORITY)
         self._limit = limit
-        self._use(_read(token_file, "token").strip() if token_file else None)
+        self._use(read_token(token_file).encode() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
         # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
         if proxy is not None:

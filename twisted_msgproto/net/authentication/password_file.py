@@ -15,6 +15,7 @@ import secrets
 import stringprep
 import unicodedata
 from base64 import b64decode, b64encode
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from twisted.internet.threads import deferToThread
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
+from ...core.loading import EDITED
 from ..process import alone_in
 
 NAME_BYTES_MAX: Final = 255  # failed log-ins are remembered with the name
@@ -86,7 +88,7 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, Keys | str]:
     Raises ConfigurationError if it cannot be read.
     """
     try:
-        text = Path(path).read_bytes().decode(errors="surrogateescape")
+        text = Path(path).read_bytes().decode(EDITED, "surrogateescape")
     except OSError as error:
         raise ConfigurationError(f"password file {path}: {error.strerror}") from None
     users: dict[str, Keys | str] = {}
@@ -101,7 +103,7 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
     """Set a user's password in a file, or remove the user (None); return whether it had that user.
 
     The file is replaced as a whole, readable by its owner alone, and then on disk.  Raises
-    ConfigurationError for a name that no line can have.
+    ConfigurationError for a name that no line can have, and for a device or a directory.
     """
     if not name.isprintable() or ":" in name:  # what is not UTF-8 is not printable, either
         raise ConfigurationError(f"a user's name has no : and no control characters: {name!r}")
@@ -118,6 +120,8 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
             raise ConfigurationError("the password is not UTF-8; nothing is changed") from None
         new = [start + keys.line().encode() + b"\n"]
     file = Path(os.path.realpath(path))
+    if file.exists() and not file.is_file():
+        raise ConfigurationError(f"{path} is no file that could be replaced: name another one")
     with alone_in(file.parent) as folder:
         return _replaced(file, folder, start, new)
 
@@ -125,7 +129,7 @@ def write_user(path: str | os.PathLike[str], name: str, password: str | None) ->
 def _replaced(file: Path, folder: int, start: bytes, new: list[bytes]) -> bool:
     content = b""
     with suppress(FileNotFoundError):
-        content = file.read_bytes().removesuffix(b"\n")
+        content = file.read_bytes().removeprefix(BOM_UTF8).removesuffix(b"\n")
     kept = [line + b"\n" for line in content.split(b"\n")] if content else []
     places = [number for number, line in enumerate(kept) if line.startswith(start)]
     for place in reversed(places):
@@ -193,7 +197,7 @@ class PasswordFile:
 
     def _check(self, credentials: Any) -> Deferred[bytes]:
         username: bytes = credentials.username
-        known = self.users.get(username.decode(errors="surrogateescape"))
+        known = self.users.get(username.decode(EDITED, "surrogateescape"))
         check: Deferred[bool] = self._checks.run(deferToThread, self._fits, credentials, known)
 
         def answer(fits: bool) -> bytes:

@@ -9,11 +9,11 @@ import re
 import socket
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
+from ...core.loading import read_token
 from ...core.reasons import reason
 from .queue_view import MessageShown, NoSuchQueue, QueueShown, from_json
 
@@ -125,11 +125,7 @@ class GatewayBroker:
                 raise ConfigurationError(f"http://HOST:PORT expected, not {where!r}")
             self._prefix = parts.path.rstrip("/")
         if token_file is not None:
-            try:
-                token = Path(token_file).read_text().partition("\n")[0].strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigurationError(f"cannot read the token file: {error}") from None
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = f"Bearer {read_token(token_file)}"
 
     # ── a BrokerView ────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,6 @@ from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from twisted.application.service import Service
@@ -38,6 +37,7 @@ from twisted.web.server import Request
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError, QueueError, shown
+from ...core.loading import read_token
 from ..endpoints import TLS_KINDS, is_loopback, kind_of
 from ..reloading import Change, Reloaded
 from .client import SocketPath
@@ -145,7 +145,7 @@ class StatusSite(BoundedSite):
 
     def reread(self) -> Iterator[Change]:
         if self._token_file is not None:
-            token = read_token(self._token_file)
+            token = expected_token(self._token_file)
             yield Change(
                 f"status: the token of {self._token_file}", partial(self._root.changeToken, token)
             )
@@ -166,7 +166,7 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
         check_access(endpoint, token_file)
     except ValueError as error:
         raise ConfigurationError(f"bad status endpoint {endpoint!r}: {error}") from None
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else expected_token(token_file)
     events = _events(gateway)
     root = root_of(gateway, events, for_everybody=token is None)
     return StatusSite(Guarded(root, token), events, token_file)
@@ -185,13 +185,9 @@ def check_access(description: str, token_file: str | None) -> None:
     )
 
 
-def read_token(path: str) -> bytes:
+def expected_token(path: str) -> bytes:
     """Return the token in the first line of this file; ConfigurationError if there is none."""
-    try:
-        token = Path(path).read_bytes().partition(b"\n")[0].strip()
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigurationError(f"cannot read the token file {path!r}: {why}") from None
+    token = read_token(path).encode()
     if len(token) < TOKEN_BYTES_LEAST:
         raise ConfigurationError(
             f"the token in {path!r} is too short: at least {TOKEN_BYTES_LEAST} characters"
