@@ -10,20 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensureDeferred
 
 from tests.contract.cases import Mtl
 from tests.contract.world import ContractCase, World
-from tests.doubles import HeldSink
 from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
 from twisted_msgproto.core.errors import (
-    ConnectionClosed,
     Refused,
     TimedOut,
 )
-from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, MtlReader
+from twisted_msgproto.mtl import MtlReader
 from twisted_msgproto.mtl.protocol import flows
 from twisted_msgproto.testing import SafeSink
 
@@ -33,18 +30,6 @@ def twice(answer: Any) -> Any:
 
 
 class Twice(FalseCase):
-    def test_an_answer_which_comes_twice_is_no_answer_to_the_next_request(self) -> None:
-        """HO-23: a reply does not say what it answers, but a code belongs to a request."""
-        for verb, answer in list(self.server.answers.items()):
-            self.server.answers[verb] = twice(answer)
-        client = self.client()
-        asked = [client.open("host"), client.profile("queue"), client.writer(["a"])]
-        self.pump()
-        self.assertEqual(self.successResultOf(asked[0]), ["queue", "ingest"])
-        self.assertIsNone(self.successResultOf(asked[1]))
-        self.assertTrue(self.successResultOf(asked[2]).stands)
-        self.assertEqual(client.link.machine.counters["dropped:another-answer"], 2)
-
     def test_a_lease_which_comes_twice_is_renewed_where_it_is_of_no_use(self) -> None:
         """MT-11: a lease is good for one data connection."""
         self.server.answers["Writer"] = twice(self.server.lease)
@@ -145,21 +130,6 @@ class Wrongly(FalseCase):
         self.assertEqual(self.failureResultOf(summoned, Refused).value.code, 403)
         self.assertIsInstance(self.successResultOf(ended), Refused)
         self.assertLessEqual(self.server.asked.count("Reader"), 5)
-
-    def test_a_reader_which_stood_is_given_up_too(self) -> None:
-        """HO-23: what it had summoned is refused again and again."""
-        client = self.ready(limits={"renewals": 3})
-        reader = self.got(client.reader(["a"]))
-        self.got(reader.summon("a"))
-        lost: list[Exception] = []
-        reader.lost = lost.append
-        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
-            response(sequence, 200 if kind == LEASE else 403)
-        ]
-        again = reader.summon("b")
-        self.pump()
-        self.failureResultOf(again, Refused)
-        self.assertEqual([type(error) for error in lost], [Refused])
 
     def test_confirms_of_what_was_never_sent_are_no_renewal_of_hope(self) -> None:
         """HO-23, MT-20: the bound on renewals counts what was answered in earnest."""
@@ -300,6 +270,17 @@ class Refusing(FalseCase):
             self.setUp()
             self.begins_anew(verb, code, Cycle())
 
+    def test_a_server_that_asks_who_we_are_refuses_a_stranger__HO_11__MT_07(
+        self,
+    ) -> None:
+        self.server.answers["Open"] = lambda body: [(401, {"mechanisms": ["X"]})]
+        service = self.service()
+        waiting = service.whenEstablished()
+        service.startService()
+        self.pump()
+        self.assertEqual(self.failureResultOf(waiting, Refused).value.code, 401)
+        self.got(service.stopService())
+
     def begins_anew(self, verb: str, code: int, cycle: Any) -> None:
         offered: Any = (401, {"mechanisms": ["X"]})
         good = {**self.server.answers, "Open": lambda body: [offered]}
@@ -341,6 +322,14 @@ class Refusing(FalseCase):
 
 
 class Closing(FalseCase):
+    def test_one_name_is_no_list_of_names(self) -> None:
+        """MT-10: its characters were leased, and each content was refused."""
+        client = self.ready()
+        for verb in (client.reader, client.writer):
+            with self.assertRaisesRegex(TypeError, "resources: a list of names is expected"):
+                verb("orders")
+        self.assertEqual(client.flows, {})
+
     def test_a_lease_for_which_nobody_waits_any_more_is_not_renewed(self) -> None:
         """MT-29: it was, for ever, with every session to come."""
         client = self.ready()
@@ -484,16 +473,6 @@ class Reading(FalseCase):
         self.server.send(*(content(number, b"%d" % number) for number in numbers))
         self.pump()
 
-    def test_iteration_ends_with_the_flow_after_what_had_come__HO_08(self) -> None:
-        reader, got = self.reader(), list[bytes]()
-        self.arrive(1, 2)
-        ended = reader.whenEnded()
-        reader.close()
-        self.assertIsInstance(self.successResultOf(ended), ConnectionClosed)
-        self.successResultOf(self.taking(reader, got))
-        self.assertEqual(got, [b"1", b"2"])
-        self.assertIsInstance(self.successResultOf(reader.whenEnded()), ConnectionClosed)
-
     def test_iteration_raises_what_has_ended_the_flow_early__HO_08(self) -> None:
         reader, got = self.reader(limits={"renewals": 1}), list[bytes]()
         taken, ended = self.taking(reader, got), reader.whenEnded()
@@ -508,6 +487,31 @@ class Reading(FalseCase):
         self.assertIsInstance(error, Refused)
         self.assertIs(self.failureResultOf(taken, Refused).value, error)
         self.assertEqual(lost, [error])
+
+    def test_hooks_of_a_reader_that_raise_are_logged_and_end_nothing(self) -> None:
+        client, got = self.ready(), list[bytes]()
+
+        def received(content: Any) -> None:
+            got.append(content.body)
+            raise ZeroDivisionError
+
+        def lost(error: Exception) -> None:
+            raise ZeroDivisionError
+
+        reader = self.got(client.reader(["a"], "full", received))
+        reader.lost = lost
+        self.got(reader.summon("a"))
+        self.arrive(1, 2)
+        self.assertEqual(got, [b"1", b"2"])
+        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
+            response(sequence, 403)
+        ]
+        self.server.answers["Reader"] = lambda body: [(404, {"reason": "gone"})]
+        reader.summon("b").addErrback(lambda failure: None)
+        self.pump()
+        self.assertEqual(client.flows, {})
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
+        self.failures.clear()
 
     def test_a_time_out_loses_nothing(self) -> None:
         """HO-08: neither while it waits nor in the turn in which the content comes."""
@@ -614,20 +618,20 @@ class ComingBack(ContractCase):
         self.successResultOf(sent[1])
         self.assertEqual(len(service.session.flows), 1)
 
-    def test_a_flow_which_is_closed_is_not_the_end_of_the_session(self) -> None:
-        sink = HeldSink()
+    def test_it_writes_to_more_resources_than_a_session_has_leases(self) -> None:
+        """MT-10, MT-29: from the 65th on each content was refused, for ever."""
+        sink = SafeSink()
         world, service = self.standing(sink)
-        sent = service.send("events", b"x")
-        world.wait(1)
-        for flow in list(service.session.flows.values()):
-            flow.close()
-        self.failureResultOf(sent, ConnectionClosed)
-        self.assertEqual(service.state, "up")
-        sent = service.send("events", b"y")
-        world.wait(1)
-        sink.safe()
-        world.wait(1)
-        self.successResultOf(sent)
+        names = [f"resource {number}" for number in range(100)]
+        for _ in range(2):
+            sent = [service.send(name, name.encode()) for name in names]
+            world.wait(1)
+            for one in sent:
+                self.successResultOf(one)
+        self.assertEqual(len(service.session.flows), 33)
+        rows = [message for batch in sink.batches for message in batch]
+        self.assertEqual(sorted(row.destination for row in rows), sorted(2 * names))
+        self.assertTrue(all(row.body == row.destination.encode() for row in rows))
 
     def test_a_lease_which_is_refused_fails_all_who_wait_for_it(self) -> None:
         world, service = self.standing()
@@ -635,22 +639,3 @@ class ComingBack(ContractCase):
         world.wait(1)
         for one in sent:
             self.failureResultOf(one, Refused)
-
-    def test_a_server_which_wants_to_know_who_it_is_refuses_a_client_without_credentials(
-        self,
-    ) -> None:
-        """HO-11, MT-07"""
-        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
-        world = self.world(SafeSink(), portal=self.case.portal([checker]))
-        factory = MtlClientFactory(
-            "host", clock=world.clock, sockets=world.network.sockets("192.0.2.7")
-        )
-        service = MtlClientService("tcp://127.0.0.1:5049", factory, stopWhenRefused=True)
-        waiting = service.whenEstablished()
-        service.startService()
-        world.wait(1)
-        refusal: Any = self.failureResultOf(waiting, Refused).value
-        self.assertEqual(refusal.code, 401)
-        stopped = service.stopService()
-        world.wait(1)
-        self.successResultOf(stopped)

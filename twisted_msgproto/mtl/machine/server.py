@@ -417,20 +417,8 @@ class Server(Sessions):
                 return
         position = flow.take()
         if profile.stored:
-            self._events.append(
-                ContentReceived(
-                    *(
-                        flow,
-                        (flow, position),
-                        sequences,
-                        resources,
-                        texts,
-                        bodies,
-                        nbytes,
-                        envelopes,
-                    )
-                )
-            )
+            told = (flow, (flow, position), sequences, resources, texts, bodies, nbytes, envelopes)
+            self._events.append(ContentReceived(*told))
         else:
             self._settle(flow, position)
 

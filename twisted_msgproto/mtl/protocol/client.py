@@ -50,6 +50,11 @@ FLOWS_MAX = 10_000
 """Data flows of one client, each with a socket of its own."""
 
 
+FLOWS_OWN = 32
+"""Resources to which a service writes through flows of their own; our servers give a session 64
+leases."""
+
+
 class Owner(Protocol):
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
         """Note an event of the control flow."""
@@ -415,6 +420,7 @@ class MtlClient(ClientSession, link=ControlLink):
         link = self.link
         if over := link.over():
             return over
+        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
         flow = MtlReader(link, confirm == "full", received)
         return link.lease(flow, link.machine.reader, resources, confirm)
 
@@ -423,6 +429,7 @@ class MtlClient(ClientSession, link=ControlLink):
         link = self.link
         if over := link.over():
             return over
+        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
         flow = MtlWriter(link, confirm == "full")
         return link.lease(flow, link.machine.writer, resources, confirm)
 
@@ -530,8 +537,9 @@ class MtlClientService(ReconnectingService[MtlClient]):
         self._client: MtlClient | None = None  # of the session, or of the attempt at hand
         self._entering: Deferred[MtlClient] | None = None
         self._call: Any = None  # the next attempt
-        self._writers: dict[str, MtlWriter] = {}
-        self._leasing: dict[str, list[Deferred[MtlWriter]]] = {}
+        # Both by resource; None: one flow of all those that have none of their own.
+        self._writers: dict[str | None, MtlWriter] = {}
+        self._leasing: dict[str | None, list[Deferred[MtlWriter]]] = {}
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -564,8 +572,9 @@ class MtlClientService(ReconnectingService[MtlClient]):
     ) -> Deferred[None]:
         """Send one content; fires when the server has it safe, however often it goes away.
 
-        The service keeps a flow with confirm ``full`` for each resource.  Waiting for the first
-        session is bounded as for :meth:`writer`; fails as :meth:`~.flows.MtlWriter.send` does.
+        The service keeps a flow with confirm ``full`` for each resource; after 32 of them the
+        others have one together.  Waiting for the first session is bounded as for :meth:`writer`;
+        fails as :meth:`~.flows.MtlWriter.send` does.
         """
         return self.perform(
             lambda client, left: self._writerFor(client, resource).addCallback(
@@ -581,29 +590,25 @@ class MtlClientService(ReconnectingService[MtlClient]):
         return limits["request-timeout"] * limits["request-tries"]
 
     def _writerFor(self, client: MtlClient, resource: str) -> Deferred[MtlWriter]:
-        writer = self._writers.get(resource)
+        writers, leasing = self._writers, self._leasing
+        own = resource in writers or resource in leasing or len(writers) + len(leasing) < FLOWS_OWN
+        key = resource if own else None
+        writer = writers.get(key)
         if writer is not None and writer.stands:
             return succeed(writer)
         waiting: Deferred[MtlWriter] = Deferred()
-        asking = self._leasing.setdefault(resource, [])
+        asking = leasing.setdefault(key, [])
         asking.append(waiting)
         if len(asking) == 1:
-            leased = client.writer([resource])
-            leased.addCallbacks(
-                self._leased, self._notLeased, callbackArgs=(resource,), errbackArgs=(resource,)
-            )
+            client.writer([] if key is None else [key]).addBoth(self._leased, key)
         return waiting
 
-    def _leased(self, writer: MtlWriter, resource: str) -> None:
-        self._writers[resource] = writer
-        for waiting in self._leasing.pop(resource, ()):
+    def _leased(self, writer: MtlWriter | Failure, key: str | None) -> None:
+        if isinstance(writer, MtlWriter):
+            self._writers[key] = writer
+        for waiting in self._leasing.pop(key, ()):
             if not waiting.called:  # its caller may have cancelled it
                 waiting.callback(writer)
-
-    def _notLeased(self, failure: Failure, resource: str) -> None:
-        for waiting in self._leasing.pop(resource, ()):
-            if not waiting.called:
-                waiting.errback(failure)
 
     # ── attempts ────────────────────────────────────────────────────────────────────────────────
 

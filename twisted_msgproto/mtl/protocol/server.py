@@ -322,8 +322,11 @@ class MtlServerFactory(MsgprotoServerFactory):
 
         Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
-        address, for one in use, and for one off this machine without CURVE (``MT-31``).
+        address, for one in use, for one off this machine without CURVE (``MT-31``), and while the
+        server listens already.
         """
+        if self._link is not None:
+            raise ConfigurationError("the server listens already: all its addresses are one call's")
         self.queues.open()
         local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
