@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -32,7 +33,7 @@ from tests.spark.conftest import (
 )
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
 from twisted_msgproto.queue import SCHEMA, QueueReader
-from twisted_msgproto.spark import need_spark
+from twisted_msgproto.spark import need_spark, source_options
 
 pytest.importorskip("pyspark")
 
@@ -41,6 +42,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from twisted_msgproto.spark import source
+
 SECOND = 1_000_000
 ALL = ReadAllAvailable()
 
@@ -48,6 +51,11 @@ ALL = ReadAllAvailable()
 def test_record_batches_have_exactly_the_schema_spark_checks_for() -> None:
     """Spark compares the first batch of every task; types, zone and nullability have to agree."""
     assert to_arrow_schema(data_source("msgproto").schema(), timezone="UTC").equals(SCHEMA)
+
+
+def own_time(**instead: Any) -> SimpleNamespace:
+    """One module's ``time``: other threads of this process look at the clock and sleep, too."""
+    return SimpleNamespace(**{**vars(time), **instead})
 
 
 def proof(queue: Path, offset: int) -> dict[str, int]:
@@ -296,7 +304,7 @@ def test_after_a_power_loss_the_gateway_is_waited_for__NB_12(
         if len(waited) == 2:
             write(queue)  # the gateway starts, and ends
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(source_options, "time", own_time(sleep=sleep))
     assert stream(queue, failOnDataLoss=loss).latestOffset(start, ALL) == start
     assert len(waited) == 2
 
@@ -307,6 +315,7 @@ def test_a_gateway_that_is_away_holds_a_stream_up_and_ends_it_after_a_while(
     reader = stream(queue)
     start = reader.initialOffset()
     left, now = [3], itertools.count(0.0, 10.0)
+    own = own_time(sleep=lambda seconds: None)
 
     def end(self: QueueReader) -> int:
         if left[0]:
@@ -314,16 +323,15 @@ def test_a_gateway_that_is_away_holds_a_stream_up_and_ends_it_after_a_while(
             raise QueueAway("gw1 does not answer")
         return 1500
 
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(source_options, "time", own)
     monkeypatch.setattr(QueueReader, "end", end)
     assert reader.latestOffset(start, ALL)[identity(queue)]["offset"] == 1500
     left[0] = 1
     assert reader.reportLatestOffset() is None
     left[0] = 1000
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "monotonic", lambda: next(now))
-        with pytest.raises(QueueAway, match="gw1 does not answer"):
-            reader.latestOffset(start, ALL)
+    own.monotonic = lambda: next(now)
+    with pytest.raises(QueueAway, match="gw1 does not answer"):
+        reader.latestOffset(start, ALL)
     assert left[0] == 1000 - 6  # once every ten seconds, for a minute
 
 
@@ -398,7 +406,7 @@ def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark__TB_15(qu
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(source, "time", own_time(monotonic=lambda: now[0]))
     return now
 
 
