@@ -108,8 +108,12 @@ def test_files_of_another_table_below_this_one_are_its_own(table: Table, a: Gate
 
 
 def test_files_behind_a_link_to_a_folder_stay(local: Table, a: Gateway, tmp_path: Path) -> None:
-    """They are the table's own, as in ``latest``, or those of others."""
+    """They are the table's own, as in ``latest``, or those of others; two that lead back to
+    where they stand had no end.
+    """
     fill(local, a)
+    for name in ("here", "there"):
+        (Path(local.storage.location) / name).symlink_to(".")
     live = tmp_path / local.storage.location / local.files()[0].path
     (Path(local.storage.location) / "latest").symlink_to(live.parent)
     elsewhere = tmp_path / "elsewhere"

@@ -167,19 +167,27 @@ def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
 
 
 def _unlogged(storage: Storage) -> Iterator[Any]:
-    filesystem = storage.filesystem()
-    found = filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+    found = list(_listed(storage))
     logs = (info.path.partition(f"/{LOG}/") for info in found)
     others = tuple({f"{folder}/" for folder, inside, _ in logs if inside})  # tables below this one
-    if isinstance(storage, LocalStorage):
-        # What is behind a link to a folder has another path, by which the log does not name it.
-        folders = (one.path for one in found if one.type == pafs.FileType.Directory)
-        others += tuple(f"{path}/" for path in folders if os.path.islink(storage.path(path)))
     for info in found:
         if info.type != pafs.FileType.File or info.path.startswith(others):
             continue
         if _is_data(info.path) or _is_rest(info.path):
             yield info
+
+
+def _listed(storage: Storage, folder: str = "") -> Iterator[Any]:
+    local = isinstance(storage, LocalStorage)
+    selector = pafs.FileSelector(folder, allow_not_found=True, recursive=not local)
+    for info in storage.filesystem().get_file_info(selector):
+        yield info
+        if not local or info.type != pafs.FileType.Directory:
+            continue
+        # What is behind a link has another path, by which the log does not name it; and links may
+        # form a circle.
+        if not os.path.islink(os.path.join(storage.location, info.path)):
+            yield from _listed(storage, info.path)
 
 
 def _is_data(path: str) -> bool:
