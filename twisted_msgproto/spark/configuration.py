@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import ConfigurationError
 from ..core.limits import read_seconds
 from ..core.loading import read_toml
-from ..queue.queue_directories import URL, is_queue, path_of, queues_at
+from ..queue.queue_directories import is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
 from ..table.properties import check_properties
@@ -293,8 +293,9 @@ def same_place(one: str, other: str) -> bool:
 
 def _real(place: str) -> str:
     """Return where a table or a queue is, in one way to write it."""
-    if URL.match(path := path_of(place)):
-        return path.rstrip("/")
+    scheme, is_url, rest = (path := path_of(place)).partition("://")
+    if is_url:
+        return f"{scheme.lower().replace('s3a', 's3')}://{rest.rstrip('/')}"
     return os.path.realpath(path)
 
 
