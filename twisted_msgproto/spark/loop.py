@@ -20,13 +20,7 @@ from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Commit, Run
 from ..table.compact import Compactions
-from ..table.dead_letters import (
-    DeadLetters,
-    FunctionFailed,
-    land_without,
-    refuse_waiting,
-    rejected_max,
-)
+from ..table.dead_letters import DeadLetters, FunctionFailed, land_without, refuse_waiting
 from ..table.delta_table import Table
 from ..table.erased import Notes, hidden, united
 from ..table.gaps import batch_notes
@@ -139,7 +133,7 @@ class Loop:
         self._until: dict[str, int] = {}
         self._began = clock()
         self._attempts = 0
-        self._rejected = 0  # so many in a row, with no other between them
+        self._rejected = letters.in_a_row if letters else 0
         self._pending: tuple[Plan, LandedRanges] | None = None
         self._committed = clock()
 
@@ -302,9 +296,9 @@ class Loop:
         except FunctionFailed as error:
             if self._attempts < ATTEMPTS_MAX - 1 or self.stop.is_set():
                 raise
-            limit = rejected_max(plan.rows, self._rejected) if self.letters else None
+            before = self._rejected if self.letters else None
             landed = land_without(
-                self._run_part, self.table.storage, plan.tasks, error, limit, self.pace.cores
+                self._run_part, self.table.storage, plan.tasks, error, before, self.pace.cores
             )
             rejected = sum(map(len, landed.rejected.values()))
             self._rejected = 0 if sum(landed.rows.values()) else self._rejected + rejected

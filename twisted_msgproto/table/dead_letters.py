@@ -13,6 +13,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,11 +22,12 @@ from ..queue import SCHEMA
 from ..queue.damage import merged as merged_ranges
 from ..queue.interface import Queue
 from . import erased, gaps, plan, preflight
-from .actions import Run
+from .actions import Run, Torn
 from .delta_table import Table
 from .landing import DAY, Failure, LandedRanges, OpenQueue, Target, discard, land_ranges, merged
 from .plan import Range
 from .row_offsets import read_offsets, size, without
+from .snapshot import read_version
 from .storage import Storage, one_line
 
 ERROR = pa.field("_error", pa.string())
@@ -82,16 +84,19 @@ def land_without(
     storage: Storage,
     tasks: Sequence[Sequence[Range]],
     error: FunctionFailed,
-    limit: int | None,
+    before: int | None,
     cores: int = 1,
 ) -> LandedRanges:
     """Land those rows of a batch for which the function does not raise ``error``.
 
-    ``run`` lands tasks durably.  Raises TableError, one line that names gateway and offsets, when
-    the function cannot be run on a part of a batch or rejects more than ``limit`` rows (None: there
-    are no dead letters); then nothing has landed, as when ``run`` raises something else.
+    ``run`` lands tasks durably, and ``before`` rows were rejected since one landed (None: there are
+    no dead letters).  Raises TableError, one line that names gateway and offsets, when the function
+    cannot be run on a part of a batch or rejects too many rows; then nothing has landed, as when
+    ``run`` raises something else.
     """
     whole = [part for ranges in tasks for part in ranges]
+    number = sum(part.hi - part.lo for part in whole)
+    limit = None if before is None else rejected_max(number)
     if not error.by_row:
         where = [f"offsets {one.lo} to {one.hi} of gateway {one.gateway}" for one in whole]
         more = len(where) - SHOWN_MAX
@@ -131,6 +136,9 @@ def land_without(
     if found.failed:
         _forget(storage, landed)
         return LandedRanges(failed=found.failed)
+    alone = rejected_max(number, before or 0)
+    if not sum(found.rows.values()) and len(rejected) > alone:
+        raise TableError(_too_many(rejected, alone)) from rejected[-1][1]
     for part, raised in rejected:
         found.rejected.setdefault(part.gateway, {})[part.lo] = raised.reason
     return found
@@ -201,6 +209,23 @@ def refuse_waiting(main: Table) -> None:
         )
 
 
+def _rejected_in_a_row(main: Table) -> int:
+    """Return how many rows the newest versions of a table have rejected, back to one with rows."""
+    found = 0
+    for version in range(main.version, -1, -1):
+        try:
+            commit = read_version(main.storage, version)
+        except (FileNotFoundError, Torn):
+            break
+        except OSError as error:
+            raise TableError(f"cannot read {main.location}: {one_line(error)}") from error
+        if found >= REJECTED_FEW or (commit.added and commit.data_change):
+            break
+        entries: Any = commit.info.get("gateways", {})
+        found += sum(entry.get("rejected", 0) for entry in entries.values())
+    return found
+
+
 Letters = tuple[int, dict[int, str], int]
 """What waits of a gateway: its note, offsets with what the function raised, and the note that the
 table of dead letters has until then.
@@ -237,9 +262,10 @@ class DeadLetters:
                 )
         self.waiting: dict[str, Letters] = {}
         # It is read after the dead letters: else another bridge might have gone on in between.
-        for gateway, (note, rows) in _listed(
-            Table.open(main.location, main.storage.options)
-        ).items():
+        now = Table.open(main.location, main.storage.options)
+        self.in_a_row = _rejected_in_a_row(now)
+        """So many rows were rejected since one has landed, by bridges before this one, too."""
+        for gateway, (note, rows) in _listed(now).items():
             known = table.transactions.get(self._prefix + gateway, 0)
             if rows and known != note:
                 self.waiting[gateway] = note, rows, known
