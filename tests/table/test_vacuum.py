@@ -495,7 +495,7 @@ def test_a_bridge_which_lands_meanwhile_is_not_overrun(
         return placed(offset)
 
     monkeypatch.setattr(reader, "place", land_then_place)
-    with pytest.raises(TableError, match=r"moved gateway .*stop the bridge of this table"):
+    with pytest.raises(TableError, match=r"moved gateway .*stop what writes this table"):
         rewind(again(local), Run("0ther", "there", 18), queues={a.id: reader})
     assert again(local).landed()[a.id].offset == 35
 

@@ -23,7 +23,7 @@ from ..table.compact import Compactions
 from ..table.dead_letters import DeadLetters, FunctionFailed, land_without, refuse_waiting
 from ..table.delta_table import Table
 from ..table.erased import Notes, hidden, united
-from ..table.gaps import batch_notes
+from ..table.gaps import COUNTS, batch_notes
 from ..table.landing import Failure, LandedRanges, Target, merged
 from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Range, Waiting, joined, plan_batch
 from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
@@ -356,6 +356,8 @@ class Loop:
             notes |= more
             for name in filter(counts.get, counts):
                 entries[name]["rejected"] = counts[name]
+        known = self.table.transactions
+        counted = {name: known.get(name, 0) for name in notes if name.startswith(COUNTS)}
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return self.table.commit(
@@ -365,6 +367,7 @@ class Loop:
                     run=self.own_run,
                     info={"gateways": entries},
                     notes=notes,
+                    notes_before=counted,
                 )
             except TableChanged:
                 raise

@@ -269,7 +269,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
             return expired
         known, gone = table.transactions, expired.gateways
         notes = gaps.notes(gaps.EXPIRED_PREFIX, gone, known)
-        notes |= gaps.added(gaps.EXPIRED_ROWS_PREFIX, gaps.sizes(gone), known)
+        counts = gaps.added(gaps.EXPIRED_ROWS_PREFIX, gaps.sizes(gone), known)
         try:
             expired.version = table.replace(
                 files,
@@ -278,10 +278,11 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
                 operation="DELETE",
                 data_change=True,
                 info={"expired": before.isoformat()},
-                notes=notes,
+                notes=notes | counts,
+                notes_before={name: known.get(name, 0) for name in counts},
             )
         except Overtaken:
-            continue  # a compaction came first: the same days are in other files now
+            continue  # a compaction came first, or a rewind, which counts anew
         return expired
     raise TableError(f"{ATTEMPTS_MAX} other writers came first to the old days of {table.location}")
 

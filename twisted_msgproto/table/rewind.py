@@ -236,6 +236,7 @@ def _write(
 ) -> None:
     target = target_of(table)
     added: list[DataFile] = []
+    known, absent = table.transactions, _absent(table, report, places)
 
     def kept(file: DataFile) -> Iterator[pa.Table]:
         for rows in read_rows(table.storage, file, target.file_schema):
@@ -255,11 +256,13 @@ def _write(
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},
             info={"rewound": {found.gateway: found.place.offset for found in plan.gateways}},
-            notes={**notes, **_absent(table, report, places)},
+            notes={**notes, **absent},
+            notes_before={name: known.get(name, 0) for name in absent},
         )
     except Overtaken as error:
         discard(table.storage, [file.path for file in added])
-        raise TableError(f"{error}; stop the bridge of this table, then rewind again") from error
+        line = f"{error}; stop what writes this table, then rewind again"
+        raise TableError(line) from error
 
 
 def _absent(table: Table, report: Report, places: Mapping[str, int]) -> dict[str, int]:
