@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import verify
-from twisted_msgproto.table.retention import expire
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
 
 Tasks = Sequence[Sequence[Range]]
@@ -377,6 +378,27 @@ def stopped_between(pair: Pair, function: Function, *gateways: Gateway) -> None:
 
     with pytest.raises(Stop):
         pair.land(function, *gateways, open_queue=opened)
+
+
+def test_vacuum_removes_what_a_killed_bridge_has_listed_and_not_what_waits(
+    pair: Pair, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their texts may quote a message."""
+    a.put(30)
+
+    def killed(*given: Any, **more: Any) -> int:
+        raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(Table, "commit", killed)
+        pair.land(Function({5, 6}), a)
+    stopped_between(pair, Function({2, 3}), a)
+    assert sorted(waiting_rows(pair.main)) == [2, 3, 5, 6]
+    gone = vacuum(opened_again(pair.main), clock=lambda: time.time() + 2 * 86_400).paths
+    assert sum(path.startswith("_bridge/") for path in gone) == 1
+    assert sorted(waiting_rows(pair.main)) == [2, 3]
+    pair.land(Function(()), a)
+    pair.check(a, {2, 3})
 
 
 @both

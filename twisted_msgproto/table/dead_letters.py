@@ -175,6 +175,11 @@ def _path_of(note: int) -> str:
     return f"{FOLDER}/{note:016x}.json"
 
 
+def lists(transactions: Mapping[str, int]) -> set[str]:
+    """Return the files of rejected rows that a table's notes name."""
+    return {_path_of(note) for name, note in transactions.items() if name.startswith(NOTE_PREFIX)}
+
+
 def _listed(main: Table) -> dict[str, tuple[int, dict[int, str]]]:
     """Return which rows wait to become dead letters, by gateway; a file that is gone says that they
     are.  Raises TableError.

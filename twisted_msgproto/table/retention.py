@@ -28,7 +28,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from ..core.errors import ConfigurationError, Overtaken, TableChanged, TableError
 from ..queue.damage import Range
-from . import erased, gaps
+from . import dead_letters, erased, gaps
 from .actions import DataFile, Run, Torn
 from .delta_table import Table
 from .landing import discard, read_rows, target_of, write_file
@@ -97,6 +97,7 @@ def vacuum(
         old = {info.path: info for info in _unlogged(table.storage) if _modified(info) < since}
         table.refresh()
         needed = {file.path for file in table.files()} | removed_since(table, since)
+        needed |= dead_letters.lists(table.transactions)
         for path in sorted(old):
             if _data_of(path) not in needed:
                 done.paths.append(path)
@@ -173,7 +174,8 @@ def _unlogged(storage: Storage) -> Iterator[Any]:
     for info in found:
         if info.type != pafs.FileType.File or info.path.startswith(others):
             continue
-        if _is_data(info.path) or _is_rest(info.path):
+        listed = info.path.startswith(dead_letters.FOLDER)  # of a bridge that was killed, perhaps
+        if _is_data(info.path) or _is_rest(info.path) or listed:
             yield info
 
 
