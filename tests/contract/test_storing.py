@@ -27,7 +27,7 @@ from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import Hub, UmqClientFactory, UmqServerFactory
 
 
-class Boom(Exception):
+class Boom(BaseException):
     """What an application's code may raise."""
 
 

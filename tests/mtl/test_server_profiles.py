@@ -329,8 +329,8 @@ GOOD, BAD = "good", "bad"
 """Virtual hosts: the profile raises for clients of the bad one."""
 
 
-class FaultOfProfileError(Exception):
-    """What a profile raises."""
+class FaultOfProfileError(BaseException):
+    """What a profile raises: also the panics of libraries in Rust, which are no Exception."""
 
 
 def raising(base: type[Profile], method: str, late: bool) -> Any:

@@ -204,7 +204,7 @@ class Permissions:
                     close()
                 kind = type(answer).__name__
                 raise TypeError(f"an authoriser answers True or False at once, not with a {kind}")
-        except Exception:
+        except BaseException:
             log.failure("{peer}: the authoriser failed, so it is refused", peer=self._peer)
             return False
         return answer

@@ -241,7 +241,7 @@ class Link:
             later = hook(*arguments)
             if later is not None:
                 run_on(later, failed)
-        except Exception:
+        except BaseException:
             failed(Failure())
 
     def outputChanged(self, paused: bool) -> None:
@@ -461,7 +461,7 @@ class Link:
         """
         try:
             self._follow(events)
-        except Exception:
+        except BaseException:
             self.log.failure("{peer}: closed: it cannot be served", peer=self.peer)
             self._abort()
 

@@ -461,7 +461,7 @@ class SessionLink(OrderlyLink):
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
                 result = awaited(result, getattr(hook, "__self__", hook), "batchReceived")
-        except Exception:
+        except BaseException:
             self._notSafe(position, Failure())
             return
         if result is None or (result.called and not result.paused and result.result is None):

@@ -274,7 +274,7 @@ class Server(Sessions):
         flow.session.kept.remove(flow.nbytes + flow.grant.nbytes)
         self._end_if_left(flow.session)
 
-    def _end_failed(self, flow: Flow, error: Exception) -> None:
+    def _end_failed(self, flow: Flow, error: BaseException) -> None:
         self._profile_failed(error)
         if self._stands(flow):
             self.counters["flows_failed"] += 1
@@ -308,7 +308,7 @@ class Server(Sessions):
         if profile.bounded:
             try:
                 room = profile.has_room(flow, resource, size + len(body))
-            except Exception as error:
+            except BaseException as error:
                 self._profile_failed(error)
                 room = False
             if not room:
@@ -355,7 +355,7 @@ class Server(Sessions):
         try:
             if not grant.covers(resource):
                 return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
-        except Exception as error:
+        except BaseException as error:
             self._profile_failed(error)
             return 403
         if not (grant.resources or self._may(grant.session, False, resource)):
@@ -407,7 +407,7 @@ class Server(Sessions):
                 envelopes = profile.envelopes(flow, resources, flow.properties)
                 if envelopes is not None and len(envelopes) != count:
                     raise ValueError(f"{len(envelopes)} envelopes for {count} contents")
-            except Exception as error:
+            except BaseException as error:
                 self._profile_failed(error)
                 self.counters["contents_lost_by_profile"] += count
                 flow.discard()
@@ -486,7 +486,7 @@ class Server(Sessions):
                 stored = list(map(Stored, contents.properties[run], contents.bodies[run]))
                 try:
                     lost = profile.accept(flow, resources[start], stored) is False
-                except Exception as error:
+                except BaseException as error:
                     self._profile_failed(error)
                     lost = True
                 if not lost:
@@ -542,7 +542,7 @@ class Server(Sessions):
                 if summoned:
                     try:
                         profile.dismiss(flow, command.resource)
-                    except Exception as error:
+                    except BaseException as error:
                         self._respond(flow.peer, flow, command.sequence, 400)
                         del flow.summoned[command.resource]
                         self._end_failed(flow, error)
@@ -563,7 +563,7 @@ class Server(Sessions):
                         profile.rejected(flow, settled, command.recycle)
                     else:
                         profile.confirmed(flow, settled)
-                except Exception as error:
+                except BaseException as error:
                     flow.restore(settled)
                     self._end_failed(flow, error)
                 self._offer(flow)
@@ -583,7 +583,7 @@ class Server(Sessions):
                 or not self._may_keep(flow.session, nbytes, "resource")
                 or not profile.summon(flow, resource)
             )
-        except Exception as error:
+        except BaseException as error:
             self._respond(flow.peer, flow, command.sequence, 400)
             # Perhaps it has begun to serve it: it is told that this is over.
             flow.summoned[resource] = data.encode_name(resource)
@@ -602,7 +602,7 @@ class Server(Sessions):
         if self._stands(flow):
             try:
                 flow.grant.profile.ready(flow)
-            except Exception as error:
+            except BaseException as error:
                 self._end_failed(flow, error)
 
     def _refill(self, flow: ReadingFlow) -> None:

@@ -177,7 +177,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._now = 0.0
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
-        self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
+        self.profile_errors: list[BaseException] = []  # what profiles have raised, for the log
         self._draining = self._closing = self._closed = False
         for profile in self.profiles.values():
             profile.release = self._release
@@ -193,11 +193,11 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
-    def take_profile_errors(self) -> list[Exception]:
+    def take_profile_errors(self) -> list[BaseException]:
         errors, self.profile_errors = self.profile_errors, []
         return errors
 
-    def _profile_failed(self, error: Exception) -> None:
+    def _profile_failed(self, error: BaseException) -> None:
         self.counters["profile_errors"] += 1
         if len(self.profile_errors) < PROFILE_ERRORS_MAX:
             self.profile_errors.append(error)
@@ -205,7 +205,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _ask(self, otherwise: T, method: Callable[..., T], *arguments: Any) -> T:
         try:
             return method(*arguments)
-        except Exception as error:
+        except BaseException as error:
             self._profile_failed(error)
             return otherwise
 
@@ -248,7 +248,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         except Invalid as error:
             reason = {"reason": str(error), **error.more}
             self._reply(peer, envelope, error.code, **reason)
-        except Exception as error:  # of a profile, or of what knows the virtual hosts
+        except BaseException as error:  # of a profile, or of what knows the virtual hosts
             self._profile_failed(error)
             self._reply(peer, envelope, 403, reason="the server cannot answer this")
         session = self._sessions.get(peer)
@@ -565,7 +565,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         """The flow is over."""
 
     @abstractmethod
-    def _end_failed(self, flow: Flow, error: Exception) -> None:
+    def _end_failed(self, flow: Flow, error: BaseException) -> None:
         """The profile cannot go on with this flow."""
 
     @abstractmethod

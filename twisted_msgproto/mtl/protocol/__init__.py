@@ -207,7 +207,7 @@ def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     def followed(link: BrokerLink, event: Any) -> None:
         try:
             action(link, event)
-        except Exception:
+        except BaseException:
             if isinstance(event, ContentReceived):
                 link._notSafe(event.position, Failure())
             else:
@@ -390,7 +390,7 @@ class BrokerLink(SessionLink):
         """
         try:
             self._follow(events)
-        except Exception:
+        except BaseException:
             self.log.failure("a client's event was not followed")
             self._settle()
 

@@ -48,7 +48,7 @@ def guarded(hook: Callable[..., object], *arguments: Any) -> None:
         later = hook(*arguments)
         if later is not None:
             run_on(later, failed)
-    except Exception:
+    except BaseException:
         failed(Failure())
 
 

@@ -435,7 +435,7 @@ class SabcLink(SessionLink):
             session, later = self.protocol, None
             try:
                 later = awaited(session.messageReceived(message), session, "messageReceived")
-            except Exception:
+            except BaseException:
                 self._unheard(Failure())
             if later is None:
                 self.machine.settle(1)
@@ -470,7 +470,7 @@ class SabcLink(SessionLink):
                 continue
             try:
                 result = ask(message)
-            except Exception:
+            except BaseException:
                 self._failed(Failure(), number)
                 continue
             if type(result) is bytes:

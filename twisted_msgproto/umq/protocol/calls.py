@@ -468,7 +468,7 @@ class Calls:
         try:
             result = self._ask(event, stream)
             later = None if result is None or type(result) is str else promised(result)
-        except Exception:
+        except BaseException:
             if stream is not None:
                 stream.drop()
             self._refuse(event.id, Failure())
