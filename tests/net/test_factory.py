@@ -22,6 +22,7 @@ from twisted.internet.testing import (
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
+from tests.net.test_websocket_cases import UPGRADE
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.extend import MsgprotoServerFactory
@@ -297,6 +298,19 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     _, fourth = balancer.connection("198.51.100.1", EVENT)
     assert fourth.connected
     assert balancer.hosts.count("198.51.100.1") == 1
+
+
+@pytest.mark.parametrize("kind", [SabcServerFactory, UmqServerFactory])
+def test_the_limit_of_an_address_holds_on_websocket_too__NB_08(kind: Any) -> None:
+    """One client behind the proxy had all connections."""
+    sessions = kind(clock=Clock(), limits={"connections-per-address": 2})
+    served = Served(sessions.webSocketFactory() if kind is SabcServerFactory else sessions)
+    header = "PROXY TCP4 198.51.100.{} 198.51.100.2 1 2\r\n"
+    for last, status in ((1, b"101"), (1, b"101"), (1, b"503"), (2, b"101")):
+        transport = served.receives(header.format(last).encode() + UPGRADE % b"")
+        assert transport.value().split()[1] == status
+    assert sessions.counters["turned_away:connections-per-address"] == 1
+    assert sorted(sessions.liveConnections.values()) == [f"198.51.100.{n}" for n in (1, 1, 2)]
 
 
 def test_who_says_nothing_behind_the_proxy_is_named__NB_09() -> None:

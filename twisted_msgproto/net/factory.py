@@ -436,15 +436,24 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def addressKnown(self, protocol: Any, host: str) -> bool:
         """Count the connection for the client's address, and no more for the proxy's."""
         before = self.liveConnections.get(protocol)
-        if before is None or before == host:
+        if before is None:
             return True
-        per_address = self.limits.integer("connections-per-address")
-        if per_address and self._perAddress[host] >= per_address:
-            self.limitMet("connections-per-address")
+        if not self.addressMoves(before, host):
             return False
-        self.addressFreed(before)
-        self.addressTaken(host)
         self.liveConnections[protocol] = host
+        return True
+
+    def addressMoves(self, before: str, host: str) -> bool:
+        """Count a connection for ``host`` and no more for ``before``; False if ``host`` has too
+        many.
+        """
+        if before != host:
+            per_address = self.limits.integer("connections-per-address")
+            if per_address and self._perAddress[host] >= per_address:
+                self.limitMet("connections-per-address")
+                return False
+            self.addressFreed(before)
+            self.addressTaken(host)
         return True
 
     def addressTaken(self, host: str) -> None:

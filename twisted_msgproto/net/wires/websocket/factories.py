@@ -50,6 +50,10 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
         """
         if self.factory.sessions.draining:
             raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
+        if not self.factory.addressKnown(self):
+            raise ConnectionDeny(
+                ConnectionDeny.SERVICE_UNAVAILABLE, "its address has too many connections"
+            )
         if request.origin and not self.factory.origin_allowed(request.origin):
             self.factory.refusedOrigin(self.transport.getPeer(), request.origin)
             raise ConnectionDeny(ConnectionDeny.FORBIDDEN, "origin not allowed")
@@ -239,6 +243,14 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         host = str(getattr(transport.getPeer(), "host", ""))
         self._upgrading[carrier] = host
         self.sessions.addressTaken(host)
+
+    def addressKnown(self, carrier: Carrier) -> bool:
+        """A proxy may have said whose connection it is; return whether it may stay."""
+        host = host_of(carrier.transport.getPeer())
+        if not self.sessions.addressMoves(self._upgrading[carrier], host):
+            return False
+        self._upgrading[carrier] = host
+        return True
 
     def connectionUpgraded(self, carrier: Carrier) -> None:
         host = self._upgrading.pop(carrier, None)
