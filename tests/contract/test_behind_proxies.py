@@ -41,18 +41,6 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("words", HEADERS.values(), ids=HEADERS.keys())
-def test_each_way_to_begin_behind_a_balancer_is_taken(launch: Launcher, words: bytes) -> None:
-    """RD-24: health checks of balancers, which speak for themselves, say UNKNOWN or LOCAL."""
-    endpoint = "haproxy:tcp:0:interface=127.0.0.1"
-    (launch.directory / "g.toml").write_text(f'[lumberjack]\nendpoint = "{endpoint}"\n')
-    server = launch("gateway", "--config=g.toml", "--log-sessions")
-    with socket.create_connection(("127.0.0.1", server.port("lumberjack")), 60) as one:
-        one.sendall(words + EVENT)
-        assert one.recv(len(ACK)) == ACK
-    server.line("ended after .* and 1 messages: the peer closed the connection")
-
-
 NO_HEADERS = {
     "a port above all": b"PROXY TCP4 198.51.100.1 198.51.100.2 99999 2\r\n",
     "a name": b"PROXY TCP4 balancer 198.51.100.2 1 2\r\n",

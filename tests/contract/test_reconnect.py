@@ -334,7 +334,7 @@ class EndingInOrder(Parts):
         self.successResultOf(again)
         self.failureResultOf(sent)
 
-    def test_it_is_cut_off_at_once(self: Any) -> None:
+    def test_it_is_cut_off_at_once__RD_25(self: Any) -> None:
         world, service = self.standing(HeldSink())
         sent = self.send(service)
         world.wait(1)

@@ -15,28 +15,11 @@ import twisted_msgproto
 from tests.contract.cases import CASES, DATA, Case
 from tests.contract.world import World
 from tests.doubles import HeldSink
-from twisted_msgproto.lumberjack import LumberjackClientFactory, LumberjackServer
-from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2Server
-from twisted_msgproto.mtl import MtlServer
-from twisted_msgproto.sabc import SabcClientFactory, SabcServer
-from twisted_msgproto.umq import UmqServer
+from twisted_msgproto.lumberjack import LumberjackClientFactory
+from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory
+from twisted_msgproto.sabc import SabcClientFactory
 
 PACKAGE = Path(twisted_msgproto.__file__).parent
-
-
-@pytest.mark.parametrize(
-    ("server", "most"),
-    [
-        (LumberjackServer, 25),
-        (MicroMsg2Server, 25),
-        (SabcServer, 25),
-        (UmqServer, 36),  # calls, callbacks, topics and attributes, of either side
-        (MtlServer, 25),
-    ],
-)
-def test_a_server_has_few_public_names_beside_those_of_protocol(server: type, most: int) -> None:
-    names = {name for name in dir(server) if not name.startswith("_")} - set(dir(Protocol))
-    assert len(names) <= most, sorted(names)
 
 
 @pytest.mark.parametrize(

@@ -719,11 +719,6 @@ def test_every_exception_is_a_method_of_some_client_and_of_no_service__RD_25() -
         assert not all(hasattr(case.service_class, name) for case in with_it), name
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
-def test_a_service_that_is_given_up_ends_at_once__RD_25(case: Any) -> None:
-    assert methods(case.service_class) >= {"close", "abort", "whenEstablished"}
-
-
 def test_every_entry_of_the_table_is_a_method_of_somebody() -> None:
     every = set().union(*(methods(kind) for _, _, kind in KINDS))
     every |= {f"{kind.__name__}.{name}" for _, _, kind in KINDS for name in methods(kind)}

@@ -10,7 +10,6 @@ from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError
 from twisted.internet import reactor as installed
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -49,20 +48,6 @@ def test_host_and_port(text: str, pair: tuple[str, int]) -> None:
 def test_what_is_no_host_and_port(text: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT expected"):
         host_and_port(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("tcp:example.org:5044", HostnameEndpoint),
-        ("tcp:host=h:port=5", TCP4ClientEndpoint),
-        ("unix:/tmp/socket", UNIXClientEndpoint),
-        ("unix:path=/tmp/socket", UNIXClientEndpoint),
-        ("tls:localhost:5044", object),  # with the system's authorities
-    ],
-)
-def test_what_is_an_endpoint(text: str, kind: type) -> None:
-    assert isinstance(client_endpoint(installed, ConnectOptions(endpoint=text)), kind)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "nonsense:1:2", "tcp:h", "tls:h:x"])
@@ -107,18 +92,6 @@ def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) ->
 # ── requests in flight ──────────────────────────────────────────────────────────────────────────
 
 
-class Listed:
-    """So many messages, as many at a time as there is room for."""
-
-    def __init__(self, count):
-        self.left = [b"%d" % number for number in range(count)]
-
-    async def some(self, most):
-        assert most > 0
-        taken, self.left = self.left[:most], self.left[most:]
-        return taken
-
-
 class Told:
     def __init__(self):
         self.counts = []
@@ -131,27 +104,6 @@ class Told:
 
     def acknowledged(self, count):
         self.counts.append(("acknowledged", count))
-
-
-class Asking(TestCase):
-    def ask(self, count, window):
-        self.clock, self.told, self.asked, self.waiting = Clock(), Told(), [], []
-
-        def ask(body):
-            self.asked.append(body)
-            self.waiting.append(Deferred())
-            return self.waiting[-1]
-
-        return Deferred.fromCoroutine(ask_each(self.clock, Listed(count), self.told, window, ask))
-
-    def test_the_first_failure_ends_it_and_what_was_answered_before_counts(self):
-        done = self.ask(3, 3)
-        self.waiting[0].callback(None)
-        self.waiting[1].errback(ConnectionClosed("gone"))
-        self.waiting[2].errback(ConnectionClosed("gone as well"))
-        self.clock.advance(0)
-        self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
-        self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
 
 
 class Quiet:
@@ -283,19 +235,6 @@ class ComebackTests(SynchronousTestCase):
 
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_verb_which_raises_fails_its_own_deferred_alone(self) -> None:
-        client = self.client()
-
-        def verb(session: Session, left: float) -> Deferred[None]:
-            raise ValueError("no such thing")
-
-        bad, good = client.perform(verb), client.ask("good")
-        session = client.stand()
-        self.failureResultOf(bad, ValueError)
-        self.assertEqual(session.texts, ["good"])
-        session.asked[0][1].callback("yes")
-        self.assertEqual(self.successResultOf(good), "yes")
 
     def test_what_waits_is_bounded_in_number_and_bytes(self) -> None:
         client = self.client(limits={"waiting-verbs": 2, "waiting-bytes": 100})
@@ -473,12 +412,6 @@ class BackoffTests(SynchronousTestCase):
 
 
 class RefusalsOfTLS(SynchronousTestCase):
-    def test_what_either_side_says_no_to_is_a_refusal(self) -> None:
-        """HO-11"""
-        for text in ("certificate verify failed", "tlsv1 alert unknown ca", "wrong version number"):
-            refusal = tls_refusal(Failure(TLSError([("SSL routines", "", text)])))
-            self.assertEqual(str(refusal), f"TLS: {text}")
-
     def test_a_connection_which_is_lost_meanwhile_is_none(self) -> None:
         for error in (
             ConnectionLost(),

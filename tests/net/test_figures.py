@@ -35,43 +35,6 @@ from twisted_msgproto.net.site.service import drawings
 from twisted_msgproto.testing import SafeSink
 
 
-def test_a_connections_figures_are_seen_while_it_lives_and_after_it():
-    """FC-03"""
-    counters, figures = Counters(), {"acks": 1}
-    counters.join("a", lambda: figures)
-    assert counters["acks"] == 1
-    figures["acks"] = 3
-    assert dict(counters) == {"acks": 3}
-    counters.leave("a")
-    figures["acks"] = 100
-    assert counters["acks"] == 3
-    counters.leave("a")
-    assert counters["acks"] == 3
-
-
-def test_connections_are_summed():
-    counters = Counters()
-    for name in "abc":
-        counters.join(name, lambda: {"acks": 2, "events": 1})
-    counters["events"] += 5
-    assert dict(counters.items()) == {"acks": 6, "events": 8}
-    assert len(counters) == 2
-    for name in "abc":
-        counters.leave(name)
-    assert counters.as_dict() == {"acks": 6, "events": 8}
-
-
-def test_a_name_which_was_never_counted_has_none():
-    counters = Counters()
-    assert counters["faults"] == 0
-    assert "faults" not in dict(counters)
-    counters["faults"] += 1
-    assert counters == {"faults": 1}
-    del counters["faults"]
-    assert counters == {}
-    assert repr(counters) == "Counters({})"
-
-
 @dataclass(slots=True)
 class Counted:
     seen: int = 0

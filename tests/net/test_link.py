@@ -6,7 +6,6 @@ from gc import collect
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ISSLTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -14,7 +13,7 @@ from zope.interface import implementer
 from tests.doubles import Tcp
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
-from twisted_msgproto.core.errors import Fault, NotStored, ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.net.counters import CounterPaths
 from twisted_msgproto.net.wires.stream import Output
 
@@ -23,22 +22,6 @@ TURN_SECONDS = 0.008
 
 
 class Links(LinkCase):
-    def test_all_that_one_read_leads_to_leaves_in_one_write(self) -> None:
-        server, transport = self.link()
-        server.dataReceived(b"a\nb\nc\n")
-        self.assertEqual(transport.writes, [b"ok 1\nok 2\nok 3\n"])
-        self.lose()
-
-    def test_what_is_safe_later_is_acknowledged_later_in_any_order(self) -> None:
-        sink = Sink(held=True)
-        server, transport = self.link(sink)
-        server.dataReceived(b"a\nb\n")
-        self.assertEqual(transport.writes, [])
-        sink.waiting[1].callback(None)
-        sink.waiting[0].callback(None)
-        self.assertEqual(transport.writes, [b"ok 2\n", b"ok 1\n"])
-        self.lose()
-
     def test_one_turn_reads_a_slice_and_reading_pauses_until_all_is_read(self) -> None:
         """NB-07"""
         server, transport = self.link()
@@ -148,92 +131,6 @@ class Links(LinkCase):
         self.assertTrue(transport.disconnecting)
         self.lose()
 
-    def test_a_fault_is_a_line_a_counter_and_the_machines_last_words(self) -> None:
-        server, transport = self.link()
-        server.dataReceived(b"a\n")
-        server.dataReceived(b"!\nb\n")
-        self.assertEqual(transport.value(), b"ok 1\nbad\n")
-        self.assertTrue(transport.disconnecting)
-        self.assertEqual(
-            [line.partition(": ")[2] for line in self.logged],
-            ["closed: a line '!' (starts with 21)"],
-        )
-        self.assertEqual(self.factory.counters["fault:shout"], 1)
-        server.dataReceived(b"c\n")
-        self.assertEqual(self.factory.sink.bodies, [b"a"])
-        self.lose()
-
-    def test_a_disks_error_is_one_line_and_nothing_behind_it_is_kept(self) -> None:
-        """HO-27: of one read, and of what comes after it."""
-        seen: list[Any] = []
-
-        def batchReceived(self: Any, batch: MessageBatch) -> Any:
-            seen.append(batch)
-            return fail(QueueError("the disk is broken"))
-
-        server, transport = self.link(batchReceived=batchReceived)
-        server.dataReceived(b"a\nb\n")
-        self.assertEqual(transport.producerState, "paused")
-        server.dataReceived(b"c\n")
-        self.assertEqual(len(seen), 1)
-        self.assertEqual(
-            [line.partition(": ")[2] for line in self.logged],
-            ["not acknowledged: the disk is broken"],
-        )
-        self.assertEqual(self.tracebacks, 0)
-        self.assertEqual(self.factory.counters["unsafe_batches"], 1)
-        self.assertEqual(transport.value(), b"lost 1\n")
-        self.lose()
-        self.assertIsInstance(server.closeReason, NotStored)
-        self.assertEqual(
-            str(server.closeReason), "what came could not be stored: the disk is broken"
-        )
-
-    def test_a_hook_which_raises_is_an_error_in_code_with_its_traceback(self) -> None:
-        def batchReceived(self: Any, batch: MessageBatch) -> Any:
-            raise ZeroDivisionError
-
-        server, _ = self.link(batchReceived=batchReceived)
-        server.dataReceived(b"a\n")
-        self.assertEqual(self.tracebacks, 1)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.lose()
-
-    def test_a_server_which_stops_acknowledges_what_came_and_reads_no_more(self) -> None:
-        sink = Sink(held=True)
-        server, transport = self.link(sink)
-        server.dataReceived(b"a\n")
-        stopped = self.factory.drain()
-        self.assertEqual(transport.producerState, "paused")
-        server.dataReceived(b"b\n")
-        sink.waiting[0].callback(None)
-        self.assertEqual(transport.value(), b"ok 1\n")
-        self.assertTrue(transport.disconnecting)
-        self.assertNoResult(stopped)
-        self.lose()
-        self.successResultOf(stopped)
-
-    def test_what_was_not_answered_is_told_once_at_the_end(self) -> None:
-        server, _ = self.link()
-        server.ask()
-        server.ask()
-        server.dataReceived(b"=yes\n")
-        self.lose()
-        self.assertEqual((server.answers_seen, server.lost), ([b"yes"], [0]))
-
-    def test_who_does_not_read_is_a_line_and_a_counter_and_is_cut_off(self) -> None:
-        """HO-27"""
-        server, transport = self.link()
-        transport.producer.pauseProducing()
-        self.assertEqual(transport.producerState, "paused")
-        self.clock.advance(30)
-        self.assertIsInstance(server.closeReason, TimedOut)
-        self.assertEqual(str(server.closeReason), "the peer took no bytes for 30 s")
-        self.assertTrue(transport.aborted)
-        self.assertEqual(self.factory.counters["fault:unread"], 1)
-        self.assertIn("does not read", self.logged[0])
-        self.lose()
-
     def test_who_is_cut_off_while_memory_is_short_is_told_of_once(self) -> None:
         """NB-02: a line with the option, a counter, and a reason for those who wait."""
         server, transport = self.link()
@@ -282,16 +179,6 @@ class Links(LinkCase):
         self.lose()
         self.assertEqual(held.held, 0)
 
-    def test_a_hook_may_end_the_server_from_inside(self) -> None:
-        def batchReceived(self: Any, batch: MessageBatch) -> None:
-            self.close()
-
-        server, transport = self.link(batchReceived=batchReceived)
-        server.dataReceived(b"a\nb\n")
-        self.assertEqual(transport.writes, [b"ok 1\nok 2\n"])
-        self.assertTrue(transport.disconnecting)
-        self.lose()
-
 
 # ── what the link does at its edges ─────────────────────────────────────────────────────────────
 
@@ -318,28 +205,6 @@ class Edges(LinkCase):
             self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
         self.lose()
         self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
-
-    def test_who_gives_a_connection_up_tells_those_who_wait_why(self) -> None:
-        server, transport = self.link()
-        server.abort()
-        self.assertTrue(transport.aborted)
-        self.assertEqual(str(server.closeReason), "the connection was given up")
-        self.lose()
-        self.assertEqual(str(server.closeReason), "the connection was given up")
-        server, _ = self.link()
-        server.connectionLost(Failure(ConnectionLost("")))
-        server.abort()
-        self.assertRegex(
-            str(server.closeReason), "^the connection was lost: Connection to the other"
-        )
-
-    def test_a_connection_that_is_lost_for_no_reason_says_so(self) -> None:
-        server, _ = self.link()
-        for text, why in (("", "no reason given"), ("a\n b", "a b")):
-            self.assertEqual(
-                str(server.whyLost(Failure(OSError(text)))), f"the connection was lost: {why}"
-            )
-        self.lose()
 
     def test_what_a_peer_did_is_told_with_its_bytes_and_what_they_look_like__NB_09(self) -> None:
         for fault, text in (
@@ -371,16 +236,6 @@ class Edges(LinkCase):
         self.assertEqual(shown["not_read_because"], "process-held-bytes, unread-output")
         self.lose()
 
-    def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
-        server, _ = self.link()
-        self.assertEqual((server.messageCount, self.factory.counters["bytes"]), (0, 0))
-        for data, messages, octets in ((b"ab\nc\n", 2, 3), (b"", 2, 3), (b"defg\n", 3, 7)):
-            server.dataReceived(data)
-            counters = self.factory.counters
-            figures = (server.messageCount, counters["events"], counters["bytes"])
-            self.assertEqual(figures, (messages, messages, octets))
-        self.lose()
-
     def test_who_is_gone_is_not_read_again_when_there_is_room__NB_01(self) -> None:
         server, transport = self.link(Sink(held=True))
         budget = self.factory.budget
@@ -399,23 +254,6 @@ class Edges(LinkCase):
                 (type(server.closeReason), str(server.closeReason)), (kind, "a line '!'")
             )
             self.lose()
-
-    def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
-        later: Deferred[None] = Deferred()
-
-        async def sessionLost(self: Any, reason: Failure) -> None:
-            await later
-
-        hooks = {"sessionEstablished": lambda self: 1 / 0, "sessionLost": sessionLost}
-        server, transport = self.link(**hooks)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        server.dataReceived(b"a\n")
-        self.assertEqual(transport.value(), b"ok 1\n")
-        self.assertEqual(self.tracebacks, 1)
-        self.lose()
-        later.errback(Failure(RuntimeError("later")))
-        self.assertEqual(self.tracebacks, 2)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_a_peer_that_does_not_read_is_not_read_until_it_reads__HO_27(self) -> None:
         for while_unread, state in ((False, "paused"), (True, "producing")):
@@ -585,23 +423,6 @@ class Edges(LinkCase):
         self.assertEqual(transport.told, {"NoDelay": True, "KeepAlive": True})
         self.lose()
 
-    def test_a_silent_connection_makes_room_for_a_newcomer__NB_08(self) -> None:
-        server, transport = self.link()
-        server.displace()
-        self.assertTrue(transport.aborted)
-        self.lose()
-        self.assertEqual(str(server.closeReason), "silent while connections were short")
-
-    def test_what_the_sink_says_after_the_end_is_not_answered(self) -> None:
-        sink = Sink(held=True)
-        server, transport = self.link(sink)
-        server.dataReceived(b"a\nb\n")
-        self.lose()
-        sink.waiting[0].callback(None)
-        sink.waiting[1].errback(Failure(QueueError("the disk is full")))
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(self.factory.counters["unsafe_batches"], 1)
-
     def test_who_is_given_up_is_not_told_of_as_unread(self) -> None:
         server, _ = self.link()
         server.abort()
@@ -621,28 +442,6 @@ class Edges(LinkCase):
 
 
 class Hooks(LinkCase):
-    def test_each_message_is_seen_and_its_ack_waits_for_hook_and_sink(self) -> None:
-        seen: list[Deferred[None]] = []
-
-        def messageReceived(self: Any, message: Message) -> Deferred[None]:
-            seen.append(Deferred())
-            return seen[-1]
-
-        sink = Sink(held=True)
-        server, transport = self.link(sink, messageReceived=messageReceived)
-        server.dataReceived(b"a\n")
-        seen[0].callback(None)
-        self.assertEqual(transport.value(), b"")
-        sink.waiting[0].callback(None)
-        self.assertEqual(transport.value(), b"ok 1\n")
-        server.dataReceived(b"b\n")
-        seen[1].errback(Failure(QueueError("not today")))
-        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
-        self.assertEqual(
-            [line.partition(": ")[2] for line in self.logged], ["not acknowledged: not today"]
-        )
-        self.lose()
-
     def test_of_several_failures_of_a_batch_the_first_is_told_and_none_is_unhandled(self) -> None:
         sink = Sink(held=True)
         hooks: list[Deferred[None]] = []
@@ -672,47 +471,6 @@ class Hooks(LinkCase):
         self.factory.sink = None
         server.dataReceived(b"a\nb\n")
         self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
-        self.lose()
-
-    def test_the_log_of_sessions_has_the_beginning_and_the_end_of_one_that_stood(self) -> None:
-        told: list[str] = []
-
-        class Log:
-            def began(self, session: Any) -> None:
-                told.append(f"{session.session} began")
-
-            def ended(self, session: Any, why: Exception) -> None:
-                told.append(f"{session.session} ended: {why}")
-
-        server, _ = self.link(transportSecured=lambda self: None)
-        self.factory.sessionLog = Log()
-        self.assertFalse(server.established)
-        server.establish()
-        self.assertTrue(server.established)
-        name = server.session
-        server.connectionLost(Failure(ConnectionLost("cable")))
-        self.assertFalse(server.established)
-        self.assertEqual(told[0], f"{name} began")
-        self.assertRegex(told[1], f"^{name} ended: the connection was lost: .*cable")
-        self.assertEqual(len(told), 2)
-
-    def test_an_authoriser_is_asked_once_for_an_action_and_a_name(self) -> None:
-        asked: list[Any] = []
-
-        class Nobody:
-            def allows(self, access: Any) -> bool:
-                asked.append(access)
-                return False
-
-        server, _ = self.link()
-        server.clientId = None
-        self.factory.authoriser = Nobody()
-        self.assertTrue(server.refuses("publish", "orders"))
-        self.assertEqual(self.factory.counters["not_allowed:publish"], 1)
-        self.assertTrue(server.refuses("publish", "orders", 2))
-        self.assertEqual(self.factory.counters["not_allowed:publish"], 3)
-        self.assertEqual(len(asked), 1)
-        self.assertEqual(len(self.logged), 1)
         self.lose()
 
     def test_the_answer_about_a_long_name_is_the_same_but_not_remembered__NB_02(self) -> None:

@@ -23,7 +23,6 @@ from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.plugins.cred_unix import UNIXChecker
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -129,30 +128,6 @@ class Login(SynchronousTestCase):
         self.assertEqual(self.counters, {"login_failures": 1})
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_a_login_waits_for_its_check_and_its_failure_as_much_longer(self):
-        """NB-04, NB-05: and the right password is let in as soon as it was checked."""
-        door = self.door()
-        for _ in range(5):
-            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
-        wrong = self.attempt(door, "bob", "x")
-        right = self.attempt(door, "bob", "secret")
-        self.clock.advance(1)
-        self.assertEqual(self.counters, {"login_failures": 6, "logins_waited": 2})
-        self.assertNoResult(wrong)
-        self.assertNoResult(right)
-        self.clock.advance(0.99)
-        self.assertNoResult(wrong)
-        self.clock.advance(0.01)
-        self.failureResultOf(wrong, UnauthorizedLogin)
-        self.assertEqual(self.successResultOf(right).name, "bob")
-        again = self.attempt(door, "bob", "secret")  # the pair is known now
-        self.successResultOf(again)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.assertEqual(
-            self.counters,
-            {"login_failures": 6, "logins_waited": 2, "logins": 2},
-        )
-
     def test_what_is_not_checked_is_refused_after_the_same_time(self):
         """NB-04: nobody is asked, and the client cannot tell."""
         door = self.door(line=1)
@@ -170,58 +145,6 @@ class Login(SynchronousTestCase):
         self.assertEqual(self.checks, 6)
         self.clock.advance(1)
         self.failureResultOf(answers[5], UnauthorizedLogin)
-
-    def test_the_operator_is_told_who_was_refused_and_never_the_secret(self):
-        """NB-04: a line for each, five of an address in a minute, then their sum."""
-        lines = []
-        globalLogPublisher.addObserver(lines.append)
-        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
-        door = self.door(line=1)
-
-        def told():
-            texts = [formatEvent(line) for line in lines if "audit" in line["log_namespace"]]
-            lines.clear()
-            return texts
-
-        self.attempt(door, "bob\n", "geheim").addErrback(lambda failure: None)
-        self.attempt(door, None, "geheim", "").addErrback(lambda failure: None)
-        self.assertEqual(
-            told(),
-            [
-                "192.0.2.1: login as 'bob\\n' refused: name and password do not fit",
-                "a client: login as nobody refused: name and password do not fit",
-            ],
-        )
-        for _ in range(20):
-            self.attempt(door, "bob", "geheim").addErrback(lambda failure: None)
-        texts = told()
-        self.assertEqual(len(texts), 4)
-        self.attempt(door, "x" * 5000, "geheim", "192.0.2.2").addErrback(lambda failure: None)
-        self.assertLess(len(told()[0]), 400)
-        self.clock.pump([1, 59])
-        self.assertEqual(told(), [])
-        self.attempt(door, "bob", "geheim", "192.0.2.3").addErrback(lambda failure: None)
-        self.assertEqual(
-            told()[0],
-            "192.0.2.1: … and 16 more logins refused within 60 s (15 not checked, 1 wrong)",
-        )
-        self.assertNotIn("geheim", repr(texts))
-
-    def test_a_client_goes_while_its_login_waits(self):
-        """NB-05: its place and its tokens are free, and nothing is left on the clock."""
-        door = self.door()
-        for _ in range(5):
-            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
-        first, second = self.attempt(door, "bob", "x"), self.attempt(door, "bob", "secret")
-        first.cancel()
-        self.failureResultOf(first, CancelledError)
-        self.clock.advance(1)
-        self.assertEqual(self.checks, 6)
-        self.successResultOf(second)
-        third = self.attempt(door, "eve", "x")
-        third.cancel()
-        self.failureResultOf(third, CancelledError)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_who_goes_before_the_answer_has_failed_all_the_same(self):
         """NB-04: to hang up before the answer comes does not make a guess free."""
@@ -532,23 +455,13 @@ def test_a_name_under_attack_is_checked_at_the_end_of_the_wait_from_a_clean_addr
 def test_nothing_renews_itself() -> None:
     """NB-05: attempts which are not checked change nothing, however many there are."""
     town = Town()
-    for _ in range(50):
-        for _ in range(200):
+    for _ in range(30):
+        for _ in range(100):
             town.arrive(THERE, "old")
         town.pass_time(1)
     town.pass_time(10)
     assert town.wait_of(town.arrive(THERE, "me", right=True)) == 0
     town.check_all_is_free()
-
-
-def test_one_client_with_an_old_password_does_not_shut_its_address_out() -> None:
-    """NB-05: it has failures of its own, so the other one comes first."""
-    town = Town()
-    for _ in range(30):
-        for _ in range(10):
-            town.arrive(THERE, "old")
-        town.pass_time(0.5)
-    assert town.wait_of(town.arrive(THERE, "me", right=True)) == pytest.approx(0, abs=1)
 
 
 def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:

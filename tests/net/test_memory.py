@@ -132,9 +132,9 @@ def test_an_honest_sender_survives_any_number_who_stand_still__NB_03() -> None:
     assert not honest.held_back
 
 
-@pytest.mark.parametrize("under_way", [0, 100_000, 900_000])
+@pytest.mark.parametrize("under_way", [0, 900_000])
 @pytest.mark.parametrize("rate", [0, 20_000])
-@pytest.mark.parametrize("standing", [250, 300, 1000])
+@pytest.mark.parametrize("standing", [300, 1000])
 def test_a_small_message_waits_for_nobody_who_stands_or_drips__RD_42(
     standing: int, rate: int, under_way: int
 ) -> None:
@@ -169,20 +169,18 @@ def test_a_large_message_waits_at_most_5_s_for_those_who_stand__RD_42(under_way:
     assert world.clock.seconds() - began <= 5 + 47 * STEP_SECONDS
 
 
-@pytest.mark.parametrize("standing", [1000, 3000])
 @pytest.mark.parametrize(
     ("address", "addresses"), [("0", 1), ("elsewhere", 1), ("elsewhere", 4), ("elsewhere", 16)]
 )
 def test_it_waits_no_longer_for_those_not_even_read_yet__RD_42(
-    standing: int, address: str, addresses: int
+    address: str, addresses: int
 ) -> None:
     """Together they have more under way than there is room for, and all were there before it: it
     had waited for a turn of each of their addresses, a minute for 16.
     """
     world = World(256 << 20)
     crowd = [
-        Standing(world, 16_384, 384_000, address=str(number % addresses))
-        for number in range(standing)
+        Standing(world, 16_384, 384_000, address=str(number % addresses)) for number in range(3000)
     ]
     for _ in range(20):
         step(world, crowd)
@@ -593,18 +591,6 @@ def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
     taken = sum(sys.getsizeof(text) for text in ("a", "", "b", "\N{GRINNING FACE}"))
     assert table_bytes(texts) == taken + 2 * 80
     assert table_bytes({}) == 0
-
-
-def test_among_many_sessions_each_may_keep_a_little__NB_02():
-    """NB-02."""
-    every = SessionMemory(SESSION_LIMIT)
-    crowd = [MemoryShare(every) for _ in range(1000)]
-    for one in crowd:
-        one.add(SESSION_LIMIT // 1000)
-    crowd[0].add(1000)
-    assert every.nbytes >= SESSION_LIMIT
-    assert crowd[1].fits(SMALL_BYTES - SESSION_LIMIT // 1000)
-    assert not crowd[1].fits(SMALL_BYTES - SESSION_LIMIT // 1000 + 1)
 
 
 STEPS = st.lists(

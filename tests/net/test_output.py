@@ -5,20 +5,15 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
-from twisted.trial.unittest import SynchronousTestCase, TestCase
-from zope.interface import directlyProvides
+from twisted.trial.unittest import TestCase
 
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
-from twisted_msgproto.net.deferreds import ProducerControl, Tickets, Waiters
 from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.wires.stream import Output, flushing_write
 
@@ -161,14 +156,6 @@ def test_who_writes_goes_on_when_half_of_the_bound_waits__UM_21():
         way.transport.take()
 
 
-def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():
-    way = Way()
-    way.output.write(bytes(SLICE_BYTES))
-    assert way.changes == [True]
-    way.transport.take()
-    assert way.changes == [True, False]
-
-
 def test_an_end_lets_out_what_waits():
     way = Way()
     way.output.write(bytes(3 * SLICE_BYTES))
@@ -183,17 +170,6 @@ def test_an_end_lets_out_what_waits():
     assert way.transport.writes == [SLICE_BYTES] * 3
     way.output.stop()
     assert way.clock.getDelayedCalls() == []
-
-
-def test_the_last_slice_of_an_end_has_its_time_too():
-    way = Way(seconds=30)
-    way.output.write(b"x")
-    way.output.close()
-    assert way.transport.closing
-    way.clock.advance(29)
-    assert way.stalled == 0
-    way.clock.advance(1)
-    assert way.stalled == 1
 
 
 def test_who_takes_nothing_has_its_whole_time_from_the_end_on__HO_04():
@@ -346,133 +322,5 @@ class Loopback(TestCase):
         await self.lost
         write(b"after the end")
 
-    async def test_what_was_asked_to_close_is_not_closed_within_a_write(self) -> None:
-        transport, _ = await self.connected()
-        transport.loseConnection()
-        flushing_write(transport)(b"too late")
-        self.assertFalse(self.lost.called)
-        await self.lost
-
-    async def test_tls_writes_as_it_is_used_to(self) -> None:
-        """It passes for the socket below it, which has nothing to write yet."""
-        transport, _ = await self.connected()
-        directlyProvides(transport, ISSLTransport)
-        self.assertEqual(flushing_write(transport), transport.write)
-        transport.loseConnection()
-        await self.lost
-
 
 # ── tickets ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class Counting(SynchronousTestCase):
-    def counted(self, deferreds: list[Any]) -> list[int]:
-        """How often each of them fires."""
-        times = [0] * len(deferreds)
-        for number, one in enumerate(deferreds):
-
-            def count(result: Any, number: int = number) -> None:
-                times[number] += 1
-
-            one.addBoth(count)
-        return times
-
-
-class ManyTickets(Counting):
-    def test_each_hears_of_its_own_number(self) -> None:
-        tickets: Tickets[str] = Tickets()
-        one, two = tickets.issue(1), tickets.issue(2)
-        self.assertEqual(two.number, 2)
-        self.assertIn(1, tickets)
-        self.assertTrue(tickets.done(2, "two"))
-        self.assertFalse(tickets.done(2, "again"))
-        self.assertTrue(tickets.fail(1, ConnectionClosed("one")))
-        self.assertFalse(tickets.fail(1, ConnectionClosed("again")))
-        self.assertEqual(self.successResultOf(two), "two")
-        self.failureResultOf(one, ConnectionClosed)
-        self.assertEqual(len(tickets), 0)
-
-    def test_a_cancelled_one_is_withdrawn(self) -> None:
-        withdrawn: list[int] = []
-        tickets: Tickets[None] = Tickets(withdrawn.append)
-        tickets.issue(7).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
-        self.assertEqual(withdrawn, [7])
-        self.assertFalse(tickets.done(7, None))
-
-
-class Waiting(Counting):
-    def test_all_hear_the_same_and_each_once(self) -> None:
-        waiters: Waiters[int] = Waiters()
-        waiting = [waiters.wait() for _ in range(3)]
-        again: list[Any] = []
-        waiting[0].addCallback(lambda result: waiting[1].cancel())
-        waiting[0].addCallback(lambda _: again.append(waiters.wait()))
-        waiting[1].addErrback(lambda failure: failure.trap(CancelledError))
-        times = self.counted(waiting)
-        waiters.fire(5)
-        self.assertEqual(times, [1, 1, 1])
-        self.assertNoResult(again[0])
-        waiters.fail(ConnectionClosed("gone"))
-        self.failureResultOf(again[0], ConnectionClosed)
-        self.assertEqual(len(waiters), 0)
-
-    def test_a_cancelled_one_waits_no_more(self) -> None:
-        waiters: Waiters[None] = Waiters()
-        waiting = waiters.wait()
-        waiting.cancel()
-        self.failureResultOf(waiting, CancelledError)
-        self.assertEqual(len(waiters), 0)
-
-
-class Producer:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def pauseProducing(self) -> None:
-        self.told.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.told.append("resume")
-
-    def stopProducing(self) -> None:
-        self.told.append("stop")
-
-
-class Producing(SynchronousTestCase):
-    def test_it_is_told_of_changes_only(self) -> None:
-        control, producer = ProducerControl(), Producer()
-        control.look(True)
-        control.register(producer, True)
-        for full in (False, True, True, False):
-            control.look(full)
-        control.stop()
-        control.stop()
-        control.look(True)
-        self.assertEqual(producer.told, ["pause", "resume", "stop"])
-
-    def test_there_is_one_and_it_pushes(self) -> None:
-        control = ProducerControl()
-        with self.assertRaises(ValueError):
-            control.register(Producer(), False)
-        control.register(Producer(), True)
-        with self.assertRaises(RuntimeError):
-            control.register(Producer(), True)
-        control.unregister()
-        control.register(Producer(), True)
-
-    def test_a_new_producer_is_paused_though_the_one_before_it_was(self) -> None:
-        control, producer = ProducerControl(), Producer()
-        control.register(Producer(), True)
-        control.look(True)
-        control.unregister()
-        control.register(producer, True)
-        control.look(True)
-        self.assertEqual(producer.told, ["pause"])
-
-
-def test_a_connection_has_ten_thousand_tickets_unless_its_protocol_has_fewer() -> None:
-    Tickets[None]().check(10_000)
-    Tickets[None](limit=3).check(3)
-    for tickets, count in ((Tickets[None](), 10_001), (Tickets[None](limit=3), 4)):
-        with pytest.raises(LimitExceeded, match="0 wait for an answer already"):
-            tickets.check(count)

@@ -1,6 +1,5 @@
 """The sink over the queue: Deferreds which fire after the disk said so."""
 
-import os
 import threading
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.errors import QueueError, QueueLocked
+from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
 
@@ -65,12 +64,6 @@ class Durable(TestCase):
         else:
             self.fail("the bad batch was accepted")
 
-    def test_a_second_sink_on_one_queue_is_refused_with_a_line(self):
-        sink = self.open()
-        with self.assertRaises(QueueLocked) as raised:
-            DurableSink(sink.writer.directory, reactor)
-        self.assertNotIn("\n", str(raised.exception))
-
     async def test_closing_flushes_what_waits(self):
         sink = DurableSink(self.mktemp(), reactor)
         puts = [sink.put(batch(b"x")) for _ in range(10)]
@@ -99,18 +92,6 @@ class Calls:
         self.calls.append(call)
 
 
-class Failures(TestCase):
-    def test_a_writer_that_fails_while_it_is_called_is_told_like_any_other(self):
-        class Failing:
-            def submit(self, batch, callback):
-                callback(QueueError("the disk"), None)
-
-        threads = Calls()
-        put = DurableSink.over(Failing(), threads).put(batch(b"1"))
-        threads.calls.pop()()
-        self.assertIsInstance(self.failureResultOf(put).value, QueueError)
-
-
 class WokenOnce(TestCase):
     def test_the_reactor_is_woken_once_for_all_that_became_safe_meanwhile(self):
         writer, threads = Writer(), Calls()
@@ -129,17 +110,6 @@ class WokenOnce(TestCase):
         threads.calls.pop()()
         self.assertTrue(results[2].called)
         self.assertIsInstance(results[2], Deferred)
-
-
-class Unopened(TestCase):
-    async def test_a_queue_is_not_touched_before_it_is_opened(self):
-        """For what is made before the process becomes a daemon."""
-        directory = self.mktemp()
-        sink = DurableSink.unopened(directory)  # the process's reactor is meant
-        self.assertFalse(os.path.exists(directory))
-        sink.open()
-        self.addCleanup(sink.close)
-        self.assertEqual(await sink.put(batch(b"a")), 0)
 
 
 class ClosingInTime(TestCase):

@@ -469,14 +469,6 @@ class Reading(TestCase):
         self.assertEqual(connection.session.messages(), [])
         lose(connection)
 
-    def test_what_comes_after_the_end_is_not_kept(self):
-        connection, _, _ = server(upgrade=False)
-        connection.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
-        kept = len(connection.data)
-        connection.dataReceived(b"x" * 1000)
-        self.assertEqual(len(connection.data), kept)
-        lose(connection)
-
     def test_a_head_may_have_as_many_bytes_as_its_limit_and_what_follows_does_not_count(self):
         head = UPGRADE % (b"X: " + b"y" * 200 + b"\r\n")
         message = client_frame(b"x" * 100)
@@ -516,17 +508,6 @@ class Reading(TestCase):
         connection.dataReceived(client_frame(b"c"))
         self.assertEqual(connection.session.messages(), ["a", "b"])
         lose(connection)
-
-    def test_an_error_of_autobahn_drops_the_connection_without_a_logged_error(self):
-        connection, transport, _ = server()
-
-        def odd():
-            raise ValueError("odd input")
-
-        connection.consumeData = odd
-        connection.dataReceived(b"x")
-        self.assertTrue(transport.disconnected)
-        self.assertEqual(connection.wasNotCleanReason, "input which could not be parsed")
 
 
 class Writing(TestCase):
@@ -596,12 +577,3 @@ class Writing(TestCase):
             self.assertNotIn("unread", connection.session.seen)  # it has ended already
             lose(connection)
             self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_sending_on_a_closed_connection_does_nothing(self):
-        connection, transport, _ = server()
-        connection.session.wire.close()
-        written = transport.value()
-        connection.session.wire.write(["x"])
-        connection.session.wire.close()
-        self.assertEqual(transport.value(), written)
-        lose(connection)

@@ -369,24 +369,6 @@ class BothSides(TestCase):
             if theirs:
                 client.dataReceived(theirs)
 
-    def test_both_sides_talk_and_close_cleanly(self):
-        client, peer, clock = self.connect()
-        self.assertIn(b"Host: [::1]:5048\r\n", client.transport.value())
-        self.assertIn(b"GET /path?query HTTP/1.1", client.transport.value())
-        self.pump(client, peer)
-        client.session.wire.write(["q" * 70000, b""])
-        peer.session.wire.write([b"r"])
-        self.pump(client, peer)
-        self.assertEqual(peer.session.messages(), ["q" * 70000, b""])
-        self.assertEqual(client.session.messages(), [b"r"])
-        client.session.wire.close()
-        self.pump(client, peer)
-        lose(peer)
-        lose(client)
-        self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
-        self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
-        self.assertEqual(clock.getDelayedCalls(), [])
-
     def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
         client, peer, _ = self.connect()
         self.pump(client, peer)
@@ -526,23 +508,6 @@ class Edges(SynchronousTestCase):
             self.assertTrue(worst.address.isprintable())
             lose(connection)
 
-    def test_a_session_which_fails_at_its_beginning_closes_its_connection(self) -> None:
-        connection, transport, _ = server(upgrade=False)
-
-        def makeConnection(wire: Any) -> None:
-            raise ZeroDivisionError
-
-        connection.session.makeConnection = makeConnection
-        with capturedLogs() as logged:
-            connection.dataReceived(
-                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-            )
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertTrue(any("makeConnection" in str(formatEvent(event)) for event in logged))
-        self.assertTrue(transport.disconnecting or transport.disconnected or connection.state != 3)
-        lose(connection)
-
     def test_over_tls_a_ping_is_written_at_once_unless_something_waits_in_front__NB_11(
         self,
     ) -> None:
@@ -570,38 +535,6 @@ class Edges(SynchronousTestCase):
         connection.factory.connectionBegun(connection)
         self.assertTrue(transport.told["KeepAlive"])
         lose(connection)
-
-    def test_a_wire_says_what_its_transport_is_and_what_waits_for_it(self) -> None:
-        connection, transport, clock = server()
-        wire = connection.session.wire
-        self.assertEqual(wire.getHost(), transport.getHost())
-        self.assertEqual((wire.full, wire.unread, wire.waiting), (False, False, 0))
-        clock.advance(3)
-        connection.output.pauseProducing()
-        wire.write(["x" * 10])
-        self.assertEqual((wire.full, wire.unread, wire.waiting > 10), (True, True, True))
-        self.assertFalse(wire.disconnecting)
-        wire.abortConnection()
-        self.assertTrue(transport.disconnected)
-        self.assertTrue(wire.disconnecting)
-        lose(connection)
-
-    def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
-        """RFC 6455, 5.2: 125 stands in one byte, 126 in three, and each may come alone."""
-        for length, spelled, good in (
-            (125, b"\xfd", True),
-            (125, b"\xfe\0\x7d", False),
-            (126, b"\xfe\0\x7e", True),
-            (0, b"\xfe\0\0", False),
-            (65535, b"\xfe\xff\xff", True),
-            (65535, b"\xff\0\0\0\0\0\0\xff\xff", False),
-            (65536, b"\xff\0\0\0\0\0\1\0\0", True),
-        ):
-            connection, transport, _ = server()
-            connection.dataReceived(b"\x81" + spelled + bytes(4) + b"x" * length)
-            self.assertEqual(connection.session.messages(), ["x" * length] if good else [])
-            self.assertEqual(bool(frames(after_head(transport))), not good)
-            lose(connection)
 
 
 class ClientEdges(SynchronousTestCase):
@@ -792,35 +725,4 @@ def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__N
     assert [peer.gone_at for peer in peers] == [None, 20, 20]
     clock.advance(10)
     assert peers[0].gone_at == 30
-    assert clock.getDelayedCalls() == []
-
-
-def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
-    """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
-    clock = Turning()
-    every = Keepalives(clock, 10, 30)
-    silent = Peer(clock, every, answers=False)
-    clock.pump([10, 10, 1])
-    other = Peer(clock, every, answers=True)
-    assert len(clock.getDelayedCalls()) == 1
-    clock.pump([10, 9])
-    assert (silent.pings, silent.gone_at, other.pings) == ([10], 40, [31])
-    other.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
-    clock = Turning()
-    every = Keepalives(clock, 10, 10)
-    stopped, lives = (Peer(clock, every, answers=True) for _ in range(2))
-    stopped.keepalive.stop()
-    clock.advance(10)
-    assert [len(peer.pings) for peer in (stopped, lives)] == [0, 1]
-    other = Peer(clock, every, answers=True)
-    clock.advance(10)
-    other.keepalive.stop()
-    other.keepalive.heard = False
-    clock.advance(10)
-    assert (other.gone_at, len(other.pings), len(lives.pings)) == (None, 1, 3)
-    lives.keepalive.stop()
     assert clock.getDelayedCalls() == []
