@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from OpenSSL.crypto import Error as CryptoError
 from OpenSSL.SSL import Error as TLSError
+from twisted.internet.ssl import Certificate
 from twisted.plugin import getPlugins
 
 from ..core.errors import ConfigurationError
@@ -21,6 +22,8 @@ from ..core.loading import closest
 PROXIED: Final = "haproxy"
 
 PORT_MOST: Final = 65535
+
+PEM_BEGIN, PEM_END = b"-----BEGIN CERTIFICATE", b"-----END CERTIFICATE-----"
 
 SERVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("port", "interface", "backlog"),
@@ -195,6 +198,17 @@ def located(description: str, directory: str) -> str:
         if len(unnamed) - (unnamed[0].text == PROXIED) < 3:
             pieces.append(f"privateKey={_quoted(os.path.join(directory, SSL_KEY))}")
     return ":".join(pieces)
+
+
+def certificates_in(pem: bytes) -> list[Certificate]:
+    """Return all certificates of a PEM file; raises what OpenSSL raises, ValueError for none."""
+    found = [
+        Certificate.loadPEM(block[block.index(PEM_BEGIN) :] + PEM_END + b"\n")
+        for block in pem.split(PEM_END)[:-1]
+    ]
+    if not found:
+        raise ValueError("no certificate")
+    return found
 
 
 def file_trouble(error: Exception) -> str:

@@ -461,7 +461,7 @@ class ServedEndpoint:
         yield Change(f"{title}: certificates of {self.description}", apply)
 
 
-# ── behind a proxy (haproxy ─────────────────────────────────────────────────────────────────────
+# ── behind a proxy ────────────────────────────────────────────────────────────────────────────────
 
 
 log: Logger = Logger(namespace="twisted_msgproto.net.endpoints")

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
+from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectTimedOut
-from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -239,7 +239,7 @@ def connecting(
     elif not callable(getattr(to, "connect", None)):
         raise TypeError(f"an endpoint or its string is wanted, not {type(to).__name__}")
     elif tls is not None:
-        endpoint = over_tls(tls, to)
+        endpoint = wrapClientTLS(cast(Any, tls), endpoint)
 
     async def reach() -> Any:
         session = session_of(await _reached(endpoint.connect(builder)))
@@ -270,12 +270,6 @@ def _reached(connecting: Deferred[Any]) -> Deferred[Any]:
     reached: Deferred[Any] = Deferred(cancel)
     connecting.addBoth(fire)
     return reached
-
-
-def over_tls(tls: Any, endpoint: Any) -> IStreamClientEndpoint:
-    from twisted.internet.endpoints import wrapClientTLS
-
-    return wrapClientTLS(tls, endpoint)
 
 
 # ── servers ─────────────────────────────────────────────────────────────────────────────────────

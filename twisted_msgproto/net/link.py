@@ -197,7 +197,6 @@ class Link:
 
     @property
     def gone(self) -> bool:
-        """Whether the connection is lost."""
         return self._gone
 
     def __init__(self, protocol: Any) -> None:
@@ -569,7 +568,7 @@ class Link:
         self._end(fault=True)
 
     def _logFault(self, fault: Fault, end: str = "closed") -> None:
-        self._lookWhose()  # it may have sent nothing behind what the proxy said
+        self._lookWhose()  # perhaps nothing has come but the proxy's words
         self.factory.countFault(fault.reason, fault.limit)
         self.factory.writeOf(
             self.log,

@@ -200,7 +200,7 @@ class PeerLog:
             )
 
 
-# ── write a line when a session begins and one when it ends (--l ────────────────────────────────
+# ── --log-sessions ────────────────────────────────────────────────────────────────────────────────
 
 
 log: Logger = Logger(namespace="twisted_msgproto.sessions")

@@ -371,7 +371,7 @@ class Ledger:
                 heappop(turns)
 
 
-# ── backpressure pauses the reading of a connection while too mu ────────────────────────────────
+# ── what waits for the sink ───────────────────────────────────────────────────────────────────────
 
 
 _NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 bytes

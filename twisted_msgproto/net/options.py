@@ -113,7 +113,7 @@ def limits_tables(tables: Tables, width: int) -> list[str]:
     return [limits_table(title, limits, width) for title, limits in shown.items() if limits]
 
 
-# ── every twistd plugin of the package has these options; they a ────────────────────────────────
+# ── the options of all servers ────────────────────────────────────────────────────────────────────
 
 
 STATUS_PARAMETERS: Final = (

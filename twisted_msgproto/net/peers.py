@@ -35,7 +35,7 @@ def is_address(host: str) -> bool:
     return host.isprintable()  # the zone of an IPv6 address may be anything
 
 
-# ── this module remembers the addresses that broke their protoco ────────────────────────────────
+# ── who broke the protocol ────────────────────────────────────────────────────────────────────────
 
 
 OFFENDERS_MAX: Final = 1000
@@ -83,7 +83,7 @@ class Offenders:
         return len(self._counted)
 
 
-# ── find the connection that is closed for a newcomer when a ser ────────────────────────────────
+# ── who gives its place to a newcomer ─────────────────────────────────────────────────────────────
 
 
 K = TypeVar("K", bound=Hashable)

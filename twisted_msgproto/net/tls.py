@@ -31,7 +31,7 @@ from twisted.internet.interfaces import (
     IStreamServerEndpoint,
 )
 from twisted.internet.protocol import connectionDone
-from twisted.internet.ssl import Certificate, CertificateOptions
+from twisted.internet.ssl import CertificateOptions
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
@@ -39,6 +39,7 @@ from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
+from .endpoint_strings import certificates_in
 from .turns import Turn
 from .wires.stream import flushing_write
 
@@ -437,14 +438,12 @@ def tls_from_directory(directory: str, factory: Any) -> TlsFactory:
     return TlsFactory(_FromDirectory(directory), factory)
 
 
-# ── the endpoint strings mtls ───────────────────────────────────────────────────────────────────
+# ── mtls: ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 VERIFY: Final = ("none", "peer", "force_peer")
 
 BACKLOG: Final = 50
-
-_PEM_END: Final = b"-----END CERTIFICATE-----"
 
 
 def mtls_endpoint(
@@ -506,14 +505,7 @@ def _read(what: str, path: str, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _certificates(pem: bytes) -> list[Any]:
-    """All certificates of a PEM file, as OpenSSL has them; ValueError if there is none."""
-    found = [
-        Certificate.loadPEM(block[block.index(b"-----BEGIN CERTIFICATE") :] + _PEM_END + b"\n")
-        for block in pem.split(_PEM_END)[:-1]
-    ]
-    if not found:
-        raise ValueError("no certificate")
-    return [certificate.original for certificate in found]
+    return [certificate.original for certificate in certificates_in(pem)]
 
 
 def _key(pem: bytes) -> Any:

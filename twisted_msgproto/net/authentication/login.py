@@ -176,22 +176,6 @@ _WHY: Final = {
 }
 
 
-def write_refused(
-    peer_log: PeerLog, address: str, name: str | None, reason: str, now: float
-) -> None:
-    peer_log.write(
-        LOGINS,
-        audit,
-        address,
-        now,
-        "{peer}: login as {name} refused: {why}",
-        reason=reason,
-        peer=address or "a client",
-        name=shown(name) if name else "nobody",
-        why=_WHY[reason],
-    )
-
-
 log = Logger(namespace="twisted_msgproto.authentication")
 
 NUL: Final = "\0"
@@ -403,7 +387,17 @@ class Authentication:
 
     def _tell(self, visit: _Visit, why: str) -> None:
         self._count("login_failures")
-        write_refused(self._peer_log, visit.address, visit.name, why, self._clock.seconds())
+        self._peer_log.write(
+            LOGINS,
+            audit,
+            visit.address,
+            self._clock.seconds(),
+            "{peer}: login as {name} refused: {why}",
+            reason=why,
+            peer=visit.address or "a client",
+            name=shown(visit.name) if visit.name else "nobody",
+            why=_WHY[why],
+        )
 
     def _fail(self, visit: _Visit) -> None:
         visit.call = None

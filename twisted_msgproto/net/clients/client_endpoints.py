@@ -35,10 +35,8 @@ from zope.interface import implementer
 from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
-from ..endpoint_strings import CLIENTS, check_parts, file_trouble
+from ..endpoint_strings import CLIENTS, certificates_in, check_parts, file_trouble
 from .command_types import ClientEndpoint, ConnectOptions
-
-PEM_END = b"-----END CERTIFICATE-----"
 
 ADDRESS: Final = re.compile(r"[\w.-]*[.\w]:\d+")
 """Who writes this has left out the kind of the endpoint."""
@@ -221,14 +219,11 @@ def verdict_of(connection: Any) -> int:
 
 
 def _authorities(path: Path) -> list[Certificate]:
-    blocks = path.read_bytes().split(PEM_END)[:-1]
+    pem = path.read_bytes()
     try:
-        found = [Certificate.loadPEM(block + PEM_END + b"\n") for block in blocks]
+        return certificates_in(pem)
     except Exception:
-        found = []
-    if not found:
-        raise ConfigurationError(f"--tls-ca {path} holds no usable certificate")
-    return found
+        raise ConfigurationError(f"--tls-ca {path} holds no usable certificate") from None
 
 
 def _own(cert: Path, key: Path | None) -> PrivateCertificate:

@@ -163,7 +163,7 @@ class PendingCall(Generic[S, T]):
             self.done.errback(error)
 
 
-# ── keep one session at a time for as long as a service runs; al ────────────────────────────────
+# ── services of all kinds ─────────────────────────────────────────────────────────────────────────
 
 
 log: Final = Logger(namespace="twisted_msgproto.net")
@@ -575,7 +575,7 @@ class ReconnectingService(Service, Generic[S]):
         stopping.fire(None)  # last: whoever waited for this may start or stop it again
 
 
-# ── clients on twisted's transports reconnect with twisted's cli ────────────────────────────────
+# ── services on Twisted's transports ──────────────────────────────────────────────────────────────
 
 
 @implementer(IStreamClientEndpoint)

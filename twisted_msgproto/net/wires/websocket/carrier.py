@@ -609,10 +609,6 @@ class WebSocketWire(Wire):
         self._carrier.resumeReading()
 
     @property
-    def unread(self) -> bool:
-        return self._carrier.output.full
-
-    @property
     def full(self) -> bool:  # type: ignore[override]
         return self._carrier.output.full
 

@@ -154,7 +154,11 @@ class _Bounds:
             }
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
-    def carrying(self, carrier: Any, session: Any) -> Any:
+    def buildProtocol(self, address: Any) -> Any:
+        session = self._build(address)
+        if session is None:
+            return None
+        carrier: Any = super().buildProtocol(address)  # type: ignore[misc]  # of autobahn
         carrier.session, carrier.link = session, session.link
         return carrier
 
@@ -231,10 +235,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         host, peer = host_of(address), peer_name(address)
         self.sessions.writeOf(log, host, f"{{peer}}: {line}", reason=reason, peer=peer, **fields)
 
-    def buildProtocol(self, address: Any) -> Any:
-        session = self._build(address)
-        return None if session is None else self.carrying(super().buildProtocol(address), session)
-
     def connectionBegun(self, carrier: Carrier) -> None:
         """Count a connection for its address from the beginning, not from the upgrade."""
         transport = carrier.transport
@@ -299,10 +299,6 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.sessions = sessions
         self._build = build
         self.bound(limits)
-
-    def buildProtocol(self, address: Any) -> Any:
-        session = self._build(address)
-        return None if session is None else self.carrying(super().buildProtocol(address), session)
 
 
 # ── origins ───────────────────────────────────────────────────────────────────────────────────

@@ -352,7 +352,7 @@ def close_reason(text: str) -> bytes:
     return text.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
 
 
-# ── replace what autobahn logs and times by what this package do ────────────────────────────────
+# ── what replaces autobahn's log and timers ───────────────────────────────────────────────────────
 
 
 log: Logger = Logger(namespace="twisted_msgproto.net.wires.websocket")
