@@ -205,6 +205,22 @@ def test_room_in_one_queue_releases_only_who_writes_to_it__MT_27() -> None:
     assert broker.got(writers["b"]) == []
 
 
+def test_a_server_that_stops_confirms_what_is_safe_however_long_the_queue__MT_19__MT_27() -> None:
+    """Its writer would send it again to the next server: rows that stand twice."""
+    broker = Broker(limits={"queue-contents": 2})
+    writer = broker.flow("Writer")
+    for number in (1, 2, 3, 4):
+        broker.command(writer, *contents(number))
+    for event in broker.events[-4:-1]:
+        broker.safe(event)
+    assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
+    broker.collect(broker.server.drain(broker.now))
+    assert broker.got(writer) == [Confirm(3, True)]
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(4, True)]
+    assert broker.server.finished
+
+
 def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
     """Another protocol's consumer may have made it, and then nothing else sends the Confirm."""
     broker = Broker(limits={"queue-contents": 1})

@@ -154,8 +154,12 @@ class Server(Sessions):
         return self._take_events()
 
     def drain(self, now: float) -> list[ServerEvent]:
-        """Prepare to stop: the server is ``finished`` when everything accepted is answered."""
-        self._draining = True
+        """Prepare to stop: the server is ``finished`` when everything accepted is answered.
+
+        Confirms are withheld no more: what is not confirmed comes again, to the next server.
+        """
+        self._now, self._draining = now, True
+        self._release()
         return []
 
     def lost(self, now: float) -> list[ServerEvent | WorkLost]:
@@ -520,7 +524,7 @@ class Server(Sessions):
                 self._confirm(flow, None)
 
     def _congested(self, flow: WritingFlow) -> bool:
-        return self._ask(True, flow.grant.profile.congested, flow)
+        return not self._draining and self._ask(True, flow.grant.profile.congested, flow)
 
     # ── readers ───────────────────────────────────────────────────────────────────────────────────
 
