@@ -4,13 +4,12 @@ from itertools import count
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectionDone
-from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
 from twisted_msgproto.testing import SafeSink
 
-from .pairs import PEER, Case, Echo, HeldCase, Transport
+from .pairs import Case, Echo, HeldCase
 from .sides import CONNECT, msg
 
 
@@ -100,16 +99,6 @@ class Answers(Case):
         self.server.later.errback(RuntimeError("no"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_a_hook_of_a_send_only_message_returns_no_answer__RD_05(self):
-        self.pair()
-        self.client.sendOnly(b"odd")
-        self.pump()
-        (failure,) = self.flushLoggedErrors(TypeError)
-        self.assertIn("Echo.messageReceived returned 7; it returns None", str(failure.value))
-        left = self.client.disconnect()
-        self.pump()
-        self.successResultOf(left)
-
     def test_errors_reach_their_hook(self):
         """SA-24."""
         self.pair()
@@ -118,19 +107,6 @@ class Answers(Case):
         error = self.server.notes[-1]
         self.assertNotIn("session-id", error.headers)
         self.assertEqual((error.code, error.body, error.headers["x"]), ("E1", b"it rains", "y"))
-        self.assertTrue(self.server.established)
-
-    def test_a_failing_error_hook_harms_nobody(self):
-        """SA-24."""
-
-        class Failing(SabcServer):
-            def errorReceived(self, error):
-                raise RuntimeError
-
-        self.pair(server_class=Failing)
-        self.client.sendError(1)
-        self.pump()
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertTrue(self.server.established)
 
     def test_the_server_asks_too(self):
@@ -395,41 +371,6 @@ class Streams(Case):
         self.failureResultOf(asked, CancelledError)
         self.assertEqual(self.client.snapshot()["outstanding"], 0)
 
-    def test_a_streamed_request_times_out(self):
-        """SA-27."""
-        self.pair()
-        self.client.transport.producer.pauseProducing()
-        asked = self.client.request([b"x"], timeout=5)
-        self.clock.advance(5)
-        self.failureResultOf(asked, TimedOut)
-        self.client.transport.producer.resumeProducing()
-
-    def test_streams_end_with_the_session(self):
-        """SA-18."""
-        self.pair()
-
-        def endless():
-            while True:
-                yield b"x"
-
-        asked, sent = self.client.request(endless()), self.client.sendOnly(endless())
-        self.assertEqual(self.client.snapshot()["outstanding"], 1)  # SA-27
-        self.lose(self.client)
-        self.failureResultOf(asked, ConnectionClosed)
-        self.failureResultOf(sent, ConnectionClosed)
-
-
-UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
-def masked(nbytes):
-    """A message as a browser sends it, with a mask of zeros."""
-    size = bytes([0x80 | len(nbytes)]) if len(nbytes) < 126 else b"\xfe" + len(nbytes).to_bytes(2)
-    return b"\x81" + size + bytes(4) + nbytes
-
 
 class Safety(HeldCase):
     server_class = Echo
@@ -505,25 +446,6 @@ class Safety(HeldCase):
         self.assertEqual(len(self.sink.messages), 2)
         self.sink.safe()
         self.assertEqual([getattr(note, "body", note) for note in self.server.notes[-1:]], [b"y"])
-
-    def test_reading_of_a_websocket_session_pauses_while_too_much_waits__SA_25(self):
-        """SA-25: messages behind the pause wait, although their bytes are here already."""
-        self.serve(unsafe_bytes=1000)
-        connection = self.factory.webSocketFactory().buildProtocol(PEER)
-        transport = Transport(peerAddress=PEER)
-        connection.makeConnection(transport)
-        connection.dataReceived(UPGRADE)
-        connection.dataReceived(masked(b"CONNECT\r\nclient-id::me\r\n\r\n\0"))
-        for number in range(6):
-            head = b"MESSAGE\r\nsession-id::secret-1\r\nmsg-id::%d\r\n\r\n" % number
-            connection.dataReceived(masked(head + b"x" * 600 + b"\r\n\r\n\0"))
-        self.assertEqual(transport.producerState, "paused")
-        self.assertLess(len(self.sink.messages), 6)
-        for _ in range(6):
-            self.sink.safe()
-        self.assertEqual([message.message_id for message in self.sink.messages], list("012345"))
-        self.assertEqual(transport.producerState, "producing")
-        connection.connectionLost(Failure(ConnectionDone()))
 
     def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
         """SA-22, HO-01: acknowledged means whole."""

@@ -319,25 +319,6 @@ def test_a_client_whose_server_says_no_more_is_at_its_end() -> None:
         assert client.finished, state
 
 
-def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request__SA_18() -> None:
-    client = open_client(limits=limits(part_bytes=4), lengths=True)
-    outgoing = client.open_message(None, NOW)
-    outgoing.write(b"abcdefghijklmnop")
-    client.outputs()
-    outgoing.abort()
-    assert client.outstanding == 0
-    assert b"content-length::0" in client.outputs()
-
-
-def test_a_frame_that_is_not_whole_has_its_time_and_a_session_has_begun__SA_27() -> None:
-    server = open_server(limits=limits(connect_seconds=5))
-    assert server.deadline is None
-    server.receive(msg(b"x", msg_id="1")[:-1], NOW)
-    assert server.deadline == NOW + 60
-    client = open_client(limits=limits(connect_seconds=5))
-    assert client.deadline is None
-
-
 @pytest.mark.parametrize("framed", [False, True])
 def test_a_plain_request_is_refused_while_the_server_drains__SA_12(framed: bool) -> None:
     server = open_server(framed=framed)
@@ -348,30 +329,6 @@ def test_a_plain_request_is_refused_while_the_server_drains__SA_12(framed: bool)
     assert names(events) == ["FrameRefused"]
     said = server.outputs()
     assert b"error-code::503" in (b"".join(said) if framed else said)
-
-
-@pytest.mark.parametrize("framed", [False, True])
-def test_an_answer_is_counted_once__SA_16(framed: bool) -> None:
-    client = open_client(framed=framed)
-    answer = msg(b"yes", ref_msg_id=client.request(b"", "waiter", NOW))
-    client.receive([answer] if framed else answer, NOW)
-    assert (client.counters.responses, client.counters.unknown_responses) == (1, 0)
-
-
-@pytest.mark.parametrize("framed", [False, True])
-def test_every_request_is_counted_however_it_comes(framed: bool) -> None:
-    server = open_server(framed=framed)
-    octets = [msg(b"x", msg_id=str(number)) for number in range(40)]
-    server.receive(octets if framed else b"".join(octets), NOW)
-    assert server.counters.requests == 40
-    octets = [msg(b"x", msg_id="40"), msg(b"q", msg_id="41", send_only="yes")]
-    server.receive(octets if framed else b"".join(octets), NOW)
-    assert server.counters.requests == 41
-    if not framed:
-        whole = msg(b"x" * 100, msg_id="42")
-        server.receive(whole[:90], NOW)
-        server.receive(whole[90:], NOW)
-        assert server.counters.requests == 42
 
 
 def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
@@ -463,19 +420,6 @@ def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> Non
     for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
         with pytest.raises(LimitExceeded, match="a header is above 1024 bytes"):
             client.request(b"", "waiter", NOW, headers=fields)
-
-
-def test_a_finished_message_takes_nothing_more_and_is_finished_once__SA_18() -> None:
-    client = open_client(lengths=True)
-    outgoing = client.open_message("w", NOW)
-    outgoing.write(b"all")
-    outgoing.finish()
-    with pytest.raises(ValueError, match="finished"):
-        outgoing.write(b"more")
-    sent = client.outputs()
-    assert sent.count(b"MESSAGE") == 1
-    outgoing.finish()
-    assert client.outputs() == b""
 
 
 def test_an_error_in_answer_to_connect_is_counted__SA_16() -> None:

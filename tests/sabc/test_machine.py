@@ -430,15 +430,6 @@ def test_disconnect_waits_for_the_answers() -> None:
     assert client.closed
 
 
-def test_disconnect_waits_for_send_only_messages_in_work() -> None:
-    # SA-12
-    server = open_server()
-    server.receive(sides.SEND_ONLY + sides.DISCONNECT, NOW)
-    assert not server.closed
-    server.settle(1)
-    assert server.closed
-
-
 def test_after_disconnect_no_further_message_is_taken() -> None:
     # SA-12: but answers to our own requests are, which the work may need
     server = open_server()
@@ -517,18 +508,6 @@ def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
     server.outputs()
     server.not_safe(event.position, NOW)
     assert errors(server) == [("503", "2", b"not stored")]
-
-
-def test_silence_means_nothing_while_the_peer_is_not_read() -> None:
-    # SA-27
-    server = open_server()
-    server.receive(msg(b"x", final=False, msg_id="1", msg_more="yes") + NUDGE, NOW)
-    server.paused(NOW + 1)
-    assert server.advance(NOW + 100) == []
-    assert server.deadline is None
-    server.resumed(NOW + 110)
-    assert server.deadline == NOW + 170
-    assert flat(server.advance(NOW + 170)) == [("MessageAbandoned", "1")]
 
 
 @pytest.mark.parametrize("state", SERVING)

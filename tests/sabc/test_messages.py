@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doubles import due, unanswered
+from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc import ErrorReceived
 from twisted_msgproto.sabc.machine import Client, Server
@@ -335,15 +335,6 @@ def test_requests_time_out() -> None:
     assert client.counters.unknown_responses == 1
 
 
-def test_a_forgotten_request_has_no_answer() -> None:
-    # SA-16
-    client = open_client()
-    id = client.request(b"", "a", NOW)
-    assert client.forget(id) == "a"
-    assert client.forget(id) is None
-    assert client.receive(msg(b"late", ref_msg_id=id), NOW) == []
-
-
 def test_outstanding_requests_are_bounded_in_both_directions() -> None:
     # SA-27
     bound = limits(outstanding_requests=2)
@@ -359,15 +350,6 @@ def test_outstanding_requests_are_bounded_in_both_directions() -> None:
     assert names(events) == ["FrameRefused"]
     assert errors(server)[0][:2] == ("429", "9")
     assert not server.closed
-
-
-def test_who_waits_when_the_connection_is_lost() -> None:
-    client = open_client()
-    client.request(b"", "a", NOW)
-    client.request(b"", "b", NOW)
-    assert unanswered(client) == [("1", "a"), ("2", "b")]
-    assert client.closed
-    assert due(client, NOW)[1] is None
 
 
 # ── However it is split ─────────────────────────────────────────────────────────────────────────
@@ -484,17 +466,6 @@ def test_what_is_left_of_the_branches() -> None:
     outgoing.finish()
     other.abort()
     assert client.outputs() == b""
-
-
-def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
-    """SA-22"""
-    client = open_client(limits=SMALL)
-    ids = [client.request(b"y", b"x", NOW) for _ in range(5)]
-    long, short = b"x" * 400, b"x"
-    bodies = [short, long, short, long, short]
-    octets = b"".join(msg(body, ref_msg_id=id) for id, body in zip(ids, bodies, strict=True))
-    (event,) = client.receive(octets, NOW)
-    assert event.truncated == [False, True, False, True, False]
 
 
 def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:

@@ -6,9 +6,7 @@ from typing import ClassVar
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.testing import MemoryReactor
 from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
@@ -53,21 +51,6 @@ class Login(Case):
             self.lose(self.server)
             self.assertEqual(Realm.out, [b"me"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-
-    def test_behind_a_proxy_failures_count_for_the_address_it_tells(self):
-        """NB-05: with ``haproxy:`` endpoints, whose clients would be one address otherwise."""
-        self.serve(portal=self.portal())
-        reactor = MemoryReactor()
-        serverFromString(reactor, "haproxy:tcp:5046").listen(self.factory)
-        proxied = reactor.tcpServers[0][1]
-        for host in ("198.51.100.1", "2001:db8::1"):
-            family = "TCP6" if ":" in host else "TCP4"
-            server = proxied.buildProtocol(PEER)
-            server.makeConnection(Transport(peerAddress=PEER))
-            server.dataReceived(f"PROXY {family} {host} {host} 1 2\r\n".encode())
-            server.dataReceived(crlf("CONNECT\nclient-id::me\nclient-passcode::x\n\n"))
-            self.assertIn(f"{host}: login as 'me' refused", self.lines[-1])
-            self.lose(server.wrappedProtocol)
 
     def test_five_attempts_are_enough(self):
         """SA-27."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import websockets
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import HostnameEndpoint, serverFromString, wrapClientTLS
-from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFromCertificates
+from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from tests.sabc import sides
 from tests.sabc.sides import crlf
-from tests.tools.certificates import Authority
-from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import (
     SabcServer,
     SabcServerFactory,
@@ -123,28 +118,6 @@ class Served(TestCase):
         self.assertTrue(parts.encode().endswith(sides.WHOLE_BODY[::-1] + b"\r\n\r\n\0"))
         self.assertTrue(end.startswith("DISCONNECTING"))
 
-    async def test_every_example_byte_by_byte_in_websocket_fragments(self):
-        """SA-01, SA-25: a frame fragmented at every byte is the same frame."""
-        await self.listen(newSessionId=lambda: sides.SESSION)
-
-        def talk():
-            async def client():
-                async with websockets.connect(self.ws, proxy=None) as socket:
-                    await socket.send(chr(o) for o in sides.CONNECT)
-                    await socket.recv()
-                    answers = []
-                    for frame in (sides.HOLA, sides.HELLO):
-                        for place in range(1, len(frame)):
-                            await socket.send([frame[:place].decode(), frame[place:].decode()])
-                            answers.append(await socket.recv())
-                    return answers
-
-            return asyncio.run(client())
-
-        answers = await deferToThread(talk)
-        self.assertEqual(len(set(answers)), 2)
-        self.assertEqual(len(answers), len(sides.HOLA) + len(sides.HELLO) - 2)
-
     async def test_a_fault_on_websocket_is_told_and_closes_with_its_code(self):
         """SA-06, SA-20, SA-21."""
         await self.listen(newSessionId=lambda: sides.SESSION)
@@ -216,71 +189,3 @@ class Served(TestCase):
         self.assertIn("error-code::413", answer)
         self.assertEqual(code, 1009)
         self.assertEqual(seen, [])
-
-    async def test_what_is_no_websocket_server(self):
-        """SA-25: the client hears that no session came about."""
-
-        class Rude(Protocol):
-            def dataReceived(self, data):
-                self.transport.write(b"HTTP/1.1 404 Not Found\r\n\r\n")
-                self.transport.loseConnection()
-
-        port = reactor.listenTCP(0, Factory.forProtocol(Rude), interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        with self.assertRaises(ConnectionClosed):
-            await connect(f"ws://127.0.0.1:{port.getHost().port}")
-
-    async def test_who_cancels_before_the_upgrade_is_gone_at_once(self):
-        """SA-25: there is no session yet which could be told."""
-        gone = Deferred()
-        asked = Deferred()
-
-        class Silent(Protocol):
-            def dataReceived(self, data):
-                if not asked.called:
-                    asked.callback(None)
-
-            def connectionLost(self, reason):
-                gone.callback(None)
-
-        port = reactor.listenTCP(0, Factory.forProtocol(Silent), interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-
-        async def connecting_to_it():
-            await connect(f"ws://127.0.0.1:{port.getHost().port}")
-
-        connecting = Deferred.fromCoroutine(connecting_to_it())
-        await asked
-        connecting.cancel()
-        await self.assertFailure(connecting, CancelledError)
-        await gone
-
-
-class Encrypted(TestCase):
-    timeout = 60
-
-    async def test_tls_and_wss(self):
-        """SA-08, SA-25: passcodes belong on encrypted transports."""
-        directory = Path(self.mktemp())
-        directory.mkdir()
-        authority = Authority(directory)
-        own = authority.server()
-        served = f"ssl:0:interface=127.0.0.1:privateKey={own.key}:certKey={own.cert}"
-        factory = SabcServerFactory(clock=reactor)
-        factory.protocol = Echo
-        ports = []
-        for listening in (factory, factory.webSocketFactory()):
-            port = await serverFromString(reactor, served).listen(listening)
-            self.addCleanup(port.stopListening)
-            ports.append(port.getHost().port)
-        self.addCleanup(factory.drain)
-        root = Certificate.loadPEM(authority.cert.read_bytes())
-        trust = optionsForClientTLS("localhost", trustRootFromCertificates([root]))
-        plain = HostnameEndpoint(reactor, "localhost", ports[0])
-        over_tls = await connect(wrapClientTLS(trust, plain))
-        over_wss = await connect(f"wss://localhost:{ports[1]}/", tls=trust)
-        for client in (over_tls, over_wss):
-            self.assertEqual((await client.request(b"abc")).body, b"cba")
-            await client.disconnect()
-        with self.assertRaises(Exception):  # noqa: B017  (the platform does not trust it)
-            await connect(f"wss://localhost:{ports[1]}/")

@@ -320,9 +320,10 @@ def client(**changes):
     return machine
 
 
-def feed(machine, *messages, now=0.0):
-    """All events of ``messages`` but the announcements of attachments."""
-    found = [event for message in messages for event in machine.receive([message], now)]
+def feed(machine, *messages, now=0.0, grouped=False):
+    """All events of ``messages`` but the announcements of attachments; ``grouped``: of reads."""
+    reads = messages if grouped else [[message] for message in messages]
+    found = [event for read in reads for event in machine.receive(read, now)]
     return [event for event in found if names([event]) != ["AttachmentsAnnounced"]]
 
 

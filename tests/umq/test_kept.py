@@ -354,6 +354,7 @@ class Sessions(TestCase):
         self.assertEqual(got[reader], ["x" * 10_000] * 40)
         deaf.deaf.clear()
         deaf.pump()
+        self.all_is_free()
 
 
 class Sinking(TestCase):

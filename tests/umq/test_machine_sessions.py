@@ -123,27 +123,33 @@ MESSAGES = st.lists(st.one_of(TEXTS, TEXTS, TEXTS, st.binary(max_size=3)), max_s
 
 
 @pytest.mark.parametrize("make", [client, server, Client, Server])
-@settings(max_examples=300, deadline=None)
-@given(data=MESSAGES)
-def test_any_stream_gives_documented_events_and_one_last_fault(make, data):
-    """UM-18: nothing but events; a Fault or F is the last; nothing waits above its limits."""
-    machine = make()
-    if machine.opened:
-        machine.subscribe()
-        machine.register_callback()
-        machine.call("a", waiter=1)
-        machine.open_topic("1")
-    found = []
-    for message in data:
-        found += feed(machine, message)
+@settings(max_examples=250, deadline=None)
+@given(data=MESSAGES, cuts=st.sets(st.integers(0, 40)))
+def test_any_stream_gives_documented_events_and_one_last_fault(make, data, cuts):
+    """UM-04, UM-18: a Fault or F is the last; nothing waits above its limits; however the
+    messages are grouped into reads, the events and the words in return are the same.
+    """
+
+    def run(groups):
+        machine = make()
+        if machine.opened:
+            machine.subscribe()
+            machine.register_callback()
+            machine.call("a", waiter=1)
+            machine.open_topic("1")
+        return feed(machine, *groups, grouped=True), machine.outputs(), machine
+
+    found, out, machine = run([[message] for message in data])
     ends = [event for event in found if names([event])[0] in ("UmqFault", "FatalReceived")]
     assert ends == ([found[-1]] if machine.closed and found else [])
-    out = machine.outputs()
     assert sum(isinstance(text, str) and text.startswith("F") for text in out) <= 1
     grammar = re.compile(r"(A[1-9A-W]:)?[-HWFCBRETDUSX][0-9A-Z]{0,13}:")
     assert all(grammar.match(text) for text in out if isinstance(text, str))
     delivered = sum(len(getattr(event, "attachments", ())) for event in found)
     assert delivered <= sum(isinstance(m, bytes) or "-" in m for m in data)
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    together, said, other = run([data[start:end] for start, end in itertools.pairwise(edges)])
+    assert (together, said, other.state) == (found, out, machine.state)
 
 
 @settings(max_examples=200, deadline=None)
@@ -183,33 +189,6 @@ def test_where_attachments_stand_between_texts_does_not_matter(data):
     for kind in (["TopicUpdated"], ["AttributeSet"]):
         ordered = [event for event in mixed if names([event]) == kind]
         assert ordered == [event for event in plain if names([event]) == kind]
-
-
-@pytest.mark.parametrize("make", [client, server, Client, Server])
-@settings(max_examples=200, deadline=None)
-@given(data=MESSAGES, cuts=st.sets(st.integers(0, 40)))
-def test_events_say_the_same_however_the_messages_are_grouped_into_reads(make, data, cuts):
-    """UM-04, UM-18: the same events in the same order, and the same words in return."""
-
-    def run(groups):
-        machine = make()
-        if machine.opened:
-            machine.subscribe()
-            machine.register_callback()
-            machine.call("a", waiter=1)
-        events = [event for group in groups for event in machine.receive(group, 1.0)]
-        return list(map(repr, events)), machine.outputs(), machine.state
-
-    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    grouped = [data[start:end] for start, end in itertools.pairwise(edges)]
-    one_by_one, together = run([[message] for message in data]), run(grouped)
-    # An announcement names its message, which may be filled by the time it is looked at.
-    assert one_by_one[1:] == together[1:]
-    assert without_announcements(one_by_one[0]) == without_announcements(together[0])
-
-
-def without_announcements(events):
-    return [event for event in events if not event.startswith("AttachmentsAnnounced")]
 
 
 # ── What waits for us ───────────────────────────────────────────────────────────────────────────

@@ -315,16 +315,6 @@ class Stock(SynchronousTestCase):
             self.assertEqual(self.successResultOf(self.called(both, text)).payload, "")
             self.assertEqual(sink.messages[-1].body, text.encode())
 
-    def test_a_server_with_methods_and_a_sink_says_what_it_stored__RD_03(self):
-        clock = Clock()
-        factory = UmqServerFactory(sink := SafeSink(), clock=clock, methods=MethodRegistry())
-        both = Pair(factory, clock=clock)
-        self.addCleanup(both.close)
-        asked = call_method(both.client, "visited", 1)
-        both.pump()
-        self.assertEqual(self.successResultOf(asked), Stored(True))
-        self.assertEqual(len(sink.messages), 1)
-
     def test_a_topic_whose_name_is_no_text_is_refused__NB_09(self):
         """NB-09: it is the caller's fault, and so no traceback."""
         both = self.pair()

@@ -157,28 +157,6 @@ class HandShake(TestCase):
         self.assertNotIn("73 65 63 72 65 74", " ".join(told))
         both.close()
 
-    def test_an_authorisation_which_never_comes_ends_in_time_and_the_client_is_told(self):
-        """HO-07: the limit reaches from H to W."""
-
-        class Undecided(Echo):
-            cancelled = False
-
-            def authorise(self, hello):
-                def cancelled(_):
-                    self.cancelled = True
-
-                return Deferred(cancelled)
-
-        both = pair(Undecided, client_limits={"hello-seconds": 60})  # which is more patient
-        both.advance(9)
-        waiting = self.established(both)
-        self.assertNoResult(waiting)
-        both.advance(1)
-        told = self.failureResultOf(waiting, SessionRefused)
-        self.assertIn("8 nobody decided in time", str(told.value))
-        self.assertTrue(both.server.cancelled)
-        both.close()
-
     def test_the_client_may_refuse_the_server(self):
         """UM-07: authorisation of W; nothing of the server counts before."""
 
@@ -294,18 +272,6 @@ class Faults(TestCase):
         self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1009)
         self.assertEqual(both.server_factory.counters["fault:websocket-message-bytes"], 1)
         self.assertEqual(both.server.seen, ["established", ("a", "b"), "lost"])
-        both.close()
-
-    def test_fatal_of_ours_ends_it_for_both(self):
-        """UM-08: at any time."""
-        both = pair()
-        pending = both.client.call("later")
-        both.pump()
-        both.server.closeSession(8, "maintenance")
-        both.pump()
-        error = self.failureResultOf(pending, SessionRefused).value
-        self.assertEqual((error.code, str(error)), (8, "8 maintenance"))
-        self.assertEqual(both.server.seen, ["established", "lost"])
         both.close()
 
 
