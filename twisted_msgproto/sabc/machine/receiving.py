@@ -475,8 +475,8 @@ class Listener(Speaker[S]):
         incoming = self._current
         incoming.heard = now
         if not incoming.muted and not incoming.cut:
-            room = self.message_bytes - incoming.size
-            incoming.parts.append(data if len(data) <= room else data[: max(0, room)])
+            left = max(0, self.message_bytes - incoming.size)
+            incoming.parts.append(data[:left])
         self._grow(incoming, len(data), events)
 
     def _close_frame(self, final: bool, nbytes: int, now: float, events: list[Event]) -> None:

@@ -354,24 +354,12 @@ class SabcLink(SessionLink):
         if self.established:  # to anybody else the WebSocket says enough
             self._follow(self.machine.oversized())
 
-    def _errorCame(self, event: ErrorReceived) -> None:
-        self._guarded(self.protocol.errorReceived, event)
-
     def _frameRefused(self, event: FrameRefused) -> None:
         line = "{peer}: a frame was refused: {text} ({code})"
         self.logNews(line, "frame refused", text=event.text, code=event.code)
 
-    def _frameDiscarded(self, event: FrameDiscarded) -> None:
-        self._tellLost("a frame without end was discarded", event.id)
-
-    def _messageAbandoned(self, event: MessageAbandoned) -> None:
-        self._tellLost("an unfinished message was given up", event.id)
-
     def _tellLost(self, what: str, id: str | None) -> None:
         self.logNews("{peer}: {what}: {id}", "unfinished", what=what, id=shown(id or ""))
-
-    def _clientLeaves(self, event: object) -> None:
-        """The client wants no more than its answers: the machine sees to it."""
 
     def _peerEnds(self, event: DisconnectingReceived) -> None:
         self._countEnd(event)
@@ -539,9 +527,6 @@ class SabcLink(SessionLink):
         for waiter, body, headers, cut in columns:
             self.release(waiter).done(Response(body, headers, cut))
 
-    def _requestFailed(self, event: RequestFailed) -> None:
-        self.release(event.waiter).fail(Refused(event.text, event.code))
-
     def _timedOut(self, event: RequestsTimedOut) -> None:
         for waiter in event.waiters:
             self.release(waiter).fail(TimedOut("no answer in time"))
@@ -560,13 +545,19 @@ class SabcLink(SessionLink):
         MessagesReceived: _deliver,
         MessagesSafe: _nowSafe,
         ResponsesReceived: _answered,
-        RequestFailed: _requestFailed,
+        RequestFailed: lambda link, event: link.release(event.waiter).fail(
+            Refused(event.text, event.code)
+        ),
         RequestsTimedOut: _timedOut,
-        ErrorReceived: _errorCame,
+        ErrorReceived: lambda link, event: link._guarded(link.protocol.errorReceived, event),
         FrameRefused: _frameRefused,
-        FrameDiscarded: _frameDiscarded,
-        MessageAbandoned: _messageAbandoned,
-        DisconnectReceived: _clientLeaves,
+        FrameDiscarded: lambda link, event: link._tellLost(
+            "a frame without end was discarded", event.id
+        ),
+        MessageAbandoned: lambda link, event: link._tellLost(
+            "an unfinished message was given up", event.id
+        ),
+        DisconnectReceived: lambda link, event: None,  # the machine sees to it
         DisconnectingReceived: _peerEnds,
         SessionExpired: _expired,
         DrainTimedOut: _countEnd,

@@ -174,34 +174,13 @@ def header_line(key: str, value: str) -> str:
     return f"{key}::{value}"
 
 
-def encode_head(command: str, headers: Mapping[str, str], bounds: Bounds | None = None) -> bytes:
+def encode_head(command: str, headers: Mapping[str, str]) -> bytes:
     """Return command, headers and the blank line as bytes.
 
-    Raises ValueError as :func:`header_line` does, for text that UTF-8 cannot carry, and for a block
-    above ``bounds``: a peer with the same bounds would refuse it.
+    Raises ValueError as :func:`header_line` does, and for text that UTF-8 cannot carry.
     """
     lines = [header_line(key, value) for key, value in headers.items()]
-    head = "\r\n".join([command, *lines, "", ""]).encode()
-    if bounds is not None:
-        if len(lines) > bounds.header_lines:
-            raise ValueError(f"at most {bounds.header_lines} headers, not {len(lines)}")
-        if len(head) - len(command) - 4 > bounds.block_bytes:
-            raise ValueError(f"at most {bounds.block_bytes} bytes of headers")
-        if any(len(line.encode()) > bounds.line_bytes for line in lines):
-            raise ValueError(f"at most {bounds.line_bytes} bytes a header")
-    return head
-
-
-def encode(frame: Frame, *, lengths: bool = False) -> bytes:
-    """Return ``frame`` as bytes; ``lengths``: both sides announced ``framing::length``.
-
-    Whether the body fits the framing is checked beforehand with :func:`ends_early`.
-    """
-    headers = frame.headers
-    if lengths and frame.has_body:
-        headers = {**headers, CONTENT_LENGTH: str(len(frame.body))}
-    end = b"" if not frame.final else END if frame.body else END_OF_EMPTY
-    return b"".join((encode_head(frame.command, headers), frame.body, end))
+    return "\r\n".join([command, *lines, "", ""]).encode()
 
 
 def ends_early(body: bytes) -> bool:

@@ -43,7 +43,7 @@ _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
 _LENGTH_LINE = f"\r\n{CONTENT_LENGTH}::".encode()
 _COMMAND_BYTES_MAX = len(b"DISCONNECTING")
-_HELD_BYTES_EXTRA = 32  # a command, its CRLF, a blank line, and room to spare
+_HEAD_BYTES_EXTRA = 32  # a command, its CRLF, a blank line, and room to spare
 
 # What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
 _UNKNOWN_COMMAND = ("command", "unknown command")
@@ -152,7 +152,7 @@ class Decoder:
         self._part_bytes = part_bytes
         self._quick_bytes = min(bounds.line_bytes, bounds.block_bytes)
         # How much of a body may still turn out to be the head of the next frame.
-        self._hold = bounds.block_bytes + _HELD_BYTES_EXTRA
+        self._hold = bounds.block_bytes + _HEAD_BYTES_EXTRA
         self._buffer = bytearray()
         self._start = 0  # everything before it is done with
         self._read: Callable[[], Piece | None] = self._read_head
@@ -184,16 +184,16 @@ class Decoder:
         return self._kind is None and self._read == self._read_head
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self._buffer) - self._start
 
     @property
     def weight(self) -> int:
-        """Return what an unfinished frame occupies in memory: what is ``held``, and a head of which
-        lines have been read.
+        """Return what an unfinished frame occupies in memory: what is ``buffered``, and a head of
+        which lines have been read.
         """
-        held = len(self._buffer) - self._start
-        return held if self._kind is None else held + self._head + table_bytes(self._headers)
+        head = 0 if self._kind is None else self._head + table_bytes(self._headers)
+        return len(self._buffer) - self._start + head
 
     @property
     def has_body(self) -> bool | None:
@@ -605,13 +605,13 @@ def read_frame(
             piece = decoder.next()
         if isinstance(piece, FrameOpened):
             frame = piece.frame
-            frame.body = data[len(data) - decoder.held :]
+            frame.body = data[len(data) - decoder.buffered :]
             frame.final = False
             return frame
         if not isinstance(piece, Frame):
             return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
-        behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
-        if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
+        behind = decoder.next() if decoder.buffered and (lenient or not piece.has_body) else None
+        if decoder.buffered or behind is not None:  # a fault, too, leaves nothing to hold
             return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
         return piece
     finally:

@@ -282,7 +282,7 @@ class UmqLink(SessionLink):
         self._keepRest()
 
     def _serveAgain(self, result: Any, done: Deferred[Any]) -> Any:
-        self._holds = tuple(held for held in self._holds if held is not done)
+        self._holds = tuple(one for one in self._holds if one is not done)
         if not self._ended:
             self._keepRest()
             self._serveLater()
@@ -379,25 +379,10 @@ class UmqLink(SessionLink):
         elif self.calls.admitted(event):
             self.calls.came(event)
 
-    def _onResult(self, event: ResultReceived) -> None:
-        self.calls.answered(event)
-
-    def _onError(self, event: ErrorReceived) -> None:
-        self.calls.failed(event)
-
-    def _onExpired(self, event: CallExpired) -> None:
-        self.calls.expired(event)
-
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self.calls.stores:
             self.calls.gathered.add("topic", event)
         self.topics.updated(event)
-
-    def _onTopicClosed(self, event: TopicClosed) -> None:
-        self.topics.closed(event)
-
-    def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
-        self.topics.unsubscribed(event)
 
     def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
         if self.factory.authoriser is not None and self.refuses(
@@ -427,12 +412,6 @@ class UmqLink(SessionLink):
         if streamed:
             self.streams.announced(event)
 
-    def _onArrived(self, event: AttachmentArrived) -> None:
-        self.streams.arrived(event)
-
-    def _onMemoryLimit(self, event: MemoryLimitExceeded) -> None:
-        self.keptTooMuch(event.what)
-
     def _onFatal(self, event: FatalReceived) -> None:
         self.count("fatals")
         code = "no code" if event.code is None else event.code
@@ -450,26 +429,23 @@ class UmqLink(SessionLink):
         broken = fault.code in _REPLY_CODES
         self._leave(self.peerError(fault), broken)
 
-    def _onFault(self, fault: Fault) -> None:
-        self.peerFaulted(fault)
-
     actions: ClassVar[dict[type, Any]] = {
         CallReceived: _onCall,
         CallbackReceived: _onCall,
         CallsSafe: _onCallsSafe,
-        ResultReceived: _onResult,
-        ErrorReceived: _onError,
-        CallExpired: _onExpired,
+        ResultReceived: lambda link, event: link.calls.answered(event),
+        ErrorReceived: lambda link, event: link.calls.failed(event),
+        CallExpired: lambda link, event: link.calls.expired(event),
         TopicUpdated: _onUpdate,
-        TopicClosed: _onTopicClosed,
-        TopicUnsubscribed: _onUnsubscribed,
+        TopicClosed: lambda link, event: link.topics.closed(event),
+        TopicUnsubscribed: lambda link, event: link.topics.unsubscribed(event),
         AttributeSet: _onAttribute,
         AttributeUnset: _onAttribute,
         AttachmentsAnnounced: _onAnnounced,
-        AttachmentArrived: _onArrived,
-        MemoryLimitExceeded: _onMemoryLimit,
+        AttachmentArrived: lambda link, event: link.streams.arrived(event),
+        MemoryLimitExceeded: lambda link, event: link.keptTooMuch(event.what),
         FatalReceived: _onFatal,
-        UmqFault: _onFault,
+        UmqFault: lambda link, event: link.peerFaulted(event),
     }
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
