@@ -18,7 +18,6 @@ from .sides import (
     NUDGE,
     SESSION,
     SMALL,
-    codes,
     crlf,
     cut,
     end_of_body,
@@ -610,11 +609,3 @@ def test_whatever_comes_reads_the_same_however_it_is_split(
     framed = open_server(framed=True, lenient=lenient)
     framed.receive([octets], NOW)
     assert (state_of(framed) == "CLOSED") is framed.finished
-
-
-def test_the_end_of_a_session_by_a_fault_is_told_with_its_code() -> None:
-    """SA-26: on a stream as on WebSocket."""
-    server = open_server()
-    (fault,) = server.receive(b"NONSENSE\r\n\r\n", NOW)
-    assert " " not in fault.reason and len(fault.text.split()) > 1
-    assert codes(server) == ["400"]

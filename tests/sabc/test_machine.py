@@ -407,29 +407,6 @@ def test_disconnecting_ends_either_side_at_once() -> None:
 # ── DISCONNECT ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_disconnect_waits_for_the_answers() -> None:
-    # SA-12
-    server, client = open_server(), open_client()
-    ids = [client.request(b"x", n, NOW) for n in range(3)]
-    client.disconnect(NOW)
-    events = server.receive(client.outputs(), NOW)
-    assert names(events)[-1] == "DisconnectReceived"
-    assert state_of(server) == "DRAINING"
-    server.answer(ids[0], b"a")
-    server.fail(ids[1], 500, "b")
-    assert not server.closed
-    server.acknowledge(ids[2:])
-    assert server.closed
-    events = client.receive(server.outputs(), NOW)
-    assert names(events) == [
-        "ResponsesReceived",
-        "RequestFailed",
-        "ResponsesReceived",
-        "DisconnectingReceived",
-    ]
-    assert client.closed
-
-
 def test_after_disconnect_no_further_message_is_taken() -> None:
     # SA-12: but answers to our own requests are, which the work may need
     server = open_server()

@@ -38,18 +38,6 @@ from .sides import (
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_parts_of_the_example_become_one_message() -> None:
-    # SA-18, SA-19
-    server = open_server()
-    events = server.receive(sides.PART_1 + sides.PART_2 + sides.PART_3, NOW)
-    assert requests(events) == [("123456", sides.WHOLE_BODY, False)]
-    server = open_server(framed=True)
-    found = []
-    for octets in (sides.PART_1, sides.PART_2, sides.PART_3):
-        found += server.receive([octets], NOW)
-    assert requests(found) == [("123456", sides.WHOLE_BODY, False)]
-
-
 def test_messages_interleave() -> None:
     # SA-19
     server = open_server()

@@ -1,11 +1,7 @@
-"""A server process for the tests: the application of the source's examples.
-
-``server.py [--tls PEM] [--push] [ORIGIN…]``
-"""
+"""A server process for the tests: the application of the source's examples."""
 
 import json
 import re
-import sys
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
@@ -16,20 +12,12 @@ from twisted_msgproto.umq import Reply, UmqServer, UmqServerFactory
 
 
 class Application(UmqServer):
-    push = False
-
     def authorise(self, hello):
         if not hello.payload.startswith("tok"):
             raise Refused("rejected", 1)
 
     def welcome(self, hello):
         return "welcome"
-
-    def sessionEstablished(self):
-        if self.push:
-            self.setAttribute("a", "1")
-            self.unsetAttribute("a")
-            self.call("hello").addCallback(lambda reply: self.closeSession())
 
     def callReceived(self, request):
         text = request.payload
@@ -42,8 +30,6 @@ class Application(UmqServer):
         if text == "sum":
             first, second = request.attachments
             return f"{len(first)}, lost {second.text}"
-        if text == "echo":
-            return Reply(text, request.attachments)
         if text == "wait":
             return Deferred()
         if text == "attributes":
@@ -69,22 +55,14 @@ class Application(UmqServer):
         self.callback(id, f"here is a work. Send me result as ID={done}").addErrback(lambda _: None)
 
 
-def main(arguments):
-    where = "tcp:0:interface=127.0.0.1"
-    if arguments[:1] == ["--tls"]:
-        pem = arguments[1]
-        where = f"ssl:0:interface=127.0.0.1:privateKey={pem}:certKey={pem}"
-        arguments = arguments[2:]
-    if arguments[:1] == ["--push"]:
-        Application.push = True
-        arguments = arguments[1:]
-    factory = UmqServerFactory(origins=arguments)
+def main():
+    factory = UmqServerFactory()
     factory.protocol = Application
-    listening = serverFromString(reactor, where).listen(factory)
+    listening = serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
     listening.addCallback(
         lambda port: print(f"umq listening on tcp:127.0.0.1:{port.getHost().port}", flush=True)
     )
     reactor.run()
 
 
-main(sys.argv[1:])
+main()

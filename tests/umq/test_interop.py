@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import json
 import signal
-import ssl
 import sys
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.tools.certificates import Authority
 from tests.tools.javascript import Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
 
@@ -21,25 +19,21 @@ websockets = pytest.importorskip("websockets")
 SERVER = Path(__file__).parent / "server.py"
 
 
-def talk(launch, conversation, *arguments, times=1, **options):
+def talk(launch, conversation, times=1):
     """Run ``conversation(socket)`` against the test's server process (see server.py).
 
     With ``times`` above 1 it is ``conversation(socket, number)`` on a new connection each time.
     """
-    server = launch.command([sys.executable, str(SERVER), *arguments])
+    server = launch.command([sys.executable, str(SERVER)])
     port = server.port("umq")
-    scheme = "wss" if options.get("ssl") else "ws"
 
     async def run():
         for number in range(times):
-            async with connect(
-                f"{scheme}://localhost:{port}/", compression=None, max_size=None, **options
-            ) as socket:
+            async with connect(f"ws://localhost:{port}/", compression=None) as socket:
                 told = conversation(socket) if times == 1 else conversation(socket, number)
-                result = await asyncio.wait_for(told, 30)
-        return result
+                await asyncio.wait_for(told, 30)
 
-    return asyncio.run(run())
+    asyncio.run(run())
 
 
 async def said(socket, *messages):
@@ -102,21 +96,15 @@ FAULTS = [
     ([b"before hello"], "F0:3 ", 1002),
     (["H:"], "F0:5 ", 1000),
     (["H1:wrong"], "F0:1 rejected", 1000),
-    (["A1:H1:tok"], "F0:1 ", 1000),
-    (["H1:tok", "H1:tok"], "F0:3 ", 1002),
-    (["H1:tok", "nonsense"], "F0:3 ", 1002),
     (["H1:tok", "Z1:"], "F0:4 ", 1002),
     (["H1:tok", "C" + "9" * 8000 + ":"], "F0:3 ", 1002),
     (["H1:tok", b"nobody waits for this"], "F0:3 ", 1002),
-    (["H1:tok", "AX:C1:"], "F0:3 ", 1002),
-    (["H1:tok", "A1:E1:x"], "F0:3 ", 1002),
-    (["H1:tok", "S:no sign"], "F0:3 ", 1002),
     (["H1:tok", "C1:wait", "C01:wait"], "F0:3 ", 1002),
 ]
 
 
 def test_faults_are_answered_with_their_code_and_a_close(launch):
-    """UM-02, UM-05 … UM-09, UM-15, UM-18, UM-19: as a foreign client sees it."""
+    """UM-02, UM-06 … UM-09, UM-18, UM-19: as a foreign client sees it."""
 
     async def conversation(socket, number):
         messages, fatal, code = FAULTS[number]
@@ -126,43 +114,6 @@ def test_faults_are_answered_with_their_code_and_a_close(launch):
         assert close_code == code, messages
 
     talk(launch, conversation, times=len(FAULTS))
-
-
-def test_a_foreign_origin_does_not_come_in(launch):
-    """The issue: a browser page from a foreign origin."""
-
-    async def hello(socket):
-        await said(socket, "H1:tok")
-        return await heard(socket, 1)
-
-    with pytest.raises(websockets.exceptions.InvalidStatus, match="403"):
-        talk(launch, hello, "http://mine.example", origin="http://evil.example")
-    assert talk(launch, hello, "http://mine.example", origin="http://mine.example") == [
-        "W1:welcome"
-    ]
-
-
-@pytest.fixture
-def certificate(tmp_path):
-    """An authority's certificate, and a server's with its key in one PEM."""
-    authority = Authority(tmp_path)
-    own = authority.server()
-    pem = tmp_path / "server.pem"
-    pem.write_text(own.key.read_text() + own.cert.read_text())
-    return authority.cert, pem
-
-
-def test_wss_with_a_foreign_client(launch, certificate):
-    """The issue, 1: wss; attachments of a megabyte, both ways."""
-    context = ssl.create_default_context(cafile=certificate[0])
-    body = bytes(range(256)) * 4096
-
-    async def conversation(socket):
-        await said(socket, "H1:tok", "A2:C1:echo", body, body[::-1])
-        answers = await heard(socket, 4)
-        assert answers == ["W1:welcome", "A2:R1:echo", body, body[::-1]]
-
-    talk(launch, conversation, "--tls", str(certificate[1]), ssl=context)
 
 
 def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
@@ -201,8 +152,6 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     assert len(rows) >= 304 and all(row["kind"] == "call" for row in rows)
     assert {row["destination"] for row in rows} == {None, "subscribe", "publish", "methods"}
 
-
-websockets = pytest.importorskip("websockets")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"
 

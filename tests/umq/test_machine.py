@@ -109,36 +109,6 @@ def test_ids_are_numbers_in_base_36__UM_02(number):
     refused(machine, f"C{written}:again", reason="duplicate")
 
 
-TEXTS = st.one_of(st.text(), st.text("A0Z1:CTE-a!F", max_size=12))
-
-
-@given(TEXTS)
-def test_any_text_is_a_command_or_a_fault(text):
-    """UM-18: only documented outcomes."""
-    machine = server()
-    (event,) = feed(machine, text) or [None]
-    if names([event]) == ["UmqFault"]:
-        assert event.reason in {
-            *("empty", "id", "count", "nested", "attachments", "bare", "case", "command"),
-            *("payload", "stray", "state", "attribute", "callback", "duplicate"),
-        }
-
-
-def test_the_hand_shake():
-    """UM-06, UM-07: payloads are handed on, the server answers with its own version."""
-    c, s = Client(), Server()
-    c.hello("let me in")
-    (text,) = c.outputs()
-    assert text == "H1:let me in"
-    assert feed(s, text) == [told.HelloReceived(1, "let me in")]
-    assert s.outputs() == []
-    s.welcome("you are in")
-    (text,) = s.outputs()
-    assert text == "W1:you are in"
-    assert feed(c, text) == [told.WelcomeReceived(1, "you are in")]
-    assert c.opened and s.opened
-
-
 @pytest.mark.parametrize("hello, welcome", [("H1:", "W1:"), ("H7:", "W1:"), ("HZZ:", "W1:")])
 def test_the_server_lowers_the_version(hello, welcome):
     """UM-07."""
@@ -216,13 +186,6 @@ def test_a_fault_keeps_the_beginning_of_a_stray_attachment__UM_18():
     feed(machine, "H1:x")
     (fault,) = feed(machine, b"x" * 65)
     assert fault.nbytes == b"x" * 64
-
-
-def test_a_client_cannot_welcome_itself():
-    """UM-07: ``W`` is the server's word alone."""
-    machine = Server()
-    feed(machine, "H1:x")
-    refused(machine, "W1:", reason="state")
 
 
 def test_what_follows_welcome_waits_for_its_attachments():

@@ -228,15 +228,6 @@ def test_after_unsubscribing_late_updates_are_dropped_in_silence_for_a_while():
     assert machine.outputs() == ["U2:"]
 
 
-def test_closing_topics_are_bounded():
-    """UM-14, UM-20: a flood of unknown topics."""
-    machine = client()
-    for number in range(1100):
-        machine.receive([f"T{number}:x"], 0.0)
-    assert machine.snapshot()["closing"] == 64
-    assert len(machine.outputs()) == 1100
-
-
 def test_subscriptions_are_limited():
     """UM-20."""
     machine = client(own_subscriptions=1)

@@ -404,15 +404,6 @@ class Ends(TestCase):
         self.check(both, subscription, ended, "refused")
         both.close()
 
-    def test_a_hook_which_fails_harms_nobody__HO_08(self):
-        both, _, ended = self.subscribed()
-        both.client.subscriptionEnded = lambda subscription, reason: 1 / 0
-        both.server.topic.close()
-        both.pump()
-        self.assertEqual(self.successResultOf(ended), "closed")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        both.close()
-
 
 class Iteration(TestCase):
     def subscribed(self, **options):
@@ -452,14 +443,6 @@ class Iteration(TestCase):
         for _, end in consumers:
             self.assertIsNone(self.successResultOf(end))
         both.close()
-
-    def test_every_consumer_hears_of_a_loss_also_one_which_comes_later__HO_08(self):
-        both, subscription = self.subscribed()
-        consumers = [taking(subscription) for _ in range(2)]
-        both.cut()
-        consumers.append(taking(subscription))
-        for _, end in consumers:
-            self.failureResultOf(end, ConnectionClosed)
 
 
 class PullProducers(TestCase):
