@@ -1,6 +1,6 @@
 """Hostile connections to MicroMsg2 and sABC servers: memory stays bounded, others are served.
 
-Lumberjack's stand in ``tests/lumberjack/test_hostile.py``, UMQ's in ``tests/umq/test_hostile.py``.
+Lumberjack's stand in ``tests/lumberjack/test_hostile.py``, UMQ's in :mod:`.inputs`.
 """
 
 import itertools

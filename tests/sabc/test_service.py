@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import re
 import socket
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -190,60 +186,3 @@ def test_an_answer_is_a_line_of_json(launch: Launcher, adding: Launched, tmp_pat
         ended = launch.run(*words, "x", *more)
         assert ended.returncode == 2
         assert text in ended.stderr
-
-
-STEP_BYTES, STEP_SECONDS = 15_000, 0.1
-
-
-@pytest.fixture
-def slow(request: Any) -> Any:
-    """Makes a relay that takes 150 kB a second, and as little as it can ahead of that."""
-    opened: list[socket.socket] = []
-
-    def answers(server: socket.socket, client: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := server.recv(65536):
-                client.sendall(data)
-            client.shutdown(socket.SHUT_WR)
-
-    def relay(listening: socket.socket, to: tuple[str, int]) -> None:
-        with contextlib.suppress(OSError):
-            client, _ = listening.accept()
-            server = socket.create_connection(to)
-            opened.extend((client, server))
-            threading.Thread(target=answers, args=(server, client), daemon=True).start()
-            while data := client.recv(STEP_BYTES):
-                server.sendall(data)
-                time.sleep(STEP_SECONDS)
-
-    def make(port: int) -> int:
-        listening = socket.socket()
-        opened.append(listening)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STEP_BYTES)
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        to = ("127.0.0.1", port)
-        threading.Thread(target=relay, args=(listening, to), daemon=True).start()
-        return int(listening.getsockname()[1])
-
-    yield make
-    for one in opened:
-        one.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["sabc", "sabc-ws", "umq"])
-def test_a_server_that_takes_a_large_message_steadily_is_waited_for__RD_43(
-    launch: Launcher, slow: Any, name: str
-) -> None:
-    """HO-04: though the system of the sender has taken all of it at once."""
-    protocol = name.partition("-")[0]
-    option = "--websocket" if name == "sabc-ws" else "-e"
-    server = launch(protocol, option, ANY, module="twisted")
-    port = int(server.line(r"listening on \S+:(\d+)")[1])
-    scheme = "tcp" if name == "sabc" else "ws"
-    where = f"{scheme}://127.0.0.1:{slow(port)}/".replace("tcp://", "tcp:").rstrip("/")
-    line = random.Random(43).randbytes(225_000).hex()
-    sent = launch.run("send", protocol, where, "--timeout", "1.5", "--json", stdin=f"{line}\n")
-    assert sent.returncode == 0, sent.stderr
-    assert '"acknowledged": 1' in sent.stdout

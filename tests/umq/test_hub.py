@@ -117,13 +117,6 @@ class Turns(TestCase):
         self.assertEqual(got, [["a"]] * 10)
         self.turn()
 
-    def test_an_update_to_few_is_sent_and_answered_in_one_turn(self):
-        readers, publisher = self.client(), self.client()
-        self.subscribe(readers, "news", 3)
-        self.assertEqual(self.successResultOf(self.call(publisher, "publish", "news", "a")), 3)
-        self.assertEqual(self.waits(), [])
-        self.assertTrue(publisher.ends["server"].reading)
-
     def test_names_take_turns__NB_07(self):
         """NB-07: an update to few waits for one turn of the update to many, not for all."""
         readers, first, second = self.client(), self.client(), self.client()

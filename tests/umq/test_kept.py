@@ -358,25 +358,6 @@ class Sessions(TestCase):
 
 
 class Sinking(TestCase):
-    def test_a_call_is_answered_when_it_is_safe(self):
-        """The issue, 5: an R says that the call is on disk."""
-        sink = Sink()
-        both = pair(UmqServer, sink=sink)
-        answers = [both.client.call(str(number), [b"%d" % number]) for number in range(3)]
-        both.pump()
-        (batch,) = sink.batches
-        self.assertEqual(
-            [(m.kind, m.message_id, m.destination, m.body, m.attachments) for m in batch],
-            [("call", str(n + 1), None, b"%d" % n, [b"%d" % n]) for n in range(3)],
-        )
-        self.assertEqual((batch.nbytes, batch.session), (6, both.server.session))
-        for answer in answers:
-            self.assertNoResult(answer)
-        sink.waiting[0].callback(None)
-        both.pump()
-        self.assertEqual([self.successResultOf(answer).payload for answer in answers], [""] * 3)
-        both.close()
-
     def test_all_kinds_go_into_the_sink_in_order(self):
         """The issue, 5: call, callback, topic, attribute."""
         sink = Sink(at_once=True)

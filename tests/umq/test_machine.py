@@ -166,21 +166,6 @@ def test_hello_is_bounded_before_anybody_is_authorised():
     refused(machine, b"x", reason="stray")
 
 
-@pytest.mark.parametrize(
-    "message, octets",
-    [
-        ("S:" + "é" * 65, "é" * 64),
-        ("B1:" + "y" * 65, "y" * 64),
-        ("W1:" + "z" * 65, "W1:" + "z" * 61),
-        ("?" * 65, "?" * 64),
-    ],
-)
-def test_a_fault_keeps_the_beginning_of_its_text__UM_18(message, octets):
-    machine = server()
-    (fault,) = feed(machine, message)
-    assert fault.nbytes == octets.encode()
-
-
 def test_a_fault_keeps_the_beginning_of_a_stray_attachment__UM_18():
     machine = Server()
     feed(machine, "H1:x")
@@ -422,25 +407,6 @@ def test_each_attachment_has_the_whole_time_to_be_filled__UM_04():
     assert machine.deadline == 85.0
     machine.advance(85.0)
     assert machine.outputs()[0].startswith("-:")
-
-
-def test_the_clock_of_a_client_goes_with_the_time_and_never_back():
-    machine = client()
-    machine.advance(7.0)
-    machine.advance(5.0)
-    assert machine.clock == 7.0
-    list(machine.receive(["C1:x"], 7.5))
-    assert machine.clock == 7.5
-    machine.clock = 7.0
-    machine.made_safe((), 6.0)
-    assert machine.clock == 7.0
-    machine.made_safe((), 8.0)
-    assert machine.clock == 8.0
-    machine.not_safe((), 9.0)
-    assert machine.clock == 9.0
-    machine = client()
-    machine.oversized(7.0)
-    assert machine.clock == 7.0
 
 
 def test_each_topic_that_closes_has_its_own_time__UM_14():

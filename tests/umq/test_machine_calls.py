@@ -250,17 +250,6 @@ def test_a_publisher_uses_the_id_it_was_given_and_answers_unsubscribe_once():
     assert machine.outputs() == []
 
 
-def test_a_publisher_closes_a_topic_once():
-    """UM-13, UM-14."""
-    machine = server()
-    topic = machine.open_topic("A")
-    machine.close_topic(topic)
-    machine.close_topic(topic)
-    assert machine.outputs() == ["DA:"]
-    assert feed(machine, "UA:") == []
-    assert machine.outputs() == []
-
-
 def test_topics_are_limited_and_their_ids_checked():
     """UM-20: a flood of subscriptions."""
     machine = server(topics=2)
