@@ -20,10 +20,13 @@ from twisted_msgproto.cli.broker import StoppedBroker
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import queued_messages as micromsg2_messages
+from twisted_msgproto.mtl import IngestProfile, MtlServerFactory
 from twisted_msgproto.mtl import command as mtl
 from twisted_msgproto.mtl import queued_messages as mtl_messages
+from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
@@ -187,6 +190,19 @@ class Shared(TestCase):
                 self.serve(micromsg2=NAMESPACE, mtl=(*NAMESPACE, *words))
         alike = ("--limit", "queue-idle=7")
         self.serve(micromsg2=(*NAMESPACE, *alike), mtl=(*NAMESPACE, *alike))
+
+    async def test_a_space_has_one_broker_in_a_program(self) -> None:
+        """The later server had all messages, and consumers of the earlier one got none."""
+        sink = DurableSink(self.mktemp(), reactor)
+        self.addCleanup(sink.close)
+        ingest = {"micromsg2": {"broker": False}, "mtl": {"profiles": [IngestProfile()]}}
+        for name, without in ingest.items():
+            factory: Any = {"micromsg2": MicroMsg2ServerFactory, "mtl": MtlServerFactory}[name]
+            first = factory(sink)
+            with self.assertRaisesRegex(ConfigurationError, r"queues=other\.queues"):
+                factory(sink)
+            self.assertIs(factory(sink, queues=first.queues).queues, first.queues)
+            factory(sink, **without)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "micromsg2", "mtl/x", "x" * 65, "-a"])

@@ -320,7 +320,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         and is shared with other servers; by default the server has its own.
 
         ValueError for a queue that is a topic or has the name of dead letters, ConfigurationError
-        for more queues than ``broker-queues``.
+        for more queues than ``broker-queues``, and for a sink where another server has ``space``.
         """
         super().__init__(
             sink,
@@ -338,7 +338,12 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
                 self.proposal.identity, self.proposal.required, self.proposal.optional, known
             )
         self.queues: ServedBroker = queues or broker_of(
-            sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
+            sink,
+            self.clock,
+            self.limits,
+            [space] if broker else [],
+            wallClock=self.wallClock,
+            when_full=queueFull,
         )
         every = self.budget.session_memory
         self.broker = None

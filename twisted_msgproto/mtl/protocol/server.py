@@ -221,11 +221,12 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._profiles = tuple(profiles)
         for one in self._profiles:
             expect("profiles", one, "a Profile", isinstance(one, Profile))
+        served = any(isinstance(one, QueueProfile) for one in self._profiles)
         self.queues: ServedBroker = queues or broker_of(
             self.sink,
             self.clock,
             broker_limits(self.limits),
-            [SPACES if space is None else space],
+            [SPACES if space is None else space] if served else [],
             wallClock=self.wallClock,
             when_full=queueFull,
         )

@@ -30,6 +30,7 @@ from ...core.broker import (
     weight,
 )
 from ...core.broker.envelopes import head_of, opened
+from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 from ...core.message import MessageBatch
 from ..sink import DurableSink
@@ -82,10 +83,16 @@ class BrokerPersistence:
         that begin with it.
 
         At most ``pin`` bytes of the log are kept for consumers alone; the largest of all brokers
-        counts.
+        counts.  Raises ConfigurationError for a space whose broker is in use.
         """
         self._pin = max(self._pin, pin)
         for space in spaces:
+            other = self._brokers.get(space)
+            if other is not None and other.in_use:
+                raise ConfigurationError(
+                    f"another server has the queues of {space!r} in this sink: give this one its"
+                    " queues (queues=other.queues), or a space of its own"
+                )
             self._brokers[space] = broker
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────

@@ -125,6 +125,10 @@ class ServedBroker:
     def join(self) -> None:
         self._users += 1
 
+    @property
+    def in_use(self) -> bool:
+        return self._users > 0
+
     def left(self) -> None:
         """Note that a server has ended; after the last one nothing is done by itself any more."""
         self._users -= 1
