@@ -1,9 +1,6 @@
 """``msgproto send lumberjack``: what lines become, when it gives up, what it outlives (HO-17)."""
 
 import json
-import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -12,13 +9,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
-from tests.tools.endpoints import reserved
-from tests.tools.processes import Launcher
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import command
 from twisted_msgproto.net.clients.command_types import SendOptions
-from twisted_msgproto.queue import QueueReader
 
 
 @pytest.mark.parametrize(
@@ -261,60 +255,3 @@ class Sending(SynchronousTestCase):
         self.assertEqual(len(self.host.take()), 1)
         self.ended()
         self.failureResultOf(sending, CancelledError)
-
-
-@pytest.mark.slow
-def test_send_outlives_a_killed_gateway(launch: Launcher, tmp_path: Path) -> None:
-    """LJ-15, LJ-13: kill -9 twice while lines come; every line is in the queue at the end."""
-    with reserved(1) as [port]:
-        _outlives_killed_gateways(launch, tmp_path, port)
-
-
-def _outlives_killed_gateways(launch: Launcher, tmp_path: Path, port: int) -> None:
-    def serve():
-        serving = launch(
-            *("--log-format=text", "lumberjack", "-e", f"tcp:{port}:interface=127.0.0.1"),
-            *("--queue", "spool"),
-            module="twisted",
-        )
-        serving.address("lumberjack")
-        return serving
-
-    serving = serve()
-    sending = launch(
-        "send", "lumberjack", f"tcp:127.0.0.1:{port}", "--window", "16", stdin=subprocess.PIPE
-    )
-    reader = QueueReader(tmp_path / "spool")
-
-    def arrived(count):
-        """Wait until at least ``count`` lines are in the queue."""
-        import threading
-
-        waited = threading.Event()
-        for _ in range(1200):
-            if reader.end() >= count:
-                return
-            waited.wait(0.05)
-        raise AssertionError(f"{reader.end()} of {count} lines\n{sending.output}")
-
-    number = 0
-    for _ in range(3):
-        for _ in range(200):
-            sending.process.stdin.write(json.dumps({"n": number}) + "\n")
-            number += 1
-        sending.process.stdin.flush()
-        arrived(number - 100)
-        if number < 600:
-            serving.signal(signal.SIGKILL)
-            serving.wait()
-            serving = serve()
-    sending.process.stdin.close()
-    assert sending.wait() == 0, sending.output
-    assert sending.lines[-1].startswith("sent 600, acknowledged 600 ")
-    bodies = [
-        json.loads(body)["n"]
-        for batch in reader.read(reader.begin(), reader.end())
-        for body in batch.column("body").to_pylist()
-    ]
-    assert list(dict.fromkeys(bodies)) == list(range(600))
-    assert len(bodies) <= 600 + 2 * 16

@@ -6,13 +6,11 @@ import signal
 import socket
 import struct
 import zlib
-from random import Random
 
 import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
 from tests.lumberjack.frames import compressed, encode_ack, encode_json, encode_window
-from tests.lumberjack.test_slices import batch, varied
 from tests.tools.byte_streams import deflated
 from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS
@@ -49,20 +47,14 @@ TLS_HELLO = bytes.fromhex("16030100a5010000a10303") + bytes(160)
 STREAMS = {
     # LJ-16, LJ-05
     "no version": (b"\0" * 100, "version", 0),
-    "version 3": (b"3W\0\0\0\1", "version", 0),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "version", 0),
     "TLS": (TLS_HELLO, "version", 0),
-    "a type which does not exist": (b"2X\0\0\0\1", "frame-type", 0),
     "an ack from a writer": (encode_ack(1), "wrong-role", 0),
     "an ack within a compressed frame": (nested(1, encode_ack(1)), "wrong-role", 0),
     # LJ-17: ten bytes or a few more, which claim gigabytes
     "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
-    "a document of 4 GB": (frame(b"J", 1, (1 << 32) - 1), "json-limit", 0),
-    "a document just above the limit": (frame(b"J", 1, 16 * MEBI + 1), "json-limit", 0),
     "a window above the limit": (encode_window(65_537), "window-limit", 0),
-    "a window of all there is": (encode_window((1 << 32) - 1), "window-limit", 0),
     "pairs without end": (frame(b"D", 1, (1 << 32) - 1), "pairs-limit", 0),
-    "a key of 2 GB": (frame(b"D", 1, 1, 1 << 31), "key-limit", 0),
     "a value of 2 GB": (frame(b"D", 1, 1, 1) + b"k" + struct.pack(">I", 1 << 31), "value-limit", 0),
     "a compressed frame of 2 GB": (frame(b"C", 1 << 31), "compressed-limit", 0),
     "many large values": (
@@ -72,23 +64,14 @@ STREAMS = {
         64 * MEBI,
     ),
     # LJ-08
-    "a compressed frame of nothing": (frame(b"C", 0), "compressed-limit", 0),
     "no zlib": (compressed(b"\xff" * 1000), "zlib", 0),
-    "a zlib stream with a wrong sum": (compressed(zlib.compress(EVENT)[:-1] + b"?"), "zlib", 0),
     "an unfinished zlib stream": (compressed(zlib.compress(EVENT)[:-5]), "zlib", 0),
-    "a partial frame in a compressed one": (nested(1, EVENT[:-1]), "partial-frame", 0),
     "a partial frame in the third": (nested(3, EVENT[:-1]), "partial-frame", 0),
-    "compressed too deep": (nested(4, EVENT), "compressed-depth", 0),
     "compressed 200 deep": (nested(200, EVENT), "compressed-depth", 0),
     "a bomb of documents": (compressed(ZEROS), "inflated-limit", SLICES_MAX),
     "a bomb of windows": (
         compressed(WINDOWS),
         "compressed-windows-limit",
-        SLICES_MAX,
-    ),
-    "a bomb in a bomb": (
-        nested(1, compressed(ZEROS)),
-        "inflated-limit",
         SLICES_MAX,
     ),
     "a bomb in a bomb in a bomb": (
@@ -167,50 +150,3 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
     # What came before is kept, though not acknowledged: the writer sends it again.
     kept = bodies(tmp_path / "queue").count(b'{"kept":"but not acknowledged"}')
     assert len(STREAMS) <= kept
-
-
-def test_a_good_client_is_acknowledged_while_bombs_go_off(launch):
-    """FAULTS: one hostile connection does not stop the others."""
-    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, turn_warn(), module="twisted")
-    port = server.port("lumberjack")
-    served(port)
-    bomb = encode_window(5) + compressed(ZEROS)
-    for _ in range(5):
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
-            line.sendall(bomb)
-            served(port)
-            assert line.recv(6) == b""
-    assert server.process.poll() is None
-
-
-RESIDENT_MAX = 250 * MEBI
-
-
-def test_2048_varied_lines_of_40_kb_land_whole_within_250_mb(launch, tmp_path):
-    """NB-10: one window in one C frame, acknowledged when all of it is in the queue."""
-    server = launch(
-        *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue", turn_warn()),
-        module="twisted",
-    )
-    port = server.port("lumberjack")
-    source = Random(1)
-    lines = [varied(40_000, source) for _ in range(64)] * 32
-    octets = batch(lines)
-    idle = resident(server)
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
-        line.sendall(octets)
-        heard = b""
-        while not heard.endswith(encode_ack(len(lines))):
-            got = line.recv(600)
-            assert got, server.output
-            heard += got
-    # Keep-alives before it, if it took that long.
-    assert heard.replace(encode_ack(0), b"") == encode_ack(len(lines))
-    peak = most_resident(server)
-    print(
-        f"{len(octets) / MEBI:.1f} MiB compressed, {sum(map(len, lines)) / MEBI:.0f} MiB of lines"
-    )
-    print(f"resident: {idle / MEBI:.0f} MiB idle, {peak / MEBI:.0f} MiB at most")
-    assert bodies(tmp_path / "queue") == lines
-    assert peak <= RESIDENT_MAX
-    server.end()

@@ -7,10 +7,7 @@ Live: ``pylogbeat`` from PyPI (version 2, compressed, numbers which run on over 
 
 import json
 import shutil
-import socket
-import struct
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -22,8 +19,6 @@ from twisted_msgproto.queue import QueueReader
 pytestmark = pytest.mark.slow
 
 FOREIGN = Path(__file__).parent.parent / "foreign"
-CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
-NAMES = sorted(path.name.removesuffix(".c2s.bin") for path in CAPTURES.glob("*.c2s.bin"))
 
 
 def serve(launch: Launcher, endpoint: str = "tcp:0:interface=127.0.0.1", *more: str) -> Launched:
@@ -48,76 +43,6 @@ def node(launch: Launcher, script: str, *arguments: object) -> Launched:
 
 
 # ── Recorded ────────────────────────────────────────────────────────────────────────────────────
-
-
-def events_of(nbytes: bytes) -> list[tuple[str, int, object]]:
-    """The data frames of a recording, read without our decoder: (kind, sequence, content)."""
-    found: list[tuple[str, int, object]] = []
-    at = 0
-    while at < len(nbytes):
-        kind = nbytes[at + 1 : at + 2]
-        (number,) = struct.unpack_from(">I", nbytes, at + 2)
-        at += 6
-        if kind == b"C":
-            found += events_of(zlib.decompress(nbytes[at : at + number]))
-            at += number
-        elif kind == b"J":
-            (length,) = struct.unpack_from(">I", nbytes, at)
-            found.append(("json", number, nbytes[at + 4 : at + 4 + length]))
-            at += 4 + length
-        elif kind == b"D":
-            (pairs,) = struct.unpack_from(">I", nbytes, at)
-            at += 4
-            texts = []
-            for _ in range(2 * pairs):
-                (length,) = struct.unpack_from(">I", nbytes, at)
-                texts.append(nbytes[at + 4 : at + 4 + length].decode())
-                at += 4 + length
-            found.append(("data", number, dict(zip(texts[::2], texts[1::2], strict=True))))
-        else:
-            assert kind == b"W", kind
-    return found
-
-
-def exchange(port: int, pieces: list[bytes]) -> bytes:
-    """Send ``pieces``, shut the sending side, and return all that is answered until the end."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for piece in pieces:
-            connection.sendall(piece)
-        connection.shutdown(socket.SHUT_WR)
-        answered = b""
-        while octets := connection.recv(65536):
-            answered += octets
-    return answered
-
-
-def test_every_recorded_shipper_gets_its_events_kept_and_exactly_its_acks(launch: Launcher) -> None:
-    """LJ-03, LJ-04, LJ-08, LJ-11, LJ-13, LJ-19, LJ-20: whole, in pieces and byte by byte."""
-    assert len(NAMES) == 6
-    server = serve(launch, "tcp:0:interface=127.0.0.1", "--limit", "keepalive=0")
-    port = server.port("lumberjack")
-    expected = []
-    for name in NAMES:
-        sent = (CAPTURES / f"{name}.c2s.bin").read_bytes()
-        # The recorded reader was slow once and sent signs of life; ours is not.
-        recorded = (CAPTURES / f"{name}.s2c.bin").read_bytes()
-        acks = b"".join(
-            recorded[at : at + 6]
-            for at in range(0, len(recorded), 6)
-            if recorded[at : at + 6] != b"2A\0\0\0\0"
-        )
-        for size in (len(sent), 100, 7, 1):
-            pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
-            assert exchange(port, pieces) == acks, (name, size)
-            expected += events_of(sent)
-    server.end()
-    got = [
-        (row["kind"], int(row["message_id"]), row["body"] or dict(row["fields"] or ()))
-        for row in rows(launch)
-    ]
-    assert got == expected
-    assert len({row["session"] for row in rows(launch)}) == 4 * len(NAMES)
 
 
 # ── Live ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,22 +1,21 @@
 """The server on a clock, and our writer against it, also on sockets: sink, timers, pressure."""
 
 import random
-import struct
 
 import pytest
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import ConnectionDone, ConnectionRefusedError
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
-from zope.interface import implementer
 
+from tests.contract.cases import CASES
+from tests.contract.world import ContractCase
 from tests.doubles import HeldSink, temporary
 from tests.lumberjack.frames import (
     encode_ack,
@@ -32,8 +31,6 @@ from twisted_msgproto.lumberjack import (
     LumberjackShipper,
 )
 from twisted_msgproto.lumberjack.machine import Reader, Writer
-from twisted_msgproto.net import DurableSink
-from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import SafeSink
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
@@ -133,23 +130,6 @@ class KeepAlives(Case):
 
 
 class BackPressure(Case):
-    def test_reading_pauses_above_the_unsafe_bytes_of_a_connection(self):
-        """LJ-17: then goes on when the sink has caught up; safe bytes no longer count."""
-        server, transport = self.connect(unsafe_bytes=10_000)
-        server.dataReceived(encode_window(1000) + encode_json([1], [b"x" * 6000]))
-        self.assertEqual(transport.producerState, "producing")
-        server.dataReceived(encode_json([2], [b"x" * 6000]))
-        self.assertEqual(transport.producerState, "paused")
-        self.clock.advance(500)
-        self.assertEqual(transport.value(), b"")
-        self.sink.safe(1)
-        self.assertEqual(transport.producerState, "paused")
-        self.sink.safe(1)
-        self.assertEqual(transport.producerState, "producing")
-        self.clock.advance(1.1)
-        self.assertEqual(transport.value(), encode_ack(2))
-        self.lose(server)
-
     def test_batches_weigh_however_little_is_in_them(self):
         """LJ-17: each is objects in memory, and a peer chooses how many it makes of its bytes."""
         server, transport = self.connect(unsafe_bytes=10_000)
@@ -183,26 +163,6 @@ class BackPressure(Case):
         self.lose(server)
 
 
-class Unfinished(Case):
-    """FAULTS: what all connections hold of unfinished frames is bounded in all."""
-
-    def test_pairs_without_end_are_cut_off_and_a_good_writer_is_acknowledged__NB_02(self):
-        """NB-02: a thousand pairs of a D frame take ten times the bytes that have come."""
-        good, transport = self.connect(process_held_bytes=300_000)
-        pairs = b"".join(struct.pack(">I", 2) + b"%02x" % (n % 256) for n in range(2046))
-        begun = b"2D" + struct.pack(">II", 1, 1024) + pairs
-        crowd = [self.another() for _ in range(5)]
-        for server, _ in crowd:
-            server.dataReceived(begun)
-        self.assertTrue(any(theirs.disconnected for _, theirs in crowd))
-        good.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(1))
-        for server, _ in crowd:
-            server.connectionLost(Failure(ConnectionDone()))
-        self.lose(good)
-
-
 class Refused(Case):
     def test_a_batch_which_comes_again_is_told_with_how_often_it_was_refused(self):
         """NB-10: a refused batch comes again for ever; the line names the option and the count."""
@@ -223,18 +183,6 @@ class Refused(Case):
 
 
 class TheEnd(Case):
-    def test_a_half_closed_writer_gets_its_acks_then_the_close(self):
-        """LJ-19: no idle wait; an incomplete frame is dropped."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(5) + encode_json([1, 2], [b"{}", b"{}"]) + b"2J")
-        server.readConnectionLost()
-        self.assertEqual(transport.value(), b"")
-        self.assertFalse(transport.disconnecting)
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(2))
-        self.assertTrue(transport.disconnecting)
-        self.lose(server)
-
     def test_a_half_close_behind_a_large_compressed_frame_waits_for_all_of_it(self):
         """LJ-19."""
         server, transport = self.connect(slice_bytes=1000)
@@ -251,47 +199,10 @@ class TheEnd(Case):
         self.assertTrue(transport.disconnecting)
         self.lose(server)
 
-    def test_draining_reads_no_more_acks_whole_windows_and_closes(self):
-        """ECOSYSTEM: stopService stops reading, flushes and acks, then drops."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(2) + encode_json([1, 2, 1], [b"{}", b"{}", b"{}"]))
-        drained = self.factory.drain()
-        self.assertNoResult(drained)
-        self.assertEqual(transport.producerState, "paused")
-        self.assertFalse(transport.disconnecting)
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(2))
-        self.assertTrue(transport.disconnecting)
-        server.connectionLost(Failure(ConnectionDone()))
-        self.successResultOf(drained)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.assertIsNone(self.factory.buildProtocol(PEER))
 
-    def test_draining_acks_nothing_of_a_compressed_frame_which_was_not_read_to_its_end(self):
-        """LJ-08: nobody knows yet whether it ends well; this one ends with a partial frame."""
-        server, transport = self.connect(slice_bytes=500)
-        body = b"x" * 200
-        windows = b"".join(encode_window(1) + encode_json([n], [body]) for n in range(1, 20))
-        server.dataReceived(encode_window(1) + encode_json([77], [body]))
-        server.dataReceived(encode_compressed(windows + b"2J\0"))
-        self.assertEqual(transport.producerState, "paused")
-        self.factory.drain()
-        self.clock.pump([0.1] * 20)
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(77))
-        self.assertTrue(transport.disconnecting)
-        server.connectionLost(Failure(ConnectionDone()))
-
-
-def made_up(version, count, start=0, chance=None):
-    """``count`` different events of a version; their sizes are up to ``chance``."""
-    sizes = [chance.choice([0, 1, 30, 300]) if chance else 20 for _ in range(count)]
-    if version == 1:
-        return [
-            {"n": str(start + at), "text": "ü" * size} if size else {"n": str(start + at)}
-            for at, size in enumerate(sizes)
-        ]
-    return [b'{"n": %d, "text": "%s"}' % (start + at, b"x" * size) for at, size in enumerate(sizes)]
+def made_up(count, chance):
+    sizes = [chance.choice([0, 1, 30, 300]) for _ in range(count)]
+    return [b'{"n": %d, "text": "%s"}' % (at, b"x" * size) for at, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -312,92 +223,21 @@ def test_a_large_event_passes_in_either_way(version, body):
     assert writer.unacknowledged == 0
 
 
-# ── Adapters on a clock ─────────────────────────────────────────────────────────────────────────
+class SlowReader(ContractCase):
+    case = next(case for case in CASES if case.name == "lumberjack")
 
-
-@implementer(IStreamClientEndpoint)
-class Wire:
-    """An endpoint which joins a client to a server of ours; the test moves the bytes."""
-
-    def __init__(self, server_factory):
-        self.server_factory = server_factory
-        self.up = True
-        self.ends = []  # [client, its transport, server, its transport]
-
-    def connect(self, factory):
-        if not self.up:
-            return self.refuse()
-        server = self.server_factory.buildProtocol(None)
-        client = factory.buildProtocol(None)
-        server_transport, client_transport = StringTransport(), StringTransport()
-        server_transport.abortConnection = client_transport.abortConnection = self.cut
-        server.makeConnection(server_transport)
-        client.makeConnection(client_transport)
-        self.ends = [client, client_transport, server, server_transport]
-        return succeed(client)
-
-    @staticmethod
-    def refuse():
-        refused = Deferred()
-        refused.errback(ConnectionRefusedError())
-        return refused
-
-    def move(self, cut=None):
-        """Carry up to ``cut`` bytes each way; True if there were any."""
-        moved = False
-        for sender, receiver in ((1, 2), (3, 0)):
-            if not self.ends:
-                break
-            transport = self.ends[sender]
-            octets = transport.value()[:cut]
-            if octets and self.ends[receiver].transport.producerState == "producing":
-                rest = transport.value()[len(octets) :]
-                transport.clear()
-                transport.write(rest)
-                self.ends[receiver].dataReceived(octets)
-                moved = True
-        if self.ends and self.ends[1].disconnecting and not self.ends[1].value():
-            self.cut()
-        return moved
-
-    def cut(self):
-        """Both ends lose the connection; what was on its way is lost."""
-        ends, self.ends = self.ends, []
-        for end in (0, 2):
-            if ends:
-                ends[end].connectionLost(Failure(ConnectionDone()))
-
-
-class OnAClock(SynchronousTestCase):
-    def setUp(self):
-        self.clock = Clock()
-
-    def wire(self, sink, **limits):
-        factory = LumberjackServerFactory(
-            sink, limits=limits, clock=self.clock, wallClock=lambda: 0.0
-        )
-        return Wire(factory)
-
-    def test_a_slow_reader_keeps_its_writer_waiting(self):
+    def test_it_keeps_its_writer_waiting(self):
         """LJ-14, LJ-15: keep-alives outlast every timeout; the ack comes when all is safe."""
         sink = HeldSink()
-        wire = self.wire(sink)
-        shipper = LumberjackShipper(self.clock, [wire], limits={"timeout": 5})
-        shipper.startService()
-        sent = shipper.send(b"{}")
-        for _ in range(200):
-            wire.move()
-            self.clock.advance(0.5)
-        self.assertEqual(shipper.factory.counters["connections_total"], 1)
-        self.assertGreater(shipper.factory.counters["keepalives"], 30)
+        world = self.world(sink, keepalive=3)
+        client = world.join(timeout=5).client
+        sent = client.send(b"{}")
+        world.wait(100)
+        self.assertGreater(client.factory.counters["keepalives"], 30)
         self.assertNoResult(sent)
         sink.safe()
-        wire.move()
+        world.pump()
         self.successResultOf(sent)
-        stopped = shipper.stopService()
-        wire.move()
-        self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 # ── Real sockets ────────────────────────────────────────────────────────────────────────────────
@@ -427,29 +267,17 @@ class OnSockets(TestCase):
     def address(port):
         return f"tcp:127.0.0.1:{port.getHost().port}"
 
-    async def check(self, version, compress, pipelining):
+    async def test_many_events_arrive_in_order_over_windows(self):
+        """LJ-08, LJ-10, LJ-12, LJ-18, LJ-21."""
         sink = SafeSink()
         port, _ = await self.listen(sink)
-        shipper = self.shipper(
-            [self.address(port)],
-            version=version,
-            compress=compress,
-            pipelining=pipelining,
-            window=100,
-        )
-        events = made_up(version, 5000, chance=random.Random(1))
+        shipper = self.shipper([self.address(port)], pipelining=4, window=100)
+        events = made_up(5000, random.Random(1))
         await gatherResults(
             [shipper.sendBatch(events[at : at + 700]) for at in range(0, 5000, 700)]
         )
-        messages = sink.messages
-        got = [m.fields if version == 1 else m.body for m in messages]
-        self.assertEqual(got, events)
-        self.assertEqual({m.kind for m in messages}, {"data" if version == 1 else "json"})
-        self.assertLessEqual(max(m.message_id for m in messages), 100)
-
-    async def test_version_2_compressed(self):
-        """LJ-08, LJ-10, LJ-12, LJ-18, LJ-21."""
-        await self.check(2, 3, 4)
+        self.assertEqual([message.body for message in sink.messages], events)
+        self.assertLessEqual(max(message.message_id for message in sink.messages), 100)
 
     async def test_a_unix_socket(self):
         """LJ-01."""
@@ -463,20 +291,6 @@ class OnSockets(TestCase):
         self.assertEqual([message.body for message in sink.messages], [b"1", b"2"])
         await client.close()
 
-    async def test_acknowledged_means_on_disk(self):
-        """LJ-13: through the durable queue, read back while it is open."""
-        directory = temporary(self) / "spool"
-        sink = DurableSink(directory, reactor)
-        self.addCleanup(sink.close)
-        port, _ = await self.listen(sink)
-        shipper = self.shipper([self.address(port)])
-        events = made_up(2, 3000)
-        await shipper.sendBatch(events)
-        reader = QueueReader(directory)
-        batches = reader.read(reader.begin(), reader.end())
-        bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
-        self.assertEqual(bodies, events)
-
     async def test_a_reader_which_stops_hands_over_to_the_next(self):
         """LJ-15: while events flow; each is in one of the two at least once."""
         sinks = [SafeSink(), SafeSink()]
@@ -484,7 +298,7 @@ class OnSockets(TestCase):
         shipper = self.shipper(
             [self.address(port) for port, _ in ports], window=10, limits={"backoff-first": 0.01}
         )
-        events = made_up(2, 400)
+        events = made_up(400, random.Random(2))
         waiting = []
         for at in range(0, 400, 4):
             waiting.append(shipper.sendBatch(events[at : at + 4]))

@@ -333,41 +333,6 @@ class NamesInCertificates(Case):
             self.assertEqual(len(self.sink.messages) - stored, int(allowed), also)
 
 
-class Ciphers(Case):
-    async def test_tls_1_2_with_an_authenticated_cipher(self):
-        """LJ-01."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.exchange(
-            self.client,
-            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_2,
-            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString(
-                "ECDHE-ECDSA-AES128-GCM-SHA256"
-            ),
-        )
-        self.assertEqual(len(self.sink.messages), 1)
-
-    async def test_no_cipher_block_chaining(self):
-        """LJ-01."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.refused(
-            self.client,
-            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_2,
-            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString(
-                "ECDHE-ECDSA-AES128-SHA256:ECDHE-ECDSA-AES128-SHA"
-            ),
-        )
-
-    async def test_no_tls_1_1(self):
-        """LJ-01: not even with the oldest ciphers and no security level."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.refused(
-            self.client,
-            insecurelyLowerMinimumTo=ssl.TLSVersion.TLSv1_0,
-            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_1,
-            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString("ALL:@SECLEVEL=0"),
-        )
-
-
 class Failing(Case):
     async def test_a_server_of_another_authority_gets_no_events(self):
         """LJ-01: our side checks the reader's certificate."""
