@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.testing import StringTransport
 
+from tests.doubles import HeldSink
 from tests.micromsg2.cases import Case
 from tests.micromsg2.streams import (
-    ExtensionFrame,
     ack,
     decode,
     encode_error,
     handshake,
+    message,
+    messages,
+    parts,
 )
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
@@ -23,6 +27,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.micromsg2 import (
     STANDARD,
     Extension,
+    MessageRefused,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
 )
@@ -73,44 +78,9 @@ class ClientLife(Case):
         self.failureResultOf(other.subscribe("a"), ValueError)
         self.lose(other)
 
-    def test_closing_finishes_what_is_in_flight_and_what_waits(self) -> None:
-        """HO-12"""
-        client, transport = self.client(extensions="batch-ack:max-count=1")
-        sent = [client.send("q", b"%d" % number) for number in range(3)]
-        sent[2].addCallback(lambda _: client.send("q", b"too late"))
-        closed = client.close()
-        for number in range(3):
-            self.assertFalse(transport.disconnecting)
-            self.assertEqual(self.bodies(transport), [b"%d" % number])
-            client.dataReceived(ack(number + 1))
-        self.successResultOf(sent[0])
-        self.successResultOf(sent[1])
-        self.failureResultOf(sent[2], ConnectionClosed)
-        self.failureResultOf(client.send("q", b"x"), ConnectionClosed)
-        self.assertTrue(transport.disconnecting)
-        self.assertEqual(self.bodies(transport), [])
-        self.lose(client)
-        self.successResultOf(closed)
-
 
 class Sending(Case):
     """The client's verbs (and the server's: they are the same)."""
-
-    def test_a_sent_message_fires_on_its_ack(self) -> None:
-        """MM-12, MM-19"""
-        client, transport = self.client(extensions="batch-ack:max-count=2")
-        sent = [client.send("q", b"%d" % n, {"k": n}) for n in range(3)]
-        self.assertEqual(
-            self.frames(transport), [(1, "q", b"k:N0;", b"0"), (2, "q", b"k:N1;", b"1")]
-        )
-        for deferred in sent:
-            self.assertNoResult(deferred)
-        client.dataReceived(ack(2))
-        self.assertEqual([self.successResultOf(d) for d in sent[:2]], [None, None])
-        self.assertEqual(self.frames(transport), [(3, "q", b"k:N2;", b"2")])
-        client.dataReceived(ack(3))
-        self.successResultOf(sent[2])
-        self.lose(client)
 
     def test_what_is_above_a_limit_fails_alone_and_writes_nothing(self) -> None:
         """HO-13: also while other messages wait for the window"""
@@ -176,15 +146,6 @@ class Sending(Case):
         self.assertTrue(transport.disconnecting)
         self.lose(client)
 
-    def test_what_waited_for_the_transport_goes_out_when_there_is_room(self) -> None:
-        client, transport = self.client(extensions="batch-ack:max-count=2")
-        transport.producer.pauseProducing()
-        client.send("q", b"1").addErrback(lambda failure: None)
-        self.assertEqual(self.bodies(transport), [])
-        transport.producer.resumeProducing()
-        self.assertEqual(self.bodies(transport), [b"1"])
-        self.lose(client)
-
     def test_many_messages_fire_once(self) -> None:
         """MM-19"""
         client, transport = self.client(extensions="batch-ack:max-count=3")
@@ -208,16 +169,6 @@ class Sending(Case):
         self.failureResultOf(plain.send("q", {"a": 1}), TypeError)
         self.assertEqual(plain.decoded(b"{}"), b"{}")
         self.lose(client, plain)
-
-    def test_a_type_stands_before_its_message(self) -> None:
-        """MM-29"""
-        client, transport = self.client(extensions="dotnet")
-        client.send("q", b"1", typeName="A.B")
-        client.send("q", b"2", typeName="A.B")
-        found = self.frames(transport)
-        self.assertEqual(found[0], ExtensionFrame(1, b"A.B"))
-        self.assertEqual([row[3] for row in found[1:]], [b"1", b"2"])
-        self.lose(client)
 
     def test_a_refusal_of_the_peer_fails_that_message_alone(self) -> None:
         """MM-19, MM-28"""
@@ -338,3 +289,54 @@ class Sending(Case):
         with self.assertRaises(ValueError):
             client.registerProducer(producer, streaming=False)
         self.lose(client)
+
+
+class Answering(Case):
+    """A client takes its time with what the server pushes."""
+
+    def test_what_was_dealt_with_is_acknowledged_before_the_rest_of_its_read(self) -> None:
+        """MM-19, MM-31: as far as there is no gap; parts with numbers of their own count each"""
+        waiting: dict[bytes, Deferred[None]] = {}
+
+        class Slow(MicroMsg2Client):
+            def messageReceived(self, message: Any) -> Deferred[None]:
+                return waiting.setdefault(message.body, Deferred())
+
+        client, transport = self.client(Slow, extensions="json;batch-ack:max-count=9")
+        big = parts((2, b"[2"), (3, b"]"))
+        client.dataReceived(message(1, b"1") + big + message(4, b"{") + messages(5, 1, b"5"))
+        client.dataReceived(message(6, b"6") + message(7, b"7"))
+        transport.clear()
+        for body, number in ((b"6", 0), (b"[2]", 0), (b"1", 4), (b"5", 5), (b"7", 7)):
+            waiting[body].callback(None)
+            self.clock.advance(0)
+            self.assertEqual(transport.value(), ack(number, 2) if number else b"", body)
+            transport.clear()
+        self.lose(client)
+
+    def test_nothing_is_acknowledged_before_the_last_word_of_a_batch(self) -> None:
+        """MM-19: that of the sink, or of a hook for batches; a refusal and a failure are one too"""
+        first, second, last = Deferred[None](), Deferred[None](), Deferred[None]()
+
+        class Hooked(MicroMsg2Client):
+            def messageReceived(self, message: Any) -> Deferred[None]:
+                return first if message.body == b"1" else second
+
+        class Committing(Hooked):
+            def batchReceived(self, batch: Any) -> Any:
+                return super().batchReceived(batch).addCallback(lambda _: last)
+
+        for kind, sink in ((Committing, None), (Hooked, HeldSink()), (Hooked, None)):
+            first, second = Deferred(), Deferred()
+            client, transport = self.client(kind, extensions="batch-ack", sink=sink)
+            client.dataReceived(message(1, b"1") + message(2, b"2"))
+            if kind is Hooked and sink is None:
+                first.errback(MessageRefused("no"))
+            else:
+                first.callback(None)
+            self.clock.advance(0)
+            self.assertEqual(transport.value(), b"")
+            second.callback(None)
+            refused = ["refused: 1: no"] if kind is Hooked and sink is None else []
+            self.assertEqual(self.errors(transport), refused)
+            self.lose(client)

@@ -234,6 +234,15 @@ class ReceiveWindow(Generic[A]):
             ahead.add(position)
         return self.due() if self.waiting else []
 
+    def made_safe_within(self, position: int) -> list[A]:
+        """Of the oldest open slice what came up to ``position`` is safe; as :meth:`made_safe`.
+
+        A position in another slice, or that is safe already, changes nothing.
+        """
+        if self._open and self.safe < position < self._open[0]:
+            self.safe = position
+        return self.due() if self.waiting else []
+
     def _catch_up(self) -> None:
         """The oldest open slice may have become safe before."""
         opened, ahead = self._open, self._safe_ahead

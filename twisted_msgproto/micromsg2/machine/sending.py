@@ -50,10 +50,10 @@ class Sending(Connection[bytes, bytes, Event]):
     __slots__ = (
         "_ack_wait_seconds",
         "_annotating",
+        "_heard_at",
         "_last_sent",
         "_machine",
         "_no_ack_since",
-        "_now",
         "_out",
         "_paused",
         "_payload_bytes_max",
@@ -84,7 +84,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._payload_bytes_max = limits.integer("payload-bytes")
         self._ack_wait_seconds = limits["ack-wait"]
         self._no_ack_since: float | None = None  # by the caller's clock; None: nothing is awaited
-        self._now = 0.0  # when the last call was made
+        self._heard_at = 0.0  # by the caller's clock
         self._paused = False
 
     @property
@@ -172,7 +172,7 @@ class Sending(Connection[bytes, bytes, Event]):
         part was written (``MM-31``).  Raises IllegalTransition outside a session, and ValueError
         with the first message above the window, having sent what came before; sizes are looked at
         by :meth:`check` alone.  The time in which the peer has to acknowledge runs from ``now``
-        (None: from the call before).
+        (None: from when it was heard last).
         """
         return self.send_encoded(
             [encode_unnumbered(address, payload) for payload in payloads], notes, now=now
@@ -198,7 +198,7 @@ class Sending(Connection[bytes, bytes, Event]):
                 self._write_notes(notes)
                 self._number((message,), numbers)
         if self.sending is not None and self._no_ack_since is None and numbers:
-            self._await_ack(self._now if now is None else now)
+            self._await_ack(self._heard_at if now is None else now)
         if len(numbers) < len(messages):
             raise ValueError("the window is full")
         return numbers

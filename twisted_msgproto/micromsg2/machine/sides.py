@@ -94,7 +94,6 @@ class Session(Sending):
         "_events",
         "_firsts",
         "_handshake_seconds",
-        "_heard_at",
         "_idle_close_seconds",
         "_inbox",
         "_partial",
@@ -128,8 +127,6 @@ class Session(Sending):
 
         self._handshake_seconds = limits["handshake"]
         self._idle_close_seconds = limits["idle-close"]
-        # Times, by the caller's clock; None: not running.
-        self._heard_at = 0.0
         self._partial = False  # a frame or a payload is incomplete
 
         # What the agreed extensions mean for the session.
@@ -209,7 +206,7 @@ class Session(Sending):
         """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         if self._machine.state not in _READING:
             return []
-        self._heard_at = self._now = now
+        self._heard_at = now
         events = self._events = []
         inbox = self._inbox
         inbox.steps = INSPECTION_STEPS
@@ -361,7 +358,7 @@ class Session(Sending):
         if released is None:
             self.counters.stray_acks += 1
             return
-        self._no_ack_since = self._now if len(self.sending) else None
+        self._no_ack_since = self._heard_at if len(self.sending) else None
         self.counters.acknowledged += len(released)
         self._emit(MessagesAcknowledged(released))
 
@@ -388,12 +385,25 @@ class Session(Sending):
 
         Raises ValueError for a position that no event had, or that is safe already.
         """
-        self._now = now
-        window = self._window
-        window.made_safe(position)
+        self._window.made_safe(position)
         self._firsts.pop(position, None)
+        self._look_safe(now)
+        return []
+
+    def safe_before(self, position: int, sequence: int, now: float) -> None:
+        """Note that of the event with this ``position`` what stands before this message is safe.
+
+        It changes nothing unless all events before that one are (``MM-19``).
+        """
+        if self._acks is not None:
+            last = SPACE.first + (position - 1) % SPACE_SIZE
+            self._window.made_safe_within(position - SPACE.steps(sequence, last) - 1)
+            self._look_safe(now)
+
+    def _look_safe(self, now: float) -> None:
+        window = self._window
         if self._acks is None or self._machine.state is not Side.ESTABLISHED:
-            return []
+            return
         acks, waiting = self._acks, window.safe - window.acknowledged
         if acks.prompt and not self._partial:
             self._ack_wanted = waiting > 0
@@ -401,14 +411,12 @@ class Session(Sending):
             self._write_ack()
         elif waiting and "ack" not in self.deadlines:
             self.deadlines.set("ack", now + acks.patience)
-        return []
 
     def not_safe(self, position: int, now: float) -> list[Event]:
         """The messages of this event never will be safe: as ``fail`` with the first of them.
 
         :meth:`blame` names another one beforehand.
         """
-        self._now = now
         sequence = self._firsts.pop(position, None)
         if sequence is None:
             raise ValueError(f"no event had the position {position!r}")
@@ -440,7 +448,6 @@ class Session(Sending):
         """Acknowledge at once whatever is safe from now on, because the connection is about to
         end.
         """
-        self._now = now
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:
             self._write_ack()
@@ -480,23 +487,18 @@ class Session(Sending):
 
     def paused(self, now: float) -> list[Event]:
         """The connection is not read any more: the peer's silence means nothing."""
-        self._now = now
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[Event]:
         """The connection is read again: the peer has all its time from now on."""
-        self._now = self._heard_at = now
+        self._heard_at = now
         self._paused = False
         if self._idle_close_seconds and self._partial:
             self.deadlines.no_later("idle", now + self._idle_close_seconds)
         if self.in_flight:
             self._await_ack(now)
         return []
-
-    def advance(self, now: float) -> list[Event]:
-        self._now = now
-        return super().advance(now)
 
     def _handshake_expired(self, now: float, events: list[Event]) -> None:
         self._expire(HANDSHAKE_TIMEOUT, "no complete handshake in time", events)

@@ -321,6 +321,8 @@ class MicroMsg2Link(SessionLink):
         stored: Deferred[Any] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
+            if not all([result.called for result in results]):
+                self._await(batch, results)
             # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
             numbers: Any = batch.message_id
@@ -343,6 +345,9 @@ class MicroMsg2Link(SessionLink):
             offered.callback(None)
         if stored is not None:
             await stored
+
+    def _await(self, batch: MessageBatch, results: list[Deferred[Any]]) -> None:
+        """A client acknowledges some messages of a batch before the others are dealt with."""
 
     def _safe(self, arrived: Arrived) -> None:
         arrived.stored = True
