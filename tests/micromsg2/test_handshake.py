@@ -24,9 +24,8 @@ from tests.micromsg2.streams import (
     said,
     state,
 )
-from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.micromsg2 import STANDARD, Extension, ExtensionSet, Offer, Proposal
+from twisted_msgproto.micromsg2 import STANDARD, Extension, Offer, Proposal
 from twisted_msgproto.micromsg2.machine import Client, Server
 
 
@@ -399,15 +398,6 @@ def test_a_handshake_has_its_time(octets: bytes) -> None:
     assert due(server, 111.0)[1] is None
 
 
-def test_a_client_waits_for_its_answer_only_so_long() -> None:
-    """MM-32"""
-    client, _ = opened(handshake=3)
-    client.connection_made(1.0)
-    assert due(client, 1.0)[1] == 4.0
-    client.advance(4.0)
-    assert isinstance(client.fault, Fault)
-
-
 # ── extension sets (MM-10) ──────────────────────────────────────────────────────────────────────
 
 
@@ -443,17 +433,6 @@ def test_a_vendors_name_begins_with_x() -> None:
             STANDARD.plus(wrong)
     with pytest.raises(ValueError, match="two"):
         STANDARD.plus(Vendor, Vendor)
-
-
-def test_the_standard_set_is_what_the_source_defines() -> None:
-    """MM-30"""
-    assert list(STANDARD) == ["batch-ack", "ack", "pub-sub", "json", "dotnet", "xml", "protobuf"]
-    assert len(STANDARD) == 7
-    assert STANDARD["pubsub"] is STANDARD["pub-sub"]
-    assert "microauth" not in STANDARD
-    assert "json" not in STANDARD.without("json")
-    few = [STANDARD["ack"], STANDARD["json"]]
-    assert ExtensionSet(few)["ack"] is few[0]
 
 
 def test_a_proposal_offers_only_what_is_known_and_makes_sense() -> None:

@@ -72,18 +72,6 @@ class Ingest(Case):
         self.assertEqual(factory.counters["faults"], 0)  # not the peer's
         self.lose(server)
 
-    def test_a_connection_with_too_much_which_is_not_safe_is_not_read(self) -> None:
-        """MM-13: a peer above its window, until the byte limit pauses reading"""
-        factory = self.server_factory(limits={"unsafe_bytes": 100})
-        server, transport = self.connect(factory, "batch-ack:max-count=2")
-        server.dataReceived(messages(1, 5, b"x" * 30))
-        self.assertEqual(transport.producerState, "paused")
-        self.assertEqual(factory.counters["over_window"], 3)
-        self.sink.safe()
-        self.assertEqual(transport.producerState, "producing")
-        self.lose(server)
-        self.assertEqual(factory.counters["over_window"], 3)
-
     def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
         """All three messages have the same number; one may not be published."""
 

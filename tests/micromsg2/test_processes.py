@@ -13,11 +13,6 @@ import pytest
 
 from tests.chaos.gateways import LISTEN, needs_proc, resident, until
 from tests.micromsg2.streams import (
-    CAPTURE,
-    Error,
-    ExtensionFrame,
-    ack,
-    decode,
     encode_command,
     encode_error,
     handshake,
@@ -26,53 +21,11 @@ from tests.micromsg2.streams import (
 from tests.micromsg2.test_kept import LARGE, different, greeting
 from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
-from tests.tools.queues import rows
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 60.0
 WINDOW = 50
-
-
-class Peer:
-    """A plain socket which speaks MicroMsg2 with bytes of its own."""
-
-    def __init__(self, port: int, extensions: str | None = "") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self._heard = b""
-        if extensions is not None:
-            self.socket.sendall(handshake(extensions))
-            while len(decode(self._heard, 1)) < 1:
-                self._heard += self._read()
-            self._heard = b""
-            self.socket.sendall(handshake(extensions))
-
-    def _read(self) -> bytes:
-        octets = self.socket.recv(1 << 16)
-        if not octets:
-            raise EOFError
-        return octets
-
-    def send(self, nbytes: bytes) -> None:
-        self.socket.sendall(nbytes)
-
-    def frames(self, count: int) -> list[object]:
-        """Wait until so many frames have come (all which came are returned)."""
-        while len(found := decode(self._heard)) < count:
-            self._heard += self._read()
-        return found
-
-    def rest(self) -> bytes:
-        """Everything until the connection ends."""
-        octets = self._heard
-        while True:
-            try:
-                octets += self._read()
-            except (EOFError, ConnectionResetError):
-                return octets
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 @pytest.fixture
@@ -87,30 +40,6 @@ def serve(launch: Launcher) -> Iterator[Callable[..., tuple[Launched, int]]]:
 # ── the commands ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_send_is_acknowledged_and_in_the_queue(
-    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
-) -> None:
-    """MM-12, MM-19, MM-20: msgproto send into twistd micromsg2 --queue, read back as rows"""
-    server, port = serve("--queue", "queue")
-    ended = launch.run(
-        *("send", "micromsg2", f"tcp:127.0.0.1:{port}", "--json", "--window", "7"),
-        *("--destination", "orders"),
-        stdin="".join(f"line {n}\n" for n in range(100)),
-    )
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout.splitlines()[-1])
-    assert (result["sent"], result["acknowledged"]) == (100, 100)
-    found = rows(launch.directory / "queue")
-    assert [row["body"] for row in found] == [b"line %d" % n for n in range(100)]
-    assert {(row["protocol"], row["kind"], row["destination"]) for row in found} == {
-        ("micromsg2", "message", "orders")
-    }
-    assert [row["message_id"] for row in found] == [str(n + 1) for n in range(100)]
-    assert found[0]["client_id"].startswith("twisted-msgproto/")
-    assert found[0]["fields"] == []
-    server.end()
-
-
 def test_recv_prints_what_is_sent_to_its_topic_and_ends(
     launch: Launcher, serve: Callable[..., tuple[Launched, int]]
 ) -> None:
@@ -120,12 +49,12 @@ def test_recv_prints_what_is_sent_to_its_topic_and_ends(
     receiver = launch(
         "recv", "micromsg2", endpoint, "--destination", "topic/a", "--count", "3", "--json"
     )
-    publisher = Peer(port)
+    publisher = connected(port, handshake() * 2)
     number = 0
     # Nothing answers a subscription, so publish until it is in force.
     while receiver.process.poll() is None and number < 600:
         number += 1
-        publisher.send(message(number, b"%d" % number, "topic/a", b"k:N1;"))
+        publisher.sendall(message(number, b"%d" % number, "topic/a", b"k:N1;"))
         time.sleep(0.1)
     assert receiver.wait() == 0, receiver.output
     shown = [json.loads(line) for line in receiver.lines]
@@ -152,76 +81,6 @@ def test_recv_of_a_queue_takes_no_more_than_it_shows(
 
 
 # ── bad input over a real socket: told, closed, and the next client is served ───────────────────
-
-BAD = {
-    "two types": (handshake() * 2 + b"\3", "protocol-error"),
-    "unknown flags": (handshake() * 2 + b"\x40", "protocol-error"),
-    "too long a payload": (handshake() * 2 + b"\x08\0\1\0\0\0\x7f\xff\xff\xff", "limit-exceeded"),
-    "continued for ever": (
-        handshake() * 2 + message(1, b"x", continued=True) * 70,
-        "limit-exceeded",
-    ),
-    "duplicated extensions": (b"\1\0\0\1a\0\x09json;json\0\0", "protocol-error"),
-    "10,000 names": (b"\1\0\0\1a\xff\xff" + b"x-1;" * 100, "limit-exceeded"),
-    "identity not ASCII": (b"\1\0\0\2\xc3\xa4\0\0\0\0", "protocol-error"),
-    "bad properties": (handshake() * 2 + message(1, properties=b"nonsense"), "protocol-error"),
-    "extension 0": (handshake() * 2 + b"\2\0\0", "protocol-error"),
-    "extension beyond": (handshake() * 2 + b"\2\1\0", "protocol-error"),
-    "major 0": (handshake(major=0), "unsupported-version"),
-    "microauth": (handshake("microauth"), "unsupported-extension"),
-}
-
-
-def test_bad_clients_are_told_and_the_next_is_served(
-    serve: Callable[..., tuple[Launched, int]],
-) -> None:
-    """MM-02, MM-05, MM-06, MM-08, MM-11, MM-16, MM-22, MM-30, MM-31, MM-32, MM-33"""
-    server, port = serve("--limit", "handshake=1")
-    for name, (octets, code) in BAD.items():
-        bad = Peer(port, None)
-        bad.send(octets)
-        found = bad.rest()
-        # With or without an answer to the handshake before it.
-        texts = {
-            frame.text
-            for count in (0, 1)
-            for frame in decode(found, count)
-            if isinstance(frame, Error)
-        }
-        assert [text.partition(":")[0] for text in texts] == [code], (name, found)
-        bad.close()
-    silent = Peer(port, None)
-    assert b"handshake-timeout" in silent.rest()
-    silent.close()
-    # These stay: an unknown command, an ack for what was never sent.
-    stays = Peer(port, "ack")
-    stays.send(encode_command("fly", {}) + ack(9) + message(1))
-    assert stays.frames(2) == [Error("unknown-command: fly"), ExtensionFrame(1, b"\0\1")]
-    stays.close()
-    server.end()
-
-
-def test_the_reference_clients_bytes_are_served_over_a_socket(
-    serve: Callable[..., tuple[Launched, int]], launch: Launcher
-) -> None:
-    """MM-04, MM-05, MM-17, MM-22: byte by byte, which the reference server itself cannot read"""
-    _, port = serve("--queue", "queue")
-    lines = [line for line in CAPTURE.read_text().splitlines() if line.startswith("C>S")]
-    octets = [bytes.fromhex(line[4:]) for line in lines]
-    for split in (False, True):
-        peer = Peer(port, None)
-        for part in octets:
-            for piece in [part[i : i + 1] for i in range(len(part))] if split else [part]:
-                peer.send(piece)
-        peer.socket.shutdown(socket.SHUT_WR)
-        (answer,) = decode(peer.rest(), 1)
-        assert not isinstance(answer, Error)
-        peer.close()
-    found = rows(launch.directory / "queue")
-    assert [row["body"] for row in found[:3]] == [b"hello0", b"hello1", b"hello2"]
-    assert found[1]["fields"] == [("first_name", "jonas")]
-    assert (found[3]["destination"], len(found[3]["body"]), len(found)) == ("", 300, 8)
-
 
 # ── kills under load ────────────────────────────────────────────────────────────────────────────
 

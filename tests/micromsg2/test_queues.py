@@ -51,32 +51,6 @@ class Queues(Peers):
             sender.send(name, b"3")
             self.assertEqual(self.counted(9, queue=name).bodies, bodies)
 
-    def test_each_message_goes_to_one_consumer_with_room(self) -> None:
-        """MM-27: consumers compete; one without room is passed over, and none with room waits"""
-        self.serve("q")
-        sender, small, large, other = self.sender(), *(self.counted(n) for n in (1, 4, 4))
-        sender.send("q", *numbered(12))
-        every = small.bodies + large.bodies + other.bodies
-        self.assertEqual(sorted(every, key=int), numbered(9))
-        self.assertEqual([len(one.bodies) for one in (small, large, other)], [1, 4, 4])
-        self.assertEqual(large.bodies, sorted(large.bodies, key=int))
-        small.ack()
-        self.assertEqual(small.bodies[-1], b"9")
-
-    def test_what_a_lost_consumer_had_goes_to_the_next_before_anything_else(self) -> None:
-        """MM-27: in their order"""
-        self.serve("q")
-        sender, lost = self.sender(), self.counted(4)
-        sender.send("q", *numbered(8))
-        lost.ack(1)
-        self.assertEqual(lost.bodies, numbered(5))
-        self.gone(lost)
-        other = self.counted(100)
-        self.assertEqual(other.bodies, numbered(7, 1))
-        self.assertEqual(self.factory.broker.snapshot()["broker_returned"], 4)
-        other.ack()
-        self.assertEqual(self.waiting("q"), 0)
-
     def test_what_no_filter_lets_pass_stays_and_holds_up_nothing(self) -> None:
         """MM-24, MM-27: a filter that replaces another counts from then on"""
         self.serve("q")
@@ -268,30 +242,6 @@ class Full(Peers):
         self.clock.advance(2)
         self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
         self.assertTrue(both.closed)
-
-    def test_who_is_lost_leaves_no_deadline__BK_03(self) -> None:
-        """BK-03: see ``tearDown``"""
-        both = self.both(70, withheld_bytes=16 << 10, withheld_seconds=2000)
-        for _ in range(70):
-            both.send("q", b"x" * 330)
-        self.gone(both)
-
-    def test_who_fills_its_queue_without_end_is_closed_at_once__BK_03(self) -> None:
-        """BK-03: four times the limit is the bound"""
-        both = self.both(500, withheld_bytes=16 << 10)
-        while not both.closed and both.sent < 500:
-            both.send("q", b"x" * 1000)
-        self.assertTrue(both.errors[-1].startswith("limit-exceeded: "))
-        self.assertLess(both.sent, 80)
-
-    def test_who_is_not_read_and_gets_something_to_acknowledge_is_read__BK_03(self) -> None:
-        """BK-03: whatever came first"""
-        both = self.both(20, "other", withheld_bytes=8 << 10, withheld_seconds=0)
-        for _ in range(12):
-            both.send("q", b"x" * 1000)
-        self.assertFalse(both.is_read)
-        self.sender("").send("other", b"other")
-        self.assertEqual((both.bodies, both.is_read), ([b"other"], True))
 
     def test_small_messages_weigh_what_they_cost__BK_04(self) -> None:
         """BK-04: bytes were bounded and messages were not: 1.5 M of eight bytes were 310 MiB"""

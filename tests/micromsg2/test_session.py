@@ -11,9 +11,6 @@ import pytest
 from tests.doubles import Figures, due
 from tests.micromsg2.streams import (
     BATCH,
-    Error,
-    ExtensionFrame,
-    Session,
     ack,
     acks_written,
     at,
@@ -28,14 +25,11 @@ from tests.micromsg2.streams import (
     flatten,
     message,
     messages,
-    pair,
     parts,
-    proposal,
     receive,
     safe,
     said,
     server_with,
-    written,
 )
 from twisted_msgproto.core.errors import LimitExceeded
 
@@ -73,23 +67,6 @@ def test_numbers_wrap_when_they_are_read() -> None:
     broken(server, message(0))
 
 
-def test_an_ack_covers_messages_across_the_wrap() -> None:
-    """MM-21: the source's example: one ack for 3 covers 65534, 65535, 1, 2 and 3"""
-    client, server = pair(proposal(BATCH + "5"))
-    for first in range(0, 65533, 5):
-        client.send_run(encode_address("a"), [b""] * min(5, 65533 - first))
-        octets = client.outputs()
-        safe(server, receive(server, octets))
-        server.drain(0.0)
-        receive(client, server.outputs())
-    assert client.in_flight == 0
-    assert client.send_run(encode_address("a"), [b""] * 5) == [65534, 65535, 1, 2, 3]
-    client.outputs()
-    (event,) = receive(client, ack(3))
-    assert event.sequences == [65534, 65535, 1, 2, 3]
-    assert client.in_flight == 0
-
-
 def test_without_acks_numbers_are_carried_and_not_looked_at() -> None:
     """MM-13: repeats are delivered"""
     server = server_with()
@@ -123,12 +100,6 @@ def test_an_unknown_command_is_answered_and_the_connection_stays(extension: str,
     assert said(server) == [f"unknown-command: {name}"]
     assert server.counters.unknown_commands == 1
     assert bodies(receive(server, message(1))) == [b"x"]
-
-
-@pytest.mark.parametrize("payload", [b"", b"a b", b"subscribe;x", b"\xff"])
-def test_a_command_which_does_not_parse_breaks_the_protocol(payload: bytes) -> None:
-    """MM-01, MM-15"""
-    broken(server_with("pub-sub"), bytes((1, len(payload))) + payload)
 
 
 # ── errors (MM-17, MM-33) ───────────────────────────────────────────────────────────────────────
@@ -167,16 +138,6 @@ def test_only_an_error_above_the_bound_is_cut(more: int, end: str) -> None:
     assert (len(text), text[-1]) == (min(200 + more, 200), end)
 
 
-def test_what_is_safe_is_acknowledged_before_a_fault_closes() -> None:
-    """MM-19, MM-33: fewer messages to send again"""
-    server = server_with(BATCH + "9")
-    safe(server, receive(server, messages(1, 3)))
-    receive(server, b"\xff")
-    frames = written(server)
-    assert frames[0] == ExtensionFrame(1, b"\0\3")
-    assert isinstance(frames[1], Error)
-
-
 # ── time (MM-32) ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -195,16 +156,6 @@ def test_a_payload_which_stays_unfinished_is_given_up(octets: bytes) -> None:
     assert server.fault is not None
     assert server.fault.reason == "idle-timeout"
     assert said(server) == [server.fault.text]
-
-
-def test_a_quiet_connection_may_stay() -> None:
-    """MM-32: between frames there is no hurry"""
-    server = server_with()
-    receive(server, message(1), 10.0)
-    assert due(server, 10.0)[1] is None
-    server.paused(20.0)
-    server.resumed(30.0)
-    assert "idle" not in server.deadlines
 
 
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
@@ -246,29 +197,6 @@ def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -
     client.outputs()
     client.advance(15.0)
     assert client.fault is not None
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda one, place: one.made_safe(place, 50.0),
-        lambda one, place: one.drain(50.0),
-        lambda one, place: one.resumed(50.0),
-        lambda one, place: one.advance(50.0),
-        lambda one, place: one.not_safe(place, 50.0),
-        lambda one, place: one.receive(b"", 50.0),
-    ],
-    ids=["made_safe", "drain", "resumed", "advance", "not_safe", "receive_data"],
-)
-def test_what_is_sent_without_a_time_is_sent_at_that_of_the_last_call__MM_32(
-    call: Callable[[Session, int], object],
-) -> None:
-    client = client_with(BATCH + "9", ack_wait=5, idle_ack=100)
-    (event,) = receive(client, message(1))
-    call(client, event.position)
-    if client.established:
-        client.send("a", b"")
-        assert due(client, 50.0)[1] == 55.0
 
 
 def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM_22() -> None:

@@ -56,32 +56,6 @@ class Topics(Peers):
         self.assertEqual((other.frames, sender.frames), ([], []))
         self.assertEqual(len(self.sink.messages), 3)
 
-    def test_a_topic_without_subscribers_keeps_nothing(self) -> None:
-        """MM-26: the message is acknowledged all the same"""
-        self.serve()
-        sender, late = self.sender("ack"), self.peer()
-        sender.send("topic/a", b"1")
-        self.turns(1)
-        late.subscribe("topic/a")
-        self.assertEqual((late.bodies, sender.acknowledged), ([], 1))
-        self.gone(late)
-        sender.send("topic/a", b"2")
-        self.assertEqual(self.factory.broker.snapshot()["topics_published"], 0)
-
-    def test_messages_of_a_topic_wait_for_room(self) -> None:
-        """MM-19, MM-26: the window of a consumer is never exceeded"""
-        self.serve()
-        sender, slow = self.sender(), self.window(2)
-        slow.subscribe("topic/a")
-        sender.send("topic/a", *numbered(5))
-        self.assertEqual(slow.bodies, numbered(2))
-        slow.ack(1)
-        self.assertEqual(slow.bodies, numbered(3))
-        slow.ack()
-        slow.ack()
-        self.assertEqual(slow.bodies, numbered(5))
-        self.assertEqual(self.factory.broker.counters["topics_acknowledged"], 5)
-
     def test_who_is_too_slow_is_told_and_closed_and_nobody_waits_for_it(self) -> None:
         """MM-32: the others get theirs"""
         for limits in ({"subscriber_messages": 3}, {"subscriber_bytes": 3 * LETTER}):
@@ -140,17 +114,6 @@ class Topics(Peers):
             self.assertEqual(consumer.bodies, numbered(count))
             consumer.ack()
         self.assertEqual([self.successResultOf(deferred) for deferred in sent], [None, None])
-
-    def test_who_does_not_read_gets_no_more_until_it_does(self) -> None:
-        """MM-32: what waits, waits in the broker"""
-        self.serve()
-        sender, consumer = self.sender(), self.peer()
-        consumer.subscribe("topic/a")
-        consumer.stop_reading()
-        sender.send("topic/a", b"1")
-        self.assertEqual(consumer.bodies, [])
-        consumer.read_on()
-        self.assertEqual(consumer.bodies, [b"1"])
 
 
 class Subscriptions(Peers):
@@ -212,20 +175,6 @@ class Subscriptions(Peers):
 
 class Turns(Peers):
     """What takes longer than one turn (NB-07)."""
-
-    def test_who_publishes_much_to_many_is_not_read_until_that_is_done(self) -> None:
-        """NB-07: the broker goes on in the next turns, and acknowledges after them"""
-        self.serve()
-        sender, watchers = self.sender(), [self.peer() for _ in range(120)]
-        for watcher in watchers:
-            watcher.subscribe("topic/a")
-        sender.send("topic/a", *[b"x"] * 1000)
-        self.assertFalse(sender.is_read)
-        self.assertEqual(sender.acknowledged, 0)
-        self.turns()
-        self.assertTrue(sender.is_read)
-        self.assertEqual(sender.acknowledged, 1000)
-        self.assertEqual({len(watcher.bodies) for watcher in watchers}, {1000})
 
     def test_a_storm_of_filters_takes_many_turns_and_what_comes_meanwhile_waits(self) -> None:
         """NB-07: it took one of 111 ms and more"""
