@@ -164,7 +164,7 @@ CASES = {
         [
             lumberjack.encode_window(2),
             lumberjack.encode_json([1], [b"{}"]),
-            lumberjack.encode_data([1], [{"a": "b"}]),
+            lumberjack.encode_data_around([1], [lumberjack.encode_pairs({"a": "b"})]),
             lumberjack.encode_json([1], [b"{}"])[:7],
         ],
     ),

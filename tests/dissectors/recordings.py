@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.lumberjack.test_interop import CAPTURES, NAMES
+from tests.lumberjack.frames import NAMES, captured
 from tests.micromsg2.streams import CAPTURE, message, proposal, safe
 from tests.tools.byte_streams import Capture
 from twisted_msgproto.micromsg2 import machine as micromsg2
@@ -107,8 +107,9 @@ def capture(segment: int) -> tuple[Capture, list[str]]:
     made, names = Capture(segment), []
     for name in NAMES:
         connection = made.connection(5044)
-        connection.client((CAPTURES / f"{name}.c2s.bin").read_bytes())
-        connection.server((CAPTURES / f"{name}.s2c.bin").read_bytes())
+        sent, answered = captured(name)
+        connection.client(sent)
+        connection.server(answered)
         names.append(name)
     connection = made.connection(5045)
     for line in CAPTURE.read_text().splitlines():

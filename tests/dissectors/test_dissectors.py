@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.dissectors import picture, recordings
-from tests.lumberjack.test_interop import CAPTURES, NAMES, events_of
+from tests.lumberjack.frames import NAMES, captured, inner_frames
 from tests.tools.processes import PROJECT
 from twisted_msgproto.umq import wire as umq
 
@@ -105,18 +105,18 @@ def test_only_what_was_recorded_so_is_malformed() -> None:
 def test_lumberjack(name: str) -> None:
     """LJ-03 … LJ-08: sequences, pairs and documents, also out of compressed frames; acks."""
     packets = shown(WHOLE)[name]
-    events = events_of((CAPTURES / f"{name}.c2s.bin").read_bytes())
-    answers = (CAPTURES / f"{name}.s2c.bin").read_bytes()
+    sent, answers = captured(name)
+    events = [(frame[0], *frame[2:]) for frame in inner_frames(sent) if frame[0] in "JD"]
     acks = [int.from_bytes(answers[at + 2 : at + 6], "big") for at in range(0, len(answers), 6)]
     sequences = [number for _, number, _ in events] + acks
     assert sorted(map(int, values(packets, "lumberjack.sequence"))) == sorted(sequences)
-    documents = [content.decode() for kind, _, content in events if kind == "json"]  # type: ignore[attr-defined]
+    documents = [content.decode() for kind, _, content in events if kind == "J"]
     assert values(packets, "lumberjack.json") == documents
     pairs = [
         text
         for kind, _, content in events
-        if kind == "data"
-        for pair in content.items()  # type: ignore[attr-defined]
+        if kind == "D"
+        for pair in content.items()
         for text in pair
     ]
     assert values(packets, "lumberjack.key", "lumberjack.value") == pairs

@@ -86,7 +86,8 @@ def lumberjack_frames(source: Random, depth: int) -> bytes:
                 keys = [word(source) for _ in range(source.choice((0, 1, 2, 3, 15)))]
                 times = source.choice((1, 1, 1, 6, 30))
                 pairs = [{key: word(source, 40) * times for key in keys} for _ in numbers]
-                frames.append(lumberjack.encode_data(numbers, pairs, version))
+                encoded = map(lumberjack.encode_pairs, pairs)
+                frames.append(lumberjack.encode_data_around(numbers, encoded, version))
             case _:
                 inner = lumberjack_frames(source, depth - 1)
                 if not source.randrange(6):

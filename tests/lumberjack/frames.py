@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from pathlib import Path
 
 from twisted.internet.task import Clock
 
@@ -15,6 +16,10 @@ READER_LIMITS = LumberjackServerFactory(clock=Clock()).limits
 WRITER_LIMITS = LumberjackClientFactory(clock=Clock()).limits
 
 V1, V2 = b"12"
+
+CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
+NAMES = sorted(path.name.removesuffix(".c2s.bin") for path in CAPTURES.glob("*.c2s.bin"))
+"""Recordings of writers and readers that are not ours."""
 
 
 def encode_window(size, version=V2):
@@ -81,6 +86,18 @@ def frames_of(nbytes):
             assert kind in b"WA", kind
             found.append((kind.decode(), version, number))
     return found
+
+
+def captured(name):
+    """What the writer of a recording said, and what its reader answered."""
+    return (CAPTURES / f"{name}.c2s.bin").read_bytes(), (CAPTURES / f"{name}.s2c.bin").read_bytes()
+
+
+def inner_frames(nbytes):
+    """Frames as :func:`frames_of` has them, whether they were compressed or not."""
+    return [
+        inner for frame in frames_of(nbytes) for inner in (frame[2] if frame[0] == "C" else [frame])
+    ]
 
 
 def windows(nbytes):

@@ -4,32 +4,30 @@ import random
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.doubles import Figures, due, unanswered
 from tests.lumberjack.frames import (
+    NAMES,
     V1,
     V2,
     Session,
+    captured,
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
     events_of,
-    frames_of,
+    inner_frames,
     limits,
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack.machine import Reader
 from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.testing import splits
-
-CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
-
 
 # ── Windows ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -481,13 +479,6 @@ def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_n
 # ── Captures, and what holds of any stream ────────────────────────────────────────────────────────
 
 
-def captured(name):
-    return (CAPTURES / f"{name}.c2s.bin").read_bytes(), (CAPTURES / f"{name}.s2c.bin").read_bytes()
-
-
-NAMES = sorted(path.name.removesuffix(".c2s.bin") for path in CAPTURES.glob("*.c2s.bin"))
-
-
 FLOWING = [name for name in NAMES if "keepalive" not in name]
 
 
@@ -506,10 +497,7 @@ def test_a_captured_shipper_gets_exactly_the_acks_it_got(name):
     whole, acks = replay([sent])
     assert acks == answered
     assert whole.reader.unacknowledged == 0
-    frames = [
-        inner for frame in frames_of(sent) for inner in (frame[2] if frame[0] == "C" else [frame])
-    ]
-    held = [frame[2:] for frame in frames if frame[0] in "JD"]
+    held = [frame[2:] for frame in inner_frames(sent) if frame[0] in "JD"]
     assert [event[1:] for event in whole.flat] == held
     assert len(held) == (40 if "w10x4" in name else 15)
     for pieces in splits(sent, everywhere=150):

@@ -6,7 +6,6 @@ import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,13 @@ from tests.lumberjack.frames import (
     V1,
     V2,
     Session,
+    captured,
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
-    frames_of,
+    inner_frames,
     windows,
     writer,
 )
@@ -542,8 +542,6 @@ def test_an_ack_costs_the_same_however_many_windows_are_in_flight__NB_07():
 # runs live.  What the foreign writer of a recording sent, ours has to send, and what the foreign
 # reader answered, ours has to take for just these windows.
 
-CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
-
 RECORDED = {
     "v2_J_plain_golumber_w5": (5, 0, 1),
     "v2_J_zlib_golumber_w5": (5, 3, 1),
@@ -553,20 +551,12 @@ RECORDED = {
 """Recording → window, compression, pipelining of the foreign writer."""
 
 
-def frames(nbytes):
-    """Windows and documents as they were sent, compressed or not."""
-    return [
-        inner for frame in frames_of(nbytes) for inner in (frame[2] if frame[0] == "C" else [frame])
-    ]
-
-
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_foreign_readers_answers_are_understood(name):
     """LJ-06, LJ-14, LJ-15, LJ-18, LJ-21: plain, compressed, pipelined, and with keep-alives."""
     window, compress, pipelining = RECORDED[name]
-    recorded = (CAPTURES / f"{name}.c2s.bin").read_bytes()
-    answers = (CAPTURES / f"{name}.s2c.bin").read_bytes()
-    bodies = [body for kind, *_, body in frames(recorded) if kind == "J"]
+    recorded, answers = captured(name)
+    bodies = [body for kind, *_, body in inner_frames(recorded) if kind == "J"]
     writer = Writer(window=window, compress=compress, pipelining=pipelining)
     writer.send(bodies)
     writer.flush(0.0)
@@ -586,5 +576,5 @@ def test_a_foreign_readers_answers_are_understood(name):
     assert acknowledged == len(bodies) / window
     assert (kept_alive > 0) == ("keepalive" in name)
     # The same windows with the same numbers; plain even the same bytes.
-    assert frames(sent) == frames(recorded)
+    assert inner_frames(sent) == inner_frames(recorded)
     assert compress or sent == recorded

@@ -155,11 +155,8 @@ class ReaderLink(SessionLink):
                 fault = replace(fault, text=f"{fault.text}; refused {times} times, it comes again")
         super().peerFaulted(fault)
 
-    def _faulted(self, fault: Fault) -> None:
-        self.peerFaulted(fault)
-
     actions: ClassVar[dict[type, Any]] = {
-        Fault: _faulted,
+        Fault: peerFaulted,
         JsonReceived: _deliver,
         DataReceived: _deliver,
     }
@@ -185,9 +182,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     """The server: a :class:`LumberjackServer` for each writer that connects."""
 
     protocolName = PROTOCOL
-    LIMITS: ClassVar[
-        tuple[Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit, Limit]
-    ] = READER_LIMITS
+    LIMITS: ClassVar[tuple[Limit, ...]] = READER_LIMITS
     stateTable: ClassVar[Table[Any] | None] = READER
     actions: ClassVar[frozenset[str]] = frozenset({PUBLISH})
     protocol: type[LumberjackServer] = LumberjackServer  # type: ignore[assignment]

@@ -261,15 +261,6 @@ def encode_data_around(
     return b"".join(parts)
 
 
-def encode_data(
-    sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
-) -> bytes:
-    """Return a run of ``D`` frames; surrogate escapes become the bytes they stand for
-    (``LJ-03``).
-    """
-    return encode_data_around(sequences, map(encode_pairs, pairs), version)
-
-
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
     """Return one ``C`` frame around ``frames``; these must be complete (``LJ-08``, ``LJ-18``).
 
