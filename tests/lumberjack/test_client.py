@@ -138,18 +138,6 @@ class Sending(Case):
         client.dataReceived(encode_ack(3))
         self.lose(client)
 
-    def test_a_batch_is_one_window_and_one_deferred(self):
-        """LJ-18: fired by the ack of its last event, in one write."""
-        client = self.connect()
-        sent = client.sendBatch(iter([b"1", b"2", b"3"]))
-        self.assertEqual(len(self.transport.writes), 1)
-        self.assertEqual(self.transport.take(), [[b"1", b"2", b"3"]])
-        client.dataReceived(encode_ack(2))
-        self.assertNoResult(sent)
-        client.dataReceived(encode_ack(3))
-        self.successResultOf(sent)
-        self.lose(client)
-
     def test_what_callbacks_send_shares_a_window(self):
         """LJ-18: acks are all told before the next window is formed."""
         client = self.connect()
@@ -411,28 +399,6 @@ class Shipping(Logged):
         hosts[1].transport.lose(UNKNOWN)
         self.assertEqual(shipper.state, "refused")
         self.failureResultOf(sent, Refused)
-        self.stop()
-
-    def test_a_connection_is_replaced_after_its_ttl_without_a_wait(self):
-        """LJ-15: the next host takes over what was not sent."""
-        hosts = self.hosts("a", "b")
-        shipper = self.ship(hosts, {"ttl": 20}, window=1)
-        first, second = shipper.send(b"1"), shipper.send(b"2")
-        self.clock.advance(20)
-        self.assertFalse(hosts[0].transport.disconnecting)
-        hosts[0].ack(1)
-        self.successResultOf(first)
-        self.assertTrue(hosts[0].transport.disconnecting)
-        hosts[0].transport.lose()
-        self.clock.advance(0)
-        self.assertEqual(hosts[1].take(), [[b"2"]])
-        hosts[1].ack(1)
-        self.successResultOf(second)
-        hosts[1].transport.lose()
-        self.clock.advance(0.5)
-        self.assertEqual(self.trace, ["a", "b"])
-        self.clock.advance(0.5)
-        self.assertEqual(self.trace, ["a", "b", "a"])
         self.stop()
 
     def test_what_a_reader_never_acknowledges_is_told_once_and_can_be_withdrawn__RD_44(self):

@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
 from twisted_msgproto.cli.send import deliver
-from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import command
 from twisted_msgproto.net.clients.command_types import SendOptions
 
@@ -122,16 +121,6 @@ class Sending(SynchronousTestCase):
         self.host.transport.lose()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_all_messages_are_sent_and_acknowledged(self):
-        """LJ-09: told in batches, the window is what was asked for."""
-        sending = self.send(Given([b'{"n": 1}', b"two"], []), window=7)
-        self.assertEqual(self.messages.most, 7)
-        self.assertEqual(self.host.take(), [[b'{"n": 1}', b'{"message": "two"}']])
-        self.host.ack(2)
-        self.ended()
-        self.successResultOf(sending)
-        self.assertEqual(self.progress.told, [("sent", 2), ("acknowledged", 2)])
-
     def test_no_more_is_read_than_a_few_windows_ahead(self):
         """LJ-09: a file is not read into memory."""
         sending = self.send(Given(*[[b"%d" % n] for n in range(50)], []), window=1)
@@ -210,10 +199,6 @@ class Sending(SynchronousTestCase):
         self.failureResultOf(sending, ConnectionRefusedError)
         self.assertEqual(self.host.trace, ["a", "a"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_host_which_is_none_is_told(self):
-        error = self.failureResultOf(self.send(Given([]), hosts=("b",)), ConfigurationError).value
-        self.assertEqual(str(error), "HOST:PORT expected, not 'b'")
 
     def test_a_connection_lost_after_an_ack_is_made_again(self):
         """LJ-15: and what was not acknowledged is sent again."""

@@ -192,15 +192,6 @@ def test_a_version_1_writer_gets_no_keep_alives_while_it_sends_a_compressed_fram
     assert session.wait(10) == []
 
 
-def test_keep_alives_end_with_a_compressed_frame_that_fills_no_window():
-    session = Session(keepalive=3, idle_ack=0)
-    frame = encode_compressed(events_of(1, 2))
-    session.receive(encode_window(5) + frame[:9])
-    assert session.wait(3.5) == [(2, 0)]
-    session.receive(frame[9:])
-    assert session.wait(20) == []
-
-
 def test_a_compressed_frame_of_which_the_rest_is_to_come_gets_keep_alives__LJ_14__LJ_17():
     """Also where everything before it was acknowledged, and never where nothing is to come."""
     for rest, alive in ((2, True), (0, False)):

@@ -147,12 +147,6 @@ class Case(TestCase):
 
 
 class EndpointStrings(Case):
-    async def test_ssl(self):
-        """LJ-01: Twisted's ``ssl:`` string."""
-        await self.listen(f"ssl:0:{self.files()}")
-        await self.exchange()
-        self.assertEqual(self.client_ids, [None])
-
     async def test_tls(self):
         """LJ-01: Twisted's ``tls:`` string, a directory of certificates by host name."""
         pems = self.directory / "pems"
@@ -193,13 +187,6 @@ class ClientCertificates(Case):
         with capturedLogs() as events:
             await self.refused()
         self.told(events, "peer did not return a certificate")
-
-    async def test_force_peer_turns_away_who_shows_another_authoritys(self):
-        """LJ-01, LJ-16."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        with capturedLogs() as events:
-            await self.refused(Authority(self.directory, "stranger").client())
-        self.told(events, "certificate verify failed")
 
     async def test_peer_takes_who_shows_none(self):
         """LJ-01."""
@@ -359,19 +346,6 @@ class Failing(Case):
         client = await self.connect(changes={"handshake": 0.05})
         with pytest.raises(TimedOut, match="no TLS hand-shake in time"):
             await client.send(b"{}")
-
-    async def test_plain_lumberjack_on_a_tls_port_is_no_session(self):
-        """LJ-16."""
-        await self.listen(f"ssl:0:{self.files()}")
-        client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
-            LumberjackClientFactory(clock=reactor)
-        )
-        with capturedLogs() as events:
-            with pytest.raises((ConnectionClosed, Exception)):
-                await client.send(b"{}")
-            await self.factory.ended
-        self.assertEqual((self.factory.established, self.sink.messages), ([], []))
-        self.told(events, "")
 
     async def test_who_only_looks_whether_the_port_is_open_is_not_told(self):
         """LJ-16: as balancers do, every few seconds."""

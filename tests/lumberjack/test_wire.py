@@ -321,15 +321,6 @@ def test_a_turn_of_decoding_ends_in_time(name):
     assert (session.reader.input_weight, session.reader.unfinished) == (0, False)
 
 
-def test_bytes_which_arrive_while_a_compressed_frame_is_read_come_after_it():
-    session = Session(slice_bytes=500)
-    events = session.reader.receive(encode_compressed(encode_json(range(9), [b"x" * 200] * 9)), 0.0)
-    assert session.reader.unfinished
-    session.events += events + session.reader.receive(events_of(77), 0.0)
-    session.receive(b"")
-    assert [number for _, number, _ in session.flat] == [*range(9), 77]
-
-
 def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_bytes_only():
     """LJ-13, LJ-20: nothing more can be decoded then, so reading must go on."""
     octets = encode_json([1, 2, 3], [b"x" * 200, b"y" * 200, b"z" * 200])

@@ -141,18 +141,6 @@ def test_a_partial_ack_is_progress_and_does_not_end_the_window():
     assert [w[2] for w in sent(machine)] == [[b"6"]]
 
 
-def test_a_batch_is_acknowledged_with_its_last_event():
-    """LJ-09: also when it spans windows."""
-    machine = writer(window=2)
-    batch = machine.send(documents(3), "all")
-    sent(machine)
-    assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
-    assert flat(machine.receive(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [])]
-    assert (batch.acknowledged, batch.missing) == (2, 1)
-    sent(machine)
-    assert flat(machine.receive(encode_ack(1), 0.0)) == [("WindowAcknowledged", 1, ["all"])]
-
-
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("written", [1, 2])
 def test_acks_of_either_version_byte_are_read_and_0_is_a_keep_alive(version, written):
@@ -393,15 +381,6 @@ def test_a_further_window_does_not_prolong_the_wait_for_the_oldest():
     machine.send([b"2"])
     sent(machine, 20.0)
     assert due(machine, 20.0)[1] == 30.0
-
-
-def test_timeout_0_waits_for_ever():
-    """LJ-15: an option."""
-    machine = writer({"timeout": 0})
-    machine.send([b"1"])
-    sent(machine, 0.0)
-    assert due(machine, 1e9)[1] is None
-    assert machine.fault is None
 
 
 def test_a_writer_that_waits_for_nothing_has_no_time_when_the_transport_goes_on__LJ_15():

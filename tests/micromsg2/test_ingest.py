@@ -215,23 +215,6 @@ class Hooks(Case):
         self.assertEqual(self.sink.batches, [])
         self.lose(server)
 
-    def test_an_ack_waits_for_the_hook_and_for_the_sink(self) -> None:
-        """MM-19: and the sink gets the batches in order, whichever hook is done first"""
-        server, transport = self.connect(self.server_factory(Noting), "ack:max-count=2")
-        first: Deferred[None] = Deferred()
-        second: Deferred[None] = Deferred()
-        server.answers |= {b"1": first, b"2": second}
-        server.dataReceived(message(1, b"1"))
-        server.dataReceived(message(2, b"2"))
-        second.callback(None)
-        self.assertEqual(self.sink.batches, [])
-        first.callback(None)
-        self.assertEqual([m.body for m in self.sink.messages], [b"1", b"2"])
-        self.assertEqual(transport.value(), b"")
-        self.sink.safe()
-        self.assertEqual(transport.value(), ack(2))
-        self.lose(server)
-
     def test_a_refused_batch_is_settled_message_by_message(self) -> None:
         """MM-19: from batchReceived, at once or later"""
         for result in (None, fail(MessageRefused("no"))):

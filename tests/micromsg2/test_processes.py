@@ -212,36 +212,6 @@ def test_what_a_crowd_keeps_in_silence_has_one_bound__NB_02(launch: Launcher) ->
     assert "Traceback" not in server.output
 
 
-@needs_proc
-@pytest.mark.usefixtures("short_turns")
-def test_what_waits_for_a_crowd_that_does_not_read_has_one_bound__NB_02(launch: Launcher) -> None:
-    """NB-02: each had its own topic and up to 16 MiB of it: 140 MB."""
-    server, port = bounded(launch)
-    good = neighbour(port)
-    next(good)
-    before = resident(server)
-    opening = handshake("batch-ack:max-count=1;pub-sub") * 2
-    crowd = [connected(port, opening) for _ in range(CROWD)]
-    for number, line in enumerate(crowd):
-        line.sendall(encode_command("subscribe", {"destination": f"topic/{number}"}))
-        line.sendall(encode_command("last", {}))
-        until(line, b"unknown-command: last")
-    sender = connected(port, handshake() * 2)
-    for step in range(150):
-        for number in range(CROWD):
-            sender.sendall(message(step + 1, bytes(100_000), f"topic/{number}"))
-        if step % 10 == 0:
-            next(good)
-    next(good)
-    grown = resident(server) - before
-    assert grown <= 2 * KEPT + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
-    assert "slow-consumer" in server.output
-    for line in (sender, *crowd):
-        line.close()
-    good.close()
-    assert "Traceback" not in server.output
-
-
 def test_a_vendors_extension_needs_nothing_from_inside_the_package(launch: Launcher) -> None:
     """MM-10: frames, fields, a command and an answer, over a real socket"""
     example = PROJECT / "examples" / "micromsg2" / "traced.py"

@@ -189,16 +189,6 @@ def test_what_properties_weigh_is_added_up_over_the_runs_of_a_read__NB_02() -> N
     assert both.weight == 2 * one.weight > 0
 
 
-def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -> None:
-    client = client_with(BATCH + "9", ack_wait=5)
-    client.send_run(encode_address("a"), [b""], now=10.0)
-    client.send_run(encode_address("a"), [b""], now=12.0)
-    assert due(client, 12.0)[1] == 15.0
-    client.outputs()
-    client.advance(15.0)
-    assert client.fault is not None
-
-
 def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM_22() -> None:
     server = server_with(BATCH + "9")
     (_fault,) = receive(server, message(1, properties=b"bad", continued=True))
@@ -227,15 +217,6 @@ def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19()
         server.blame(event.position + place, 2)
         server.not_safe(event.position, 0.0)
         assert any(refused in text for text in said(server)), place
-
-
-def test_what_is_safe_cannot_fail_any_more__MM_19() -> None:
-    """And nothing is remembered of it (NB-02)."""
-    server = server_with(BATCH + "9")
-    (event,) = receive(server, message(1))
-    server.made_safe(event.position, 0.0)
-    with pytest.raises(ValueError, match="no event had the position"):
-        server.not_safe(event.position, 0.0)
 
 
 def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33() -> None:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -196,35 +196,6 @@ class Iteration(Subscribed):
         self.lose(client)
         self.failureResultOf(step, ConnectionClosed)
 
-    def test_a_time_out_loses_no_message__HO_08(self) -> None:
-        client, _, subscription = self.subscribed()
-        taken, end = taking(subscription)
-        end.addTimeout(5, self.clock)
-        self.arrive(client, 1, b"a")
-        self.clock.advance(5)
-        self.failureResultOf(end, TimeoutError)
-        self.arrive(client, 2, b"b", b"c")
-        again, end = taking(subscription)
-        self.arrive(client, 4, b"d")
-        subscription.unsubscribe()
-        self.assertIsNone(self.successResultOf(end))
-        self.assertEqual((taken, again), ([b"a"], [b"b", b"c", b"d"]))
-        self.lose(client)
-
-    def test_several_share_what_comes_and_one_may_give_up__HO_08(self) -> None:
-        client, _, subscription = self.subscribed()
-        consumers = [taking(subscription) for _ in range(3)]
-        self.arrive(client, 1, b"a", b"b", b"c")
-        consumers[1][1].cancel()
-        self.failureResultOf(consumers[1][1], CancelledError)
-        self.arrive(client, 4, b"d", b"e", b"f")
-        self.assertEqual(
-            [taken for taken, _ in consumers], [[b"a", b"d", b"f"], [b"b"], [b"c", b"e"]]
-        )
-        self.lose(client)
-        for _, end in (consumers[0], consumers[2], taking(subscription)):
-            self.failureResultOf(end, ConnectionClosed)
-
     def test_what_nobody_took_from_a_queue_stays_with_the_server__HO_08(self) -> None:
         client, transport, subscription = self.subscribed("q")
         _, end = taking(subscription)
@@ -390,19 +361,6 @@ class Postponed(Renewing):
         self.assertEqual(self.asked(), [("subscribe", "n>=N2")])
         self.arrive(1, b"again")
         self.assertEqual(taken[-1], b"again")
-
-    def test_what_was_ended_meanwhile_is_not_asked_for__NB_02(self) -> None:
-        _, end = taking(self.renewed)
-        end.cancel()
-        self.failureResultOf(end, CancelledError)
-        self.arrive(1, bytes(11_000))
-        self.come_back()
-        self.assertEqual(self.asked(), [])
-        self.renewed.end()
-        taken, end = taking(self.renewed)
-        self.assertIsNone(self.successResultOf(end))
-        self.assertEqual(len(taken), 1)
-        self.assertEqual(self.asked(), [])
 
 
 class Many(Subscribed):

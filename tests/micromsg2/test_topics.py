@@ -193,17 +193,3 @@ class Turns(Peers):
         self.assertEqual(sender.acknowledged, MESSAGES)
         self.assertTrue(all(watcher.bodies == first + second for watcher in watchers[:-2]))
         self.assertEqual((watchers[-2].bodies, watchers[-1].bodies), (second, []))
-
-    def test_messages_of_several_topics_keep_their_order_over_turns(self) -> None:
-        """NB-07, MM-26"""
-        self.serve()
-        sender, consumer = self.sender(), self.peer()
-        crowd = [self.peer() for _ in range(50)]
-        for peer in (consumer, *crowd):
-            peer.subscribe("topic/b", STORM.replace("p0=", "p0!=") if peer in crowd else "p0=N1")
-            peer.subscribe("topic/a")
-        names = ["topic/a", "topic/b"] * 250
-        rows = enumerate(names, 1)
-        sender.write(b"".join(message(n, b"%d" % n, name, MATCHING) for n, name in rows))
-        self.assertGreater(self.turns(), 1)
-        self.assertEqual(consumer.bodies, numbered(500, 1))
