@@ -284,7 +284,7 @@ DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EX
 
 class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
     factory: MicroMsg2ClientFactory
-    _ackSoon: Any = None  # the call that acknowledges what is dealt with
+    acksEach = True
 
     def makeMachine(self) -> Client:
         client = Client(self.factory.proposal, self.factory.limits)
@@ -348,37 +348,6 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         taker = self.subscriptions.taker(message.destination)
         return self.tell(message) if taker is None else taker(message)
 
-    def _await(self, batch: MessageBatch, results: list[Deferred[Any]]) -> None:
-        """Acknowledge each message when it and those before it are dealt with: a server leaves a
-        consumer that acknowledges nothing for long.  Not where the sink or a hook has the last word
-        of the batch.
-        """
-        hook = type(self.protocol).batchReceived is MicroMsg2Session.batchReceived
-        arrived = next((one for one in self._arrived if one.batch is batch), None)
-        if self.factory.sink is not None or not hook or arrived is None:
-            return
-        numbers, position = arrived.event.sequences, arrived.event.position
-        good, first = set[int](), 0  # rows; the first that is not dealt with
-
-        def dealt(result: Any, row: int) -> Any:
-            nonlocal first
-            if not isinstance(result, Failure):
-                good.add(row)
-            while first in good:
-                first += 1
-            if row < first < len(numbers) and not self._gone:
-                self.machine.safe_before(position, numbers[first], self._now())
-                if self._ackSoon is None:
-                    self._ackSoon = self.factory.clock.callLater(0, self._ackNow)
-            return result
-
-        for row, result in enumerate(results):
-            result.addBoth(dealt, row)
-
-    def _ackNow(self) -> None:
-        self._ackSoon = None
-        self.writeAcks()
-
     def _toldError(self, event: ErrorReceived) -> None:
         self.subscriptions.objected(event)
         super()._toldError(event)
@@ -390,8 +359,6 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
             self.leave()  # nobody is going to take it: the server keeps it
 
     def sessionEnding(self, reason: Failure) -> None:
-        if self._ackSoon is not None:
-            self._ackSoon.cancel()
         self.subscriptions.lost(self.whyLost(reason))
         super().sessionEnding(reason)
 

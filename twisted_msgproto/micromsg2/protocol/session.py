@@ -165,6 +165,10 @@ class MicroMsg2Link(SessionLink):
     _unsentMessages = 0
     _unsentBytes = 0
     _outputPaused = False
+    _ackSoon: Any = None  # the call that acknowledges what is dealt with
+
+    acksEach: ClassVar[bool] = False
+    """No broker has a word about messages before they are acknowledged."""
 
     def __init__(self, protocol: MicroMsg2Session) -> None:
         super().__init__(protocol)
@@ -321,7 +325,7 @@ class MicroMsg2Link(SessionLink):
         stored: Deferred[Any] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
-            if not all([result.called for result in results]):
+            if self.acksEach and not all([result.called for result in results]):
                 self._await(batch, results)
             # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
@@ -347,7 +351,35 @@ class MicroMsg2Link(SessionLink):
             await stored
 
     def _await(self, batch: MessageBatch, results: list[Deferred[Any]]) -> None:
-        """A client acknowledges some messages of a batch before the others are dealt with."""
+        """Acknowledge each message when it and those before it are dealt with: a server leaves a
+        consumer that acknowledges nothing for long.  Not where the sink or a hook has the last word
+        of the batch.
+        """
+        hook = type(self.protocol).batchReceived is MicroMsg2Session.batchReceived
+        arrived = next((one for one in self._arrived if one.batch is batch), None)
+        if self.factory.sink is not None or not hook or arrived is None:
+            return
+        numbers, position = arrived.event.sequences, arrived.event.position
+        good, first = set[int](), 0  # rows; the first that is not dealt with
+
+        def dealt(result: Any, row: int) -> Any:
+            nonlocal first
+            if not isinstance(result, Failure):
+                good.add(row)
+            while first in good:
+                first += 1
+            if row < first < len(numbers) and not self._gone:
+                self.machine.safe_before(position, numbers[first], self._now())
+                if self._ackSoon is None:
+                    self._ackSoon = self.factory.clock.callLater(0, self._ackNow)
+            return result
+
+        for row, result in enumerate(results):
+            result.addBoth(dealt, row)
+
+    def _ackNow(self) -> None:
+        self._ackSoon = None
+        self.writeAcks()
 
     def _safe(self, arrived: Arrived) -> None:
         arrived.stored = True
@@ -532,6 +564,8 @@ class MicroMsg2Link(SessionLink):
         self.producers.stop()
 
     def sessionEnding(self, reason: Failure) -> None:
+        if self._ackSoon is not None:
+            self._ackSoon.cancel()
         self._endSending(self.closeReason or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
 
