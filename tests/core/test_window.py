@@ -113,6 +113,23 @@ def test_an_ack_waits_for_the_sink():
     assert (window.unsafe, window.unacknowledged) == (0, 0)
 
 
+def test_a_part_of_the_oldest_slice_may_be_safe():
+    """MM-19: whatever is said of another one, or again, changes nothing."""
+    window = ReceiveWindow()
+    places = []
+    for count in (4, 2):
+        window.receive(count)
+        places.append(window.slice())
+        window.mark(count)
+    told = []
+    for position in (0, 2, 1, 2, 4, 5, 6, 7, 3):
+        assert window.made_safe_within(position) == []
+        told.append(window.safe)
+    assert told == [0, 2, 2, 2, 2, 2, 2, 2, 3]
+    assert [window.made_safe(place) for place in places] == [[4], [2]]
+    assert window.made_safe_within(6) == []
+
+
 def test_slices_which_become_safe_out_of_order_acknowledge_in_order():
     window = ReceiveWindow()
     places = []

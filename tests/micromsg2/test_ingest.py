@@ -205,6 +205,18 @@ class Hooks(Case):
             self.assertEqual(self.bodies(watching), [b"1", b"3"])
             self.lose(server, watcher)
 
+    def test_where_numbers_mean_nothing_a_refusal_is_of_its_own_read__MM_13(self) -> None:
+        factory = self.server_factory(Noting)
+        server, _ = self.connect(factory, "")
+        watcher, watching = self.connect(factory, "pub-sub")
+        watcher.dataReceived(encode_command("subscribe", {"destination": "topic/a"}))
+        server.answers[b"2"] = MessageRefused("not today")
+        for body in (b"1", b"2", b"3"):
+            server.dataReceived(message(5, body, "topic/a"))
+        self.sink.safe()
+        self.assertEqual(self.bodies(watching), [b"1", b"3"])
+        self.lose(server, watcher)
+
     def test_a_message_whose_hook_fails_ends_the_session_and_is_named(self) -> None:
         """MM-19"""
         server, transport = self.connect(self.server_factory(Noting), "batch-ack")

@@ -38,7 +38,9 @@ class Fragile(Extension):
 
 class Queues(Peers):
     def test_a_destination_is_a_queue_once_it_was_named_or_had_a_subscriber(self) -> None:
-        """MM-27: before that a message is no business of the broker"""
+        """MM-27: before that a message is no business of the broker; some names are no queue's"""
+        for name in ("topic/q", "q.dead"):
+            self.assertRaises(ValueError, self.server_factory, brokerQueues=[name])
         self.serve("named")
         sender = self.sender()
         for name, bodies in (("q", [b"2", b"3"]), ("named", [b"1", b"2", b"3"])):

@@ -245,6 +245,7 @@ class Sending(Case):
     def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
         client, transport = self.client(extensions="ack", limits={"unsent_messages": 1})
         flying, waiting = (client.send("q", b"%d" % n) for n in range(2))
+        self.failureResultOf(client.send("q", b"x"), LimitExceeded)
         for deferred in (flying, waiting):
             deferred.addErrback(lambda failure: None)
             deferred.cancel()

@@ -143,10 +143,6 @@ class Session(Sending):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
-    def unsafe(self) -> int:
-        return self._window.unsafe
-
-    @property
     def unacknowledged(self) -> int:
         """Return how many numbers of the peer are not acknowledged yet (0 without acks)."""
         return 0 if self._acks is None else self._window.unacknowledged
