@@ -96,9 +96,6 @@ class Arrivals(Backlog[Message]):
         self._holds = True
         self.wanted: bool = False
 
-    def want(self) -> None:
-        self.wanted = True
-
     def arrived(self, message: Message) -> Deferred[None] | None:
         """A message came; it may be acknowledged when the Deferred fires (None: at once).
 
@@ -174,12 +171,12 @@ class Subscription(Ending):
 
     def __aiter__(self) -> Subscription:
         """Return this subscription; its messages come to who iterates from now on."""
-        self._arrivals.want()
+        self._arrivals.wanted = True
         return self
 
     async def __anext__(self) -> Message:
         """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        self._arrivals.want()
+        self._arrivals.wanted = True
         return await self._arrivals.take()
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
@@ -190,7 +187,7 @@ class Subscription(Ending):
         if not self._borrowed:
             self._arrivals.end(failure)
         self._tellEnd()
-        self._link.tellEnded(self, reason)
+        self._link._guarded(self._link.protocol.subscriptionEnded, self, reason)
 
 
 class Subscriptions:
@@ -317,7 +314,7 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self.machine.send_command("subscribe", parameters)
         subscription = self.subscriptions.add(self, destination, read, arrivals)
         if not self._isHeard():
-            subscription._arrivals.want()
+            subscription._arrivals.wanted = True
         self._settle()
         return subscription
 
@@ -335,9 +332,6 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self.inSession()
         if not self.machine.has(PubSub.name):
             raise ValueError("pub-sub was not agreed")
-
-    def tellEnded(self, subscription: Subscription, reason: str) -> None:
-        self._guarded(self.protocol.subscriptionEnded, subscription, reason)
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
         if self.subscriptions.wanted:
@@ -568,12 +562,12 @@ class Renewed(subscriptions.Renewed):
 
     def __aiter__(self) -> Renewed:
         """Return this subscription; its messages come to who iterates from now on."""
-        self._arrivals.want()
+        self._arrivals.wanted = True
         return self
 
     async def __anext__(self) -> Message:
         """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        self._arrivals.want()
+        self._arrivals.wanted = True
         return await self._arrivals.take()
 
     def _begin(self) -> None:
@@ -704,6 +698,3 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
     def _renew(self, session: MicroMsg2Client) -> None:
         for renewed in list(self.subscriptions.values()):
             renewed._renew(session)
-
-    def _closeSession(self, session: MicroMsg2Client) -> Deferred[None]:
-        return session.close()
