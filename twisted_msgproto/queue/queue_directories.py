@@ -54,6 +54,13 @@ def is_queue(directory: str | os.PathLike[str]) -> bool:
     return True
 
 
+def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
+    """Return what the system says of a queue's directory, and what to do."""
+    may_not = isinstance(error, PermissionError)
+    remedy = "; run this as the user that its gateway runs as" if may_not else ""
+    return f"cannot read the queue {os.path.abspath(directory)}: {error.strerror}{remedy}"
+
+
 def queues_in(directory: str | os.PathLike[str]) -> list[str]:
     """Return the queues that are in ``directory``, 2 before 10; none if it is no directory.
 
@@ -64,7 +71,7 @@ def queues_in(directory: str | os.PathLike[str]) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise QueueError(f"cannot read the directory: {error}") from error
+        raise QueueError(unreadable(directory, error)) from error
     places = (os.path.join(directory, name) for name in sorted(names, key=_by_number))
     return [place for place in places if is_queue(place)]
 
@@ -112,7 +119,7 @@ def has_broker(directory: str | os.PathLike[str]) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise QueueError(f"cannot read the directory: {error}") from error
+        raise QueueError(unreadable(directory, error)) from error
     return True
 
 

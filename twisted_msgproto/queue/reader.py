@@ -56,13 +56,8 @@ class QueueReader:
         self._disk = disk
         try:
             identity = recovery.read_identity(disk, self.directory)
-        except PermissionError as error:
-            raise QueueError(
-                f"cannot read the queue {self.directory}: this user may not ({error.strerror}); run"
-                " this as the user that its gateway runs as"
-            ) from error
-        except NotADirectoryError as error:
-            raise QueueError(f"cannot read the queue {self.directory}: {error.strerror}") from error
+        except (PermissionError, NotADirectoryError) as error:
+            raise QueueError(queue_directories.unreadable(self.directory, error)) from error
         if identity is None:
             raise QueueError(queue_directories.no_queue(os.fspath(directory)))
         self.identity = identity
