@@ -361,3 +361,19 @@ def test_the_end_of_the_terminal_ends_a_gateway_in_the_foreground(launch: Launch
     gateway.wait()
     assert "the terminal is gone" in gateway.output
     assert not (here / "q" / "control").exists()
+
+
+@pytest.mark.parametrize("module", ["twisted_msgproto", "twisted"])
+def test_a_second_signal_to_end_is_a_line_and_no_traceback(launch: Launcher, module: str) -> None:
+    """Both wait for the process while it stands still, so they are handled in one turn."""
+    (launch.directory / "g.toml").write_text('[lumberjack]\nendpoint = "unix:s"\n')
+    words = ["gateway", "--config=g.toml"] if module != "twisted" else ["lumberjack", "-eunix:s"]
+    gateway = launch(*words, module=module)
+    gateway.line("lumberjack listening")
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        gateway.signal(number)
+    gateway.line("it is ending already")
+    gateway.signal(signal.SIGHUP)  # as of a shell that ends
+    assert gateway.wait() in (-signal.SIGINT, -signal.SIGTERM)
+    assert "Traceback" not in gateway.output
+    assert "ReactorNotRunning" not in gateway.output

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from twisted.application.service import IServiceCollection, Service
@@ -89,7 +90,7 @@ def reload(rereads: Iterable[Reread]) -> list[str]:
 
 
 class ReloadOnHangUp(Service):
-    """SIGHUP reloads while this service runs.
+    """SIGHUP reloads while this service runs, and SIGINT and SIGTERM end the reactor once.
 
     The kernel also sends SIGHUP when the process loses its terminal; that ends the process.
     """
@@ -99,6 +100,7 @@ class ReloadOnHangUp(Service):
         self._reload = reload
         self._before: Any = None
         self._had_terminal = False
+        self._ending = False
 
     def startService(self) -> None:
         """Set the signal handler; only the main thread can."""
@@ -108,20 +110,38 @@ class ReloadOnHangUp(Service):
             self._before = signal.signal(signal.SIGHUP, self._signalled)
         except ValueError:  # another thread: whoever runs this there has the signals
             self._before = None
+        else:
+            self._reactor.callWhenRunning(self._end_once)
 
     def stopService(self) -> None:
         super().stopService()  # type: ignore[no-untyped-call]
         before, self._before = self._before, None
         if before is not None:
-            signal.signal(signal.SIGHUP, before)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if self._ending else before)
+
+    def _end_once(self) -> None:
+        """Pass no second signal to the reactor, which raises when it is to stop again."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if callable(before):
+                signal.signal(number, partial(self._end, before))
+
+    def _end(self, end: Callable[[int, Any], object], number: int, frame: Any) -> None:
+        if self._ending:
+            self._reactor.callFromThread(log.info, "it is ending already")
+        else:
+            self._ending = True
+            end(number, frame)
 
     def _signalled(self, *_: object) -> None:
         self._reactor.callFromThread(self._hang_up)
 
     def _hang_up(self) -> None:
         if self._had_terminal and not has_terminal():
-            log.info("the terminal is gone, so this ends")
-            self._reactor.stop()
+            if not self._ending:
+                self._ending = True
+                log.info("the terminal is gone, so this ends")
+                self._reactor.stop()
             return
         try:
             self._reload()
