@@ -34,7 +34,7 @@ from twisted_msgproto.mtl.machine import Server as MtlServer
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.sabc.machine import Client as SabcClient
 from twisted_msgproto.sabc.machine import Server as SabcServer
-from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
+from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode_head
 from twisted_msgproto.umq.machine import Client as UmqClient
 from twisted_msgproto.umq.machine import Server as UmqServer
 from twisted_msgproto.umq.machine.attachments import Slot
@@ -80,6 +80,10 @@ def micromsg2_client() -> Connection[Any, Any, Any]:
     )
     machine.open()
     return made(machine)
+
+
+def encode(frame: Connect | Connected | Disconnect) -> bytes:
+    return encode_head(frame.command, frame.headers) + b"\0"
 
 
 def sabc_client() -> Connection[Any, Any, Any]:
