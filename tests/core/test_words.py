@@ -211,12 +211,6 @@ def test_an_unknown_limit_is_refused_and_the_known_are_named():
         Limits.of(TABLE).replace({"windows": 1})
 
 
-def test_limits_are_a_mapping_of_what_is_in_force():
-    limits = Limits.of(TABLE).replace({"idle": 2})
-    assert dict(limits) == {"window": 10, "idle": 2.0}
-    assert len(limits) == 2
-
-
 def test_a_limit_above_its_maximum_is_refused_by_name() -> None:
     limits = Limits.of([Limit("size", 8, "bytes", "because", 1, 16)])
     assert limits.replace({"size": "16"})["size"] == 16

@@ -237,20 +237,6 @@ def test_a_group_for_whose_sync_there_was_no_room_is_not_there_after_a_crash() -
     assert a_log(disk).end == 1
 
 
-def test_a_disk_full_at_start_does_not_keep_the_queue_from_opening() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
-    log.close()
-    disk.capacity = disk.used()
-    again = a_log(disk)
-    with pytest.raises(QueueFull):
-        again.append([frame(1)])
-    disk.capacity = None
-    again.append([frame(1)])
-    assert found(disk) == [0, 1]
-
-
 @pytest.mark.parametrize("missing", ["segment", "all"])
 def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -> None:
     disk = SimulatedDisk()
@@ -539,17 +525,6 @@ def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest(
     assert log.remove_below(2) == 0
     assert log.remove_below(100) == 2
     assert (log.firsts, log.begin, log.trimmed_segments) == ([4], 4, 4)
-
-
-def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
-    disk = SimulatedDisk()
-    log = a_long_log(disk, 3)
-    commit(disk, "spark", 3)
-    assert log.trim() == 2
-    assert log.trim() == 0
-    log.close()
-    again = a_log(disk)
-    assert (again.begin, again.end) == (2, 3)
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory"])

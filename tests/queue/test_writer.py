@@ -116,17 +116,6 @@ def wait_until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come true")
 
 
-def test_batches_become_durable_in_their_order_and_are_called_back_in_it(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q")
-    results = Results()
-    for number in range(0, 3000, 3):
-        results.submit(writer, batch(number, 3))
-    assert results.wait(1000) == [None] * 1000
-    assert list(results.given) == list(range(0, 3000, 3))
-    assert writer.close()
-    assert ids(rows(tmp_path / "q")) == list(range(3000))
-
-
 def test_a_callback_comes_only_after_the_sync() -> None:
     """Acknowledged = synced."""
     with a_busy_writer() as (disk, writer, results):
@@ -136,19 +125,6 @@ def test_a_callback_comes_only_after_the_sync() -> None:
         disk.gate.release()
         assert results.wait(1) == [None]
         assert QueueReader(DIRECTORY, disk=disk).end() == 1
-
-
-@pytest.mark.parametrize("count", [3, 500])
-def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
-    with a_busy_writer() as (disk, writer, results):
-        for number in range(1, count + 1):
-            results.submit(writer, batch(number))
-        disk.gate.release()
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        assert list(results.given) == [0]
-        disk.gate.release()
-        results.wait(count + 1)
-        assert writer.statistics()["groups"] == 2
 
 
 def packed(first: int, count: int) -> MessageBatch:
@@ -162,33 +138,6 @@ def packed(first: int, count: int) -> MessageBatch:
         message_id=ids,
         body=bodies,
     )
-
-
-def test_packed_batches_keep_their_place_among_others() -> None:
-    with a_busy_writer() as (disk, writer, results):
-        results.submit(writer, batch(1))
-        results.submit(writer, batch(2))
-        results.submit(writer, packed(3, 200))
-        results.submit(writer, packed(203, 300))
-        results.submit(writer, batch(503, 2))
-        disk.gate.release()
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        disk.gate.release()
-        assert results.wait(6) == [None] * 6
-        assert writer.statistics()["groups"] == 2
-    assert ids(rows(DIRECTORY, disk=disk)) == list(range(505))
-
-
-def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
-    disk = SimulatedDisk()
-    wrong = packed(0, 100)
-    wrong.count = 101
-    with a_writer(disk) as writer:
-        results = Results()
-        results.submit(writer, wrong)
-        results.submit(writer, batch(1000))
-        assert [type(error) for error in results.wait(2)] == [ValueError, type(None)]
-    assert ids(rows(DIRECTORY, disk=disk)) == [1000]
 
 
 @pytest.mark.parametrize(

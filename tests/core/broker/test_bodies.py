@@ -12,7 +12,6 @@ from tests.core.broker.world import (
     broker,
     queued_all,
     subscribed,
-    tries,
 )
 from twisted_msgproto.core.broker import (
     LIMITS,
@@ -65,7 +64,7 @@ def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
     assert not queue.may_keep(1001)
 
 
-def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
+def test_a_message_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
     queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
     some = queued_all(range(4))
     queue.waiting.extend([one.message_id for one in some], [one.nbytes for one in some], [0] * 4)
@@ -128,7 +127,7 @@ def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
     assert reader.message_ids == list(range(10))
 
 
-def test_at_least_100_places_are_read_at_a_time_and_at_most_a_number() -> None:
+def test_at_least_100_ids_are_read_at_a_time_and_at_most_a_number() -> None:
     one = broker(durable=True)
     restored(one, range(2000))
     subscribed(one, window=1)
@@ -143,30 +142,7 @@ def test_large_bodies_are_read_one_by_one() -> None:
     assert wanted(one) == {ORDERS: [0]}
 
 
-def test_what_is_in_memory_waits_for_what_is_before_it() -> None:
-    one = broker(durable=True)
-    restored(one, range(5))
-    one.publish(ORDERS, queued_all(range(5, 8)), NOW)
-    reader = subscribed(one)
-    assert (reader.message_ids, wanted(one)) == ([], {ORDERS: [0, 1, 2, 3, 4]})
-    one.store.loaded(ORDERS, queued_all(range(5)))
-    assert reader.message_ids == list(range(8))
-
-
-def test_what_was_not_read_is_asked_for_again() -> None:
-    one = broker(durable=True)
-    restored(one, range(4))
-    reader = subscribed(one)
-    wanted(one)
-    one.store.not_loaded(ORDERS)
-    assert wanted(one) == {ORDERS: [0, 1, 2, 3]}
-    one.store.loaded(ORDERS, queued_all([0, 2]))
-    assert (reader.message_ids, wanted(one)) == ([0], {ORDERS: [1, 3]})
-    one.store.loaded(ORDERS, queued_all([1, 3]))
-    assert reader.message_ids == [0, 1, 2, 3]
-
-
-def test_a_damaged_place_is_done_with_and_counted() -> None:
+def test_a_damaged_id_is_done_with_and_counted() -> None:
     one = broker(durable=True)
     restored(one, range(3))
     reader = subscribed(one)
@@ -192,17 +168,6 @@ def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
     assert one.store.snapshot()["broker_memory_bytes"] == 0
 
 
-def test_tries_come_back_with_the_places() -> None:
-    one = broker(durable=True, tries=3)
-    one.store.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries=tries({1: 2}), kept=True)
-    assert [row.tries for row in one.store.peek(ORDERS, 9)] == [0, 2]
-    reader = subscribed(one)
-    one.store.loaded(ORDERS, queued_all([0, 1]))
-    assert [message.tries for _, message in reader.got] == [0, 2]
-    reader.reject(one, 1)
-    assert [row.message_id for row in one.store.peek(ORDERS.dead, 9)] == [1]
-
-
 def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
     one = broker(durable=True, broker_memory_bytes=1)
     reader = subscribed(one)
@@ -225,7 +190,7 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
         assert one.store.snapshot()["broker_memory_bytes"] == 0
 
 
-def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
+def test_a_broker_has_its_messages_in_memory_alone_unless_it_is_told_otherwise() -> None:
     limits = Limits.of(LIMITS).replace({"broker-memory-bytes": QUEUED_MESSAGE_BYTES})
     one = Broker(limits)
     one.publish(ORDERS, queued_all([0]), NOW)
@@ -274,7 +239,7 @@ def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__N
     ) * 3
 
 
-def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> None:
+def test_what_comes_back_and_is_not_in_memory_is_read_at_its_id__NB_02() -> None:
     """NB-02: in order, with its tries, and marked as delivered before."""
     one = broker(durable=True, broker_memory_bytes=LIMIT, tries=2)
     first = subscribed(one, window=40)
@@ -442,7 +407,7 @@ SLOW = 10**9
 """A filter that costs so many steps ends a turn."""
 
 
-def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -> None:
+def test_a_queue_in_line_whose_messages_are_all_in_memory_again_asks_for_none() -> None:
     """What is asked for is waited for, and nobody would answer a question for nothing."""
     one = broker(durable=True, broker_memory_bytes=40_000)
     holder = subscribed(one, window=1)

@@ -19,10 +19,10 @@ from tests.core.broker.world import (
     queued_all,
     subscribed,
 )
-from twisted_msgproto.core.broker import QueuedMessage, QueueName, TooManyQueues
+from twisted_msgproto.core.broker import QueuedMessage, TooManyQueues
 
 
-def test_letters_are_delivered_in_the_order_of_their_places() -> None:
+def test_messages_are_delivered_in_the_order_of_their_ids() -> None:
     one = broker()
     reader = subscribed(one)
     one.publish(ORDERS, queued_all(range(5)), NOW)
@@ -36,13 +36,7 @@ def test_letters_are_delivered_in_the_order_of_their_places() -> None:
     } == {0}
 
 
-def test_a_consumer_gets_what_was_published_before_it_came() -> None:
-    one = broker()
-    one.publish(ORDERS, queued_all(range(5)), NOW)
-    assert subscribed(one).message_ids == list(range(5))
-
-
-def test_each_letter_goes_to_one_consumer_in_turn() -> None:
+def test_each_message_goes_to_one_consumer_in_turn() -> None:
     one = broker()
     first, second, third = (subscribed(one) for _ in range(3))
     one.publish(ORDERS, queued_all(range(4)), NOW)
@@ -52,16 +46,6 @@ def test_each_letter_goes_to_one_consumer_in_turn() -> None:
         [1, 4, 7],
         [2, 5],
     )
-
-
-def test_a_consumer_without_room_is_passed_over() -> None:
-    one = broker()
-    full, free = subscribed(one, window=1), subscribed(one)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
-    assert (full.message_ids, free.message_ids) == ([0], [1, 2, 3, 4, 5])
-    full.settle(one)
-    one.publish(ORDERS, queued_all(range(6, 8)), NOW)
-    assert (full.message_ids, free.message_ids) == ([0, 6], [1, 2, 3, 4, 5, 7])
 
 
 def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
@@ -74,18 +58,7 @@ def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
     assert one.store.snapshot()["broker_bytes"] == 0
 
 
-def test_what_a_lost_consumer_had_comes_first_again() -> None:
-    one = broker()
-    lost = subscribed(one, window=3)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
-    lost.settle(one, 1)
-    one.gone(lost, NOW)
-    heir = subscribed(one)
-    assert heir.message_ids == [0, 2, 3, 4, 5]
-    assert [message.again for _, message in heir.got] == [True, True, True, False, False]
-
-
-def test_a_push_that_raises_ends_the_consumer_and_its_letters_go_back_BK_02() -> None:
+def test_a_push_that_raises_ends_the_consumer_and_its_messages_go_back_BK_02() -> None:
     one = broker()
     broken = subscribed(one)
     broken.raises = lambda given: True
@@ -94,7 +67,7 @@ def test_a_push_that_raises_ends_the_consumer_and_its_letters_go_back_BK_02() ->
     assert subscribed(one).message_ids == list(range(10))
 
 
-def test_a_letter_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
+def test_a_message_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
     one = broker(tries=3)
     one.publish(ORDERS, queued_all(range(10)), NOW)
     readers = []
@@ -135,7 +108,7 @@ def test_what_was_fetched_ahead_has_had_no_try_BK_07() -> None:
     assert [row.tries for row in one.store.peek(ORDERS, 10)] == [1] + [0] * 9
 
 
-def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
+def test_the_message_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
     one = broker(tries=5)
     one.publish(ORDERS, queued_all(range(6)), NOW)
     reader = subscribed(one)
@@ -157,20 +130,7 @@ def test_who_says_goodbye_has_tried_nothing_BK_07() -> None:
     assert [row.tries for row in one.store.peek(ORDERS, 10)] == [0, 0, 0]
 
 
-def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
-    one = broker(tries=3)
-    one.publish(ORDERS, queued_all(range(3)), NOW)
-    reader = subscribed(one, window=1)
-    for tries in (1, 2, 3):
-        reader.reject(one, 0)
-        assert reader.got[-1][1].tries == (0 if tries == 3 else tries)
-    assert reader.message_ids == [0, 0, 0, 1]
-    assert [message.tries for _, message in reader.got] == [3, 3, 3, 0]  # one object
-    (dead,) = one.store.peek(QueueName("tests", "orders.dead"), 10)
-    assert (dead.message_id, dead.tries) == (0, 3)
-
-
-def test_a_letter_rejected_for_good_is_done_with() -> None:
+def test_a_message_rejected_for_good_is_done_with() -> None:
     one = broker()
     one.publish(ORDERS, queued_all(range(2)), NOW)
     reader = subscribed(one, window=1)
@@ -180,7 +140,7 @@ def test_a_letter_rejected_for_good_is_done_with() -> None:
     assert not one.store.knows(ORDERS.dead)
 
 
-def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
+def test_ids_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
     one = broker()
     one.publish(ORDERS, queued_all(range(4)), NOW)
     holder, other = subscribed(one, window=2), subscribed(one, window=2)
@@ -207,7 +167,7 @@ def test_one_queue_too_many_is_refused() -> None:
     assert not one.store.knows(OTHERS)
 
 
-def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07() -> None:
+def test_of_two_deliveries_the_later_one_is_later_whatever_its_ids_are_BK_07() -> None:
     """Messages that have come back stand before those that a consumer has got already."""
     one = broker(tries=5)
     one.publish(ORDERS, queued_all(range(5)), NOW)
@@ -250,7 +210,7 @@ CASES: dict[str, tuple[list[tuple[int, Wants]], int, list[list[int]]]] = {
 
 
 @pytest.mark.parametrize(("who", "count", "got"), CASES.values(), ids=CASES)
-def test_letters_are_given_in_turn__NB_07(
+def test_messages_are_given_in_turn__NB_07(
     who: list[tuple[int, Wants]], count: int, got: list[list[int]]
 ) -> None:
     one = broker()
@@ -301,7 +261,7 @@ def test_who_may_take_no_step_takes_none__NB_07() -> None:
     assert reader.message_ids == [0, 2] != before
 
 
-def test_however_many_letters_are_published_at_once_a_turn_has_its_most__NB_07() -> None:
+def test_however_many_messages_are_published_at_once_a_turn_has_its_most__NB_07() -> None:
     one = broker()
     readers = [subscribed(one) for _ in range(3)]
     one.publish(ORDERS, queued_all(range(2000)), NOW)

@@ -40,7 +40,7 @@ from twisted_msgproto.core.broker import message_table as module
 from twisted_msgproto.core.broker.message_table import LARGE, SMALL, MessageTable
 
 
-def test_no_letters_make_no_queue() -> None:
+def test_no_messages_make_no_queue() -> None:
     one = broker()
     one.publish(ORDERS, [], NOW)
     assert (one.store.take_events(), list(one.store.peek(ORDERS, 10))) == ([], [])
@@ -89,7 +89,7 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
 
 
-def test_one_that_cannot_take_its_letters_does_not_keep_others_from_theirs_BK_02() -> None:
+def test_one_that_cannot_take_its_messages_does_not_keep_others_from_theirs_BK_02() -> None:
     one = broker()
     failing, good = subscribed(one, window=1), subscribed(one, window=2)
     failing.raises = lambda messages: True
@@ -148,7 +148,7 @@ def test_a_second_sender_waits_for_room_without_another_event() -> None:
     assert called == [1, 2]
 
 
-def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_with() -> None:
+def test_messages_that_were_pushed_alone_are_pushed_together_once_they_are_done_with() -> None:
     one = broker()
     one.publish(ORDERS, queued_all(range(3)), NOW)
     failing = Reader()
@@ -165,7 +165,7 @@ def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_w
     assert reader.pushes == [1, 1, 1, 3]
 
 
-def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
+def test_an_id_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     one = broker(durable=True)
     one.store.restore(ORDERS, range(2), [QUEUED_MESSAGE_BYTES] * 2, [int(NOW)] * 2, NOW)
     subscribed(one)
@@ -176,7 +176,7 @@ def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [1]
 
 
-def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
+def test_a_message_whose_body_is_being_read_may_become_a_dead_one() -> None:
     one = broker(durable=True, when_full="dead-letter", queue_messages=3)
     one.store.restore(ORDERS, [0, 1, 2], [QUEUED_MESSAGE_BYTES] * 3, [int(NOW)] * 3, NOW)
     reader = subscribed(one)  # the three are asked for
@@ -245,7 +245,7 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
     }
 
 
-def test_what_waited_behind_letters_that_were_moved_is_delivered() -> None:
+def test_what_waited_behind_messages_that_were_moved_is_delivered() -> None:
     one = broker()
     evens, odds = Reader(), Reader(window=1)
     one.subscribe(evens, ORDERS, NOW, lambda message: message.message_id % 2 == 0)
@@ -292,7 +292,7 @@ def columns_of(codes: str, ids: Sequence[int], seed: int) -> list[list[int]]:
 @given(
     st.lists(STEP, max_size=40), st.integers(2, 6), st.sampled_from([SMALL, LARGE, LARGE + LARGE])
 )
-def test_places_are_a_dictionary_in_order(
+def test_ids_are_a_dictionary_in_order(
     steps: list[tuple[str, int, int, int]], chunk: int, codes: str
 ) -> None:
     before, module.CHUNK = module.CHUNK, chunk  # type: ignore[misc]
@@ -368,7 +368,7 @@ def walk(steps: list[tuple[str, int, int, int]], codes: str) -> None:
         assert inside == [(one, *known[one]) for one in kept if lo <= one < hi]
 
 
-def test_a_place_costs_at_most_16_bytes() -> None:
+def test_an_id_costs_at_most_16_bytes() -> None:
     """BK: ten million of them wait in 160 MB; the bench counts those, this counts a part."""
     count = 40 * module.CHUNK
     tracemalloc.start()

@@ -26,7 +26,7 @@ from tests.core.broker.world import (
     queued_all,
     subscribed,
 )
-from twisted_msgproto.core.broker import Broker, QueuedMessage, QueueName, Wanted
+from twisted_msgproto.core.broker import Broker, QueuedMessage, QueueName
 from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
 from twisted_msgproto.core.broker.fields import as_text
 
@@ -44,49 +44,6 @@ def filtered(one: Broker, wants: object, window: int = 1000) -> Reader:
     one.subscribe(reader, ORDERS, NOW, wants)  # type: ignore[arg-type]
     one.go_on()
     return reader
-
-
-def test_each_consumer_gets_what_it_wants() -> None:
-    one = broker()
-    evens, odds, anything = filtered(one, even), filtered(one, odd), filtered(one, None)
-    one.publish(ORDERS, queued_all(range(12)), NOW)
-    assert set(evens.message_ids) <= {*range(0, 12, 2)} and set(odds.message_ids) <= {
-        *range(1, 12, 2)
-    }
-    assert sorted(evens.message_ids + odds.message_ids + anything.message_ids) == list(range(12))
-    assert min(map(len, (evens.message_ids, odds.message_ids, anything.message_ids))) >= 3
-
-
-def test_what_nobody_wants_waits_aside_until_somebody_does() -> None:
-    for durable in (False, True):
-        one = broker(durable=durable)
-        evens = filtered(one, even)
-        one.publish(ORDERS, queued_all(range(6)), NOW)
-        assert evens.message_ids == [0, 2, 4]
-        assert [row.message_id for row in one.store.peek(ORDERS, 9)] == [1, 3, 5]
-        odds = filtered(one, odd)
-        for event in one.store.take_events():
-            if isinstance(event, Wanted):
-                one.store.loaded(event.name, queued_all(event.message_ids))
-        assert odds.message_ids == [1, 3, 5]
-
-
-def test_a_letter_that_a_full_consumer_wants_waits_and_so_do_those_behind() -> None:
-    one = broker()
-    evens, odds = filtered(one, even), filtered(one, odd, window=1)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
-    assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
-    odds.settle(one)
-    assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1, 3])
-
-
-def test_what_waited_for_a_consumer_that_left_holds_nobody_up() -> None:
-    one = broker()
-    evens, odds = filtered(one, even), filtered(one, odd, window=1)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
-    one.unsubscribe(odds, ORDERS, NOW)
-    assert evens.message_ids == [0, 2, 4]
-    assert not one.unsubscribe(odds, ORDERS, NOW)
 
 
 def test_a_second_subscription_replaces_the_filter() -> None:
@@ -212,7 +169,7 @@ def test_a_value_as_the_column_fields_has_it(value: Any, text: str) -> None:
     assert as_text(value) == text
 
 
-def test_every_state_of_a_letter_has_a_row_and_what_is_done_stays_so() -> None:
+def test_every_state_of_a_message_has_a_row_and_what_is_done_stays_so() -> None:
     assert set(QUEUED) == set(MessageState)
     assert QUEUED[MessageState.DONE] == {}
     reached = {state for row in QUEUED.values() for state in row.values()}

@@ -122,14 +122,14 @@ def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     assert DeadLettered(ORDERS, [0, 1], "full") in one.store.take_events()
 
 
-def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
+def test_messages_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
     one = broker(when_full="dead-letter", queue_messages=3)
     reader = subscribed(one, window=2)
     one.publish(ORDERS, queued_all(range(6)), NOW)
     assert (reader.message_ids, waiting(one), waiting(one, ORDERS.dead)) == ([0, 1], [5], [2, 3, 4])
 
 
-def test_a_letter_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
+def test_a_message_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
     one = broker(when_full="dead-letter", queue_bytes=2 * QUEUED_MESSAGE_BYTES)
     reader = subscribed(one, window=1)
     one.publish(ORDERS, queued_all([0], body=bytes(3 * QUEUED_MESSAGE_BYTES)), NOW)
@@ -172,7 +172,7 @@ def test_a_queue_of_dead_letters_needs_no_room_among_the_queues() -> None:
     assert waiting(one, ORDERS.dead) == [0]
 
 
-def test_letters_that_are_too_old_are_dead_letters() -> None:
+def test_messages_that_are_too_old_are_dead_letters() -> None:
     one = broker(queue_age=60)
     one.publish(ORDERS, queued_all([0, 1], arrived=NOW), NOW)
     one.publish(ORDERS, queued_all([2], arrived=NOW + 5), NOW + 5)
@@ -186,7 +186,7 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
 
 
 @pytest.mark.parametrize("now", [1_700_000_000, 1000], ids=["clock is set", "not yet"])
-def test_letters_of_a_time_without_a_clock_are_as_old_as_this_start__RD_31(now: int) -> None:
+def test_messages_of_a_time_without_a_clock_are_as_old_as_this_start__RD_31(now: int) -> None:
     one = broker(queue_age=60)
     one.store.restore(ORDERS, [0, 1], [400] * 2, [40, 990], now)
     one.store.advance(now + 5)
@@ -206,7 +206,7 @@ def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> No
     assert dead.message_ids == [0, 1]
 
 
-def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
+def test_a_message_in_flight_is_not_too_old_until_it_comes_back() -> None:
     one = broker(queue_age=60)
     one.publish(ORDERS, queued_all([0]), NOW)
     reader = subscribed(one)
@@ -218,7 +218,7 @@ def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
     assert waiting(one, ORDERS.dead) == [0]
 
 
-def test_many_old_letters_take_several_calls_NB_07() -> None:
+def test_many_old_messages_take_several_calls_NB_07() -> None:
     one = broker(queue_age=60, dead_letters=10_000)
     one.publish(ORDERS, queued_all(range(2500)), NOW)
     calls = 0
@@ -247,7 +247,7 @@ def test_an_empty_queue_that_nobody_uses_is_forgotten() -> None:
     assert one.store.deadline is None
 
 
-def test_a_queue_with_letters_is_not_forgotten_and_its_time_begins_when_it_is_empty() -> None:
+def test_a_queue_with_messages_is_not_forgotten_and_its_time_begins_when_it_is_empty() -> None:
     one = broker(queue_idle=100)
     one.publish(ORDERS, queued_all([0]), NOW)
     one.store.advance(NOW + 100)
@@ -296,7 +296,7 @@ def test_purging_drops_what_waits_in_slices() -> None:
     assert waiting(one) == [0, 1]
 
 
-def test_dead_letters_come_back_to_their_places_without_tries() -> None:
+def test_dead_letters_come_back_to_their_ids_without_tries() -> None:
     one = broker(tries=1)
     one.publish(ORDERS, queued_all(range(3)), NOW)
     reader = subscribed(one, window=3)
@@ -350,7 +350,7 @@ def test_what_asking_for_queues_costs_does_not_grow_with_those_that_are_there_NB
     assert costs[1] < costs[0] * 1.1
 
 
-def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:
+def test_the_figures_of_a_queue_name_the_most_tries_of_a_message() -> None:
     one = broker(tries=5)
     one.publish(ORDERS, queued_all(range(2)), NOW)
     reader = subscribed(one)
@@ -388,7 +388,7 @@ def test_kept_queues_and_those_of_dead_letters_are_not_reclaimed_NB_07() -> None
     assert [row.name for row in one.store.queues()] == [ORDERS, OTHERS.dead]
 
 
-def test_a_letter_is_too_old_at_its_age_and_not_before() -> None:
+def test_a_message_is_too_old_at_its_age_and_not_before() -> None:
     one = broker(queue_age=100)
     one.publish(ORDERS, queued_all([0]), NOW)
     assert one.store.deadline is not None
@@ -415,7 +415,7 @@ def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
 @pytest.mark.parametrize("stride", [1, 1_000_003])
 @pytest.mark.parametrize("order", ["ascending", "descending", "any"])
 @pytest.mark.parametrize(("typecode", "octets"), [(SMALL, 9), (LARGE, 11)])
-def test_a_tried_letter_costs_little_wherever_it_is(
+def test_a_tried_message_costs_little_wherever_it_is(
     stride: int, order: str, typecode: str, octets: int
 ) -> None:
     """NB-02: in a dictionary it takes more than 70 bytes."""
@@ -435,7 +435,7 @@ def test_a_tried_letter_costs_little_wherever_it_is(
     assert bytes_of(build) <= octets * count + 10_000
 
 
-def test_letters_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
+def test_messages_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
     """NB-02: all wait on disk, and all were tried."""
     count = 3000
     one = broker(durable=True, broker_memory_bytes=1, queue_messages=count)
