@@ -107,12 +107,6 @@ def what_is_left(rows: list[dict[str, Any]], damaged: list[tuple[int, int]]) -> 
     return set(offsets)
 
 
-def test_the_sample_is_whole() -> None:
-    assert [row["offset"] for row in ROWS] == list(range(ENDS[-1]))
-    assert ROWS[5]["attachments"] == [b"a" * 5]
-    assert dict(ROWS[5]["fields"]) == {"n": "5", "empty": ""}
-
-
 @pytest.mark.parametrize("wrong", ["bit", 0x00, 0xFF])
 def test_a_spoiled_byte_costs_a_reader_one_group_and_it_says_which(wrong: str | int) -> None:
     """A reader beside a living writer, which has found nothing yet."""

@@ -281,18 +281,6 @@ def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
         QueueReader(tmp_path / "file")
 
 
-def test_a_new_queue_begins_and_ends_at_zero() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [])
-    reader = a_reader(disk)
-    assert (reader.begin(), reader.end(), reader.losses) == (0, 0, 0)
-    assert list(reader.read(0, 0)) == []
-    disk.spoil(f"{DIRECTORY}/end", b"")
-    assert reader.end() == 0
-    disk.remove(f"{DIRECTORY}/end")
-    assert reader.end() == 0
-
-
 def test_an_end_which_is_just_being_written_is_read_again() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3])
@@ -685,16 +673,6 @@ def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> No
     disk.spoil(path_of("end"), older)
     described = a_reader(disk).describe()
     assert (described.begin, described.end) == (0, 2)
-
-
-def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [2], segment_bytes=1).close()
-    disk.spoil(path_of("end"), published(2, 0, len(disk.bytes_of(path_of(0)))))
-    disk.remove(path_of(0))
-    described = a_reader(disk).describe()
-    assert (described.begin, described.end, described.bytes) == (2, 2, 0)
-    assert (described.landed.offset, described.landed.witness) == (2, 0)
 
 
 def test_another_queue_in_the_place_of_this_one_is_refused() -> None:

@@ -7,12 +7,10 @@ import copy
 import errno
 import functools
 import random
-from pathlib import Path
 
 import pytest
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
-from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
     HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -87,14 +85,6 @@ def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> Non
 
 
 # -- nothing is wrong -------------------------------------------------------------------------
-
-
-def test_a_whole_queue_is_opened_without_a_word() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk)
-    log = reopened(disk)
-    assert log.recovery.lines == []
-    goes_on(disk, log)
 
 
 # -- behind the published end -----------------------------------------------------------------
@@ -629,16 +619,6 @@ def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
         reopened(disk).close()
         report = verify(DIRECTORY, disk=disk)
         assert (report.damaged, report.lines) == ([], [])
-
-
-def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -> None:
-    log = SegmentLog(tmp_path, segment_bytes=1)
-    for _ in range(3):
-        log.append([frame(log.end, 2)])
-    log.close()
-    for _ in range(2):
-        with no_file_stays_open():
-            SegmentLog(tmp_path).close()
 
 
 def test_as_much_as_asked_is_checked_at_once_newest_first() -> None:

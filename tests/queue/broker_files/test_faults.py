@@ -431,21 +431,6 @@ def test_many_messages_are_copied_in_several_pieces(
     world.open()
 
 
-def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:
-    world = a_world()
-    world.try_some()
-    message_id = next(iter(world.tries))
-    to = next(name for name in NAMES if name != world.there[message_id][0])
-    world.state.move([message_id], to, tries=False)
-    _, envelope, body = world.there[message_id]
-    world.there[message_id] = to, envelope, body
-    world.moves.setdefault(message_id, set()).add(to)
-    del world.tries[message_id]
-    world.tend()
-    world.close()
-    world.open()
-
-
 def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
     world = World(random.Random(1), pin=2200)
     for _ in range(12):
