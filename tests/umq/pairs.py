@@ -11,13 +11,11 @@ from functools import cache
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
-from zope.interface import implementer
 
 from tests.doubles import due
 from twisted_msgproto.core.errors import (
     Refused,
 )
-from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.testing import MemoryTransport as End
 from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
@@ -25,6 +23,7 @@ from twisted_msgproto.umq import (
     Reply,
     UmqClient,
     UmqClientFactory,
+    UmqClientService,
     UmqServer,
     UmqServerFactory,
     refusal,
@@ -204,22 +203,19 @@ def streaming():
     return methods
 
 
-@implementer(IMessageSink)
-class Sink:
-    """Keeps batches; they are safe when the test says so."""
+def coming_back(clock, pairs, **limits):
+    """A service whose sessions are with one server of ``clock``; each stands in ``pairs``."""
+    server = UmqServerFactory(clock=clock)
+    server.protocol = Echo
 
-    def __init__(self, at_once=False):
-        self.batches = []
-        self.waiting = []
-        self.at_once = at_once
+    class Endpoint:
+        def connect(self, factory):
+            both = Pair(server, factory, clock=clock, connect=False)
+            pairs.append(both)
+            return succeed(both.ends["client"].protocol)
 
-    def put(self, batch):
-        self.batches.append(batch)
-        safe = Deferred()
-        self.waiting.append(safe)
-        if self.at_once:
-            safe.callback(None)
-        return safe
+    client = UmqClientFactory("ws://server/", limits=limits, clock=clock)
+    return server, UmqClientService(Endpoint(), client, retryPolicy=lambda attempt: 1.0)
 
 
 def pair(

@@ -8,8 +8,9 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Pair, Sink, pair
+from tests.umq.pairs import Pair, pair
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
+from twisted_msgproto.testing import HeldSink, SafeSink
 from twisted_msgproto.umq import (
     Hub,
     MethodRegistry,
@@ -155,23 +156,17 @@ class Turns(TestCase):
 
     def test_a_publisher_s_stored_calls_wait_as_well__NB_07(self):
         """NB-07, UM-17: the sink has them all; what they ask for is done one after the other."""
-        sink = Sink()
-
-        def safe():
-            for waiting in sink.waiting:
-                waiting.callback(None)
-
-        self.publishes(sink, safe)
+        sink = HeldSink()
+        self.publishes(sink, sink.release)
 
     def test_what_is_safe_later_waits_for_the_update_as_well__NB_07(self):
         """NB-07, UM-17: two reads, and so two batches; both are stored before the first is done."""
-        readers, sink = self.client(), Sink()
+        readers, sink = self.client(), HeldSink()
         publisher = self.client(sink)
         got = self.subscribe(readers, "news", 6)
         answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
         self.assertEqual(len(sink.waiting), 2)
-        for waiting in sink.waiting:
-            waiting.callback(None)
+        sink.release()
         self.finish(readers, publisher)
         self.turn(publisher)
         self.finish(readers, publisher)
@@ -352,7 +347,7 @@ class ServeAfter(TestCase):
 
     def test_calls_that_are_stored_wait_as_well(self):
         """UM-17: they are safe together, and are served one after the other."""
-        self.join(Sink(at_once=True))
+        self.join(SafeSink())
         done = Deferred()
         self.calls(done)
         self.assertEqual(self.served, [0])
@@ -465,7 +460,7 @@ class Serving(TestCase):
 
     def test_calls_that_need_not_be_safe_are_served_in_several_turns__NB_07(self):
         """NB-07: with a sink they are stored, in their order, and answered before that."""
-        sink = Sink()
+        sink = HeldSink()
         both = self.pair(TURN_SECONDS * 0.6, sink)
         answers = self.calls(both, 10)
         both.pump()
@@ -476,8 +471,7 @@ class Serving(TestCase):
         self.assertEqual(stored, [b'["work",%d]' % number for number in range(10)])
         for answer in answers:
             self.successResultOf(answer)
-        for waiting in sink.waiting:
-            waiting.callback(None)
+        sink.release()
 
     def test_nothing_overtakes_the_calls_that_wait_for_their_turn__NB_07(self):
         """NB-07: neither what came with them nor what came later."""

@@ -10,10 +10,11 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, Sink, feed, pair, server, told
+from tests.umq.pairs import Echo, Pair, feed, pair, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.testing import HeldSink, SafeSink
 from twisted_msgproto.umq import (
     AttachmentLost,
     CallFailed,
@@ -360,7 +361,7 @@ class Sessions(TestCase):
 class Sinking(TestCase):
     def test_all_kinds_go_into_the_sink_in_order(self):
         """The issue, 5: call, callback, topic, attribute."""
-        sink = Sink(at_once=True)
+        sink = SafeSink()
         both = pair(client_sink=sink)
         subscription = both.client.subscribe(lambda id: f"topic {id}", lambda update: None)
         both.pump()
@@ -393,20 +394,20 @@ class Sinking(TestCase):
         methods = MethodRegistry()
         methods.register(lambda: "now", name="now", durable=False)
         methods.register(lambda: "safe", name="safe")
-        sink = Sink()
+        sink = HeldSink()
         both = pair(UmqServer, sink=sink, methods=methods)
         now, safe = both.client.call('["now"]'), both.client.call('["safe"]')
         both.pump()
         self.assertEqual(self.successResultOf(now).payload, '"now"')
         self.assertNoResult(safe)
         self.assertEqual(list(sink.batches[0].destination), ["now", "safe"])
-        sink.waiting[0].callback(None)
+        sink.release()
         both.pump()
         self.assertEqual(self.successResultOf(safe).payload, '"safe"')
         both.close()
 
     def test_a_failed_attachment_is_empty_in_the_table(self):
-        sink = Sink(at_once=True)
+        sink = SafeSink()
         both = pair(UmqServer, sink=sink)
         both.client.call("x", [fail(RuntimeError("gone")), b"there"])
         both.pump()

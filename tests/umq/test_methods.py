@@ -9,7 +9,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.umq.pairs import Pair, Sink, pair
+from tests.umq.pairs import Pair, pair
 from twisted_msgproto.core.errors import ConfigurationError, PeerError, Refused
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
@@ -430,7 +430,7 @@ def start(coroutine):
 class Commands(TestCase):
     @inlineCallbacks
     def setUp(self):
-        self.factory = DefaultServerFactory(sink=Sink(at_once=True))
+        self.factory = DefaultServerFactory(sink=SafeSink())
         endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
         self.port = yield endpoint.listen(self.factory)
         self.where = f"127.0.0.1:{self.port.getHost().port}"

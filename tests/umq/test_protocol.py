@@ -3,11 +3,12 @@
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Sink, pair, streaming, told
+from tests.umq.pairs import pair, streaming, told
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
 )
+from twisted_msgproto.testing import HeldSink
 from twisted_msgproto.umq import (
     AttachmentLost,
     CallFailed,
@@ -172,7 +173,7 @@ class Streams(TestCase):
     def test_attachments_which_came_before_the_call_was_safe_are_kept(self):
         """UM-19, in one read and in several: whoever answers the call gets all of them."""
         for late in (False, True):
-            sink = Sink()
+            sink = HeldSink()
             both = pair(sink=sink, methods=streaming())
             third = Deferred()
             both.client.call('["stream"]', [b"1", b"2", third])
@@ -180,8 +181,7 @@ class Streams(TestCase):
                 both.pump()
             third.callback(b"3")
             both.pump()
-            while sink.waiting:
-                sink.waiting.pop(0).callback(None)
+            sink.release()
             both.pump()
             stream = both.server.stream
             bodies = [self.successResultOf(stream.next()) for _ in range(3)]
@@ -251,13 +251,13 @@ class OneRead(TestCase):
 
     def test_a_callback_which_is_unregistered_while_its_call_waits_is_refused_with_2(self):
         """UM-11"""
-        sink = Sink()
+        sink = HeldSink()
         both = pair(sink=sink)
         callback = both.server.registerCallback(lambda request: "never")
         answered = both.client.callback(callback, "x")
         both.pump()
         both.server.unregisterCallback(callback)
-        sink.waiting[0].callback(None)
+        sink.release()
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
         both.close()

@@ -8,13 +8,13 @@ from twisted.cred.checkers import (
     InMemoryUsernamePasswordDatabaseDontUse,
 )
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, pair, streaming
+from tests.umq.pairs import Echo, coming_back, pair, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     ProtocolViolation,
@@ -23,9 +23,6 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.umq import (
     SessionRefused,
     UmqClient,
-    UmqClientFactory,
-    UmqClientService,
-    UmqServerFactory,
 )
 
 
@@ -273,20 +270,8 @@ class Faults(TestCase):
 
 class Reconnecting(TestCase):
     def build(self):
-        clock = Clock()
-        server_factory = UmqServerFactory(clock=clock)
-        server_factory.protocol = Echo
-        pairs = []
-
-        class Endpoint:
-            def connect(self, factory):
-                both = Pair(server_factory, factory, clock=clock, connect=False)
-                pairs.append(both)
-                return succeed(both.ends["client"].protocol)
-
-        factory = UmqClientFactory("ws://server/", clock=clock)
-        service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
-        return clock, pairs, service
+        clock, pairs = Clock(), []
+        return clock, pairs, coming_back(clock, pairs)[1]
 
     def test_a_service_has_the_verbs_of_its_client__RD_25(self):
         """UM-11, UM-15, UM-17: callbacks have one id in all sessions."""

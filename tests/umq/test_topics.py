@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.protocols.basic import FileSender
 from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Echo, Pair, pair
+from tests.umq.pairs import Echo, coming_back, pair
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
@@ -16,9 +16,6 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.umq import (
     CallFailed,
     UmqClient,
-    UmqClientFactory,
-    UmqClientService,
-    UmqServerFactory,
 )
 
 
@@ -503,20 +500,8 @@ class AlwaysRefusing(Echo):
 
 class Renewal(TestCase):
     def setUp(self):
-        self.clock = Clock()
-        self.server_factory = UmqServerFactory(clock=self.clock)
-        self.server_factory.protocol = Echo
-        self.pairs = []
-        test = self
-
-        class Endpoint:
-            def connect(self, factory):
-                both = Pair(test.server_factory, factory, clock=test.clock, connect=False)
-                test.pairs.append(both)
-                return succeed(both.ends["client"].protocol)
-
-        factory = UmqClientFactory("ws://server/", limits={"backlog": 2}, clock=self.clock)
-        self.service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
+        self.clock, self.pairs = Clock(), []
+        self.server_factory, self.service = coming_back(self.clock, self.pairs, backlog=2)
         self.service.startService()
         self.pairs[0].pump()
         self.updates = []
