@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import websockets
 from twisted.internet import reactor
@@ -47,6 +48,21 @@ class Served(TestCase):
         self.tcp, self.ws = f"tcp:127.0.0.1:{ports[0]}", f"ws://127.0.0.1:{ports[1]}"
         return self.factory
 
+    async def foreign(self, *messages, **options):
+        """Say all this with another library; what is heard until the end, and how it ends."""
+
+        async def client():
+            async with websockets.connect(self.ws, proxy=None, **options) as socket:
+                for message in messages:
+                    await socket.send(message)
+                heard = []
+                with contextlib.suppress(websockets.ConnectionClosed):
+                    while True:
+                        heard.append(await socket.recv())
+                return heard, socket.close_code, socket.subprotocol
+
+        return await deferToThread(asyncio.run, client())
+
     async def join(self, where, **options):
         client = await connect(where, **options)
         self.addCleanup(client.disconnect)
@@ -82,39 +98,24 @@ class Served(TestCase):
         """SA-25: text and binary are read; the sub-protocol is offered, not required."""
         await self.listen(newSessionId=lambda: sides.SESSION)
 
-        def talk():
-            async def client(**options):
-                async with websockets.connect(self.ws, proxy=None, **options) as socket:
-                    chosen = socket.subprotocol
-                    await socket.send(sides.CONNECT.decode())
-                    answers = [await socket.recv()]
-                    await socket.send(sides.HOLA)  # binary
-                    answers.append(await socket.recv())
-                    await socket.send(sides.HELLO.decode())
-                    answers.append(await socket.recv())
-                    await socket.send(sides.HOLA.replace(b"Hola", b"\xff!"))
-                    answers.append(await socket.recv())
-                    for part in (sides.PART_1, sides.PART_2, sides.PART_3):
-                        await socket.send(part.decode())
-                    answers.append(await socket.recv())
-                    # without its blank line, as the source shows it
-                    await socket.send(sides.DISCONNECT.decode().rstrip())
-                    answers.append(await socket.recv())
-                    await socket.wait_closed()
-                    return chosen, answers, socket.close_code
-
-            first = asyncio.run(client(subprotocols=["sabc"]))
-            second = asyncio.run(client())
-            return first, second
-
-        (chosen, answers, code), second = await deferToThread(talk)
+        said = [
+            sides.CONNECT.decode(),
+            sides.HOLA,  # binary
+            sides.HELLO.decode(),
+            sides.HOLA.replace(b"000001", b"000002").replace(b"Hola", b"\xff!"),
+            *(part.decode() for part in (sides.PART_1, sides.PART_2, sides.PART_3)),
+            sides.DISCONNECT.decode().rstrip(),  # without its blank line, as the source shows it
+        ]
+        answers, code, chosen = await self.foreign(*said, subprotocols=["sabc"])
         self.assertEqual((chosen, code), ("sabc", 1000))
-        self.assertEqual(second, (None, answers, 1000))
+        self.assertEqual(await self.foreign(*said), (answers, 1000, None))
         connected, mundo, hello, odd, parts, end = answers
         self.assertEqual(connected, crlf(f"CONNECTED\nsession-id::{sides.SESSION}\n\n^@").decode())
         self.assertEqual(mundo, sides.MUNDO.decode().replace("Mundo!!!", "aloH"))
         self.assertTrue(hello.endswith("olleH\r\n\r\n\0"))
-        self.assertEqual(odd, sides.MUNDO.replace(b"Mundo!!!", b"!\xff"))  # binary
+        self.assertEqual(
+            odd, sides.MUNDO.replace(b"000001", b"000002").replace(b"Mundo!!!", b"!\xff")
+        )  # binary
         self.assertTrue(parts.encode().endswith(sides.WHOLE_BODY[::-1] + b"\r\n\r\n\0"))
         self.assertTrue(end.startswith("DISCONNECTING"))
 
@@ -122,21 +123,9 @@ class Served(TestCase):
         """SA-06, SA-20, SA-21."""
         await self.listen(newSessionId=lambda: sides.SESSION)
 
-        def talk():
-            async def client():
-                async with websockets.connect(self.ws, proxy=None) as socket:
-                    await socket.send(sides.CONNECT.decode())
-                    await socket.recv()
-                    no_end = sides.HOLA[:-5].decode()
-                    await socket.send(no_end)  # an error frame: discarded
-                    await socket.send(sides.HOLA.decode() + "x")
-                    answer = await socket.recv()
-                    await socket.wait_closed()
-                    return answer, socket.close_code
-
-            return asyncio.run(client())
-
-        answer, code = await deferToThread(talk)
+        no_end = sides.HOLA[:-5].decode()  # an error frame: discarded
+        said = sides.CONNECT.decode(), no_end, sides.HOLA.decode() + "x"
+        (_, answer), code, _ = await self.foreign(*said)
         self.assertIn("error-code::400", answer)
         self.assertIn(f"session-id::{sides.SESSION}", answer)
         self.assertEqual(code, 1002)
@@ -145,20 +134,9 @@ class Served(TestCase):
         """FAULTS: one header block, before authentication; afterwards twice the message limit."""
         await self.listen()
 
-        def talk():
-            async def client(size):
-                async with websockets.connect(self.ws, proxy=None) as socket:
-                    await socket.send("CONNECT\r\n" + "x" * size)
-                    try:
-                        return await socket.recv()
-                    except websockets.ConnectionClosed as closed:
-                        return closed.rcvd.code
-
-            return asyncio.run(client(9000)), asyncio.run(client(2000))
-
-        large, small = await deferToThread(talk)
-        self.assertEqual(large, 1009)
-        self.assertIn("error-code::400", small)
+        for size, answered, code in ((9000, 0, 1009), (2000, 1, 1002)):
+            heard = await self.foreign("CONNECT\r\n" + "x" * size)
+            self.assertEqual((len(heard[0]), heard[1]), (answered, code))
 
     async def test_more_than_twice_the_limit_is_answered_and_not_stored(self):
         """HO-20, SA-22: as on TCP."""
@@ -168,24 +146,11 @@ class Served(TestCase):
             def requestReceived(self, message):
                 seen.append(message)
 
-        await self.listen(server=Seeing, limits={"message-bytes": 1000})
-
-        def talk():
-            async def client():
-                async with websockets.connect(self.ws, proxy=None) as socket:
-                    await socket.send("CONNECT\r\nclient-id::me\r\n\r\n\0")
-                    session = (await socket.recv()).split("session-id::")[1].split("\r\n")[0]
-                    head = f"MESSAGE\r\nsession-id::{session}\r\nmsg-id::1\r\n\r\n"
-                    await socket.send(head + "x" * 3000 + "\r\n\r\n\0")
-                    answer = await socket.recv()
-                    try:
-                        await socket.recv()
-                    except websockets.ConnectionClosed as closed:
-                        return answer, closed.rcvd.code
-
-            return asyncio.run(client())
-
-        answer, code = await deferToThread(talk)
+        await self.listen(
+            server=Seeing, limits={"message-bytes": 1000}, newSessionId=lambda: sides.SESSION
+        )
+        large = sides.HOLA.replace(b"Hola", b"x" * 3000)
+        (_, answer), code, _ = await self.foreign(sides.CONNECT.decode(), large)
         self.assertIn("error-code::413", answer)
         self.assertEqual(code, 1009)
         self.assertEqual(seen, [])
