@@ -109,36 +109,31 @@ def test_ids_are_numbers_in_base_36__UM_02(number):
     refused(machine, f"C{written}:again", reason="duplicate")
 
 
-@pytest.mark.parametrize("hello, welcome", [("H1:", "W1:"), ("H7:", "W1:"), ("HZZ:", "W1:")])
-def test_the_server_lowers_the_version(hello, welcome):
+HELLOS = {"H1:": "W1:", "H7:": "W1:", "HZZ:": "W1:", "H:": None, "H0:": None, "H000:x": None}
+
+
+@pytest.mark.parametrize("hello, welcome", HELLOS.items())
+def test_the_server_lowers_the_version_and_none_below_1_is_there(hello, welcome):
     """UM-07."""
     machine = Server()
+    if welcome is None:
+        refused(machine, hello, code=5, reason="version")
+        return
     feed(machine, hello)
     machine.welcome()
     assert machine.outputs() == [welcome]
 
 
-@pytest.mark.parametrize("hello", ["H:", "H0:", "H000:x"])
-def test_a_version_below_1_is_fatal_5(hello):
-    """UM-07."""
-    refused(Server(), hello, code=5, reason="version")
-
-
-@pytest.mark.parametrize("welcome", ["W2:", "W0:", "W:", "WZ:"])
-def test_a_client_refuses_a_version_above_its_own_or_below_1(welcome):
-    """UM-07."""
-    machine = Client()
-    machine.hello()
-    machine.outputs()
-    refused(machine, welcome, code=5, reason="version")
-
-
-def test_a_client_may_offer_more_and_get_less():
+@pytest.mark.parametrize("theirs", ["", "0", "1", "2", "3", "4", "Z"])
+def test_a_client_takes_its_version_or_a_lower_one_but_none_below_1(theirs):
     """UM-07."""
     machine = Client()
     machine.hello("", version=3)
     assert machine.outputs() == ["H3:"]
-    assert feed(machine, "W2:") == [told.WelcomeReceived(2, "")]
+    if theirs in ("1", "2", "3"):
+        assert feed(machine, f"W{theirs}:") == [told.WelcomeReceived(int(theirs), "")]
+    else:
+        refused(machine, f"W{theirs}:", code=5, reason="version")
 
 
 def test_hello_with_attachments_is_welcomed_when_they_are_there():
