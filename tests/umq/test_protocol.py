@@ -116,6 +116,16 @@ class Calls(TestCase):
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded, TypeError)), 5)
         self.assertEqual(self.pair.server.later, [])
 
+    def test_who_leaves_calls_no_more_and_hears_the_answers_it_waits_for(self):
+        """UM-09."""
+        asked = self.answer("later")
+        left = self.pair.client.close()
+        self.failureResultOf(self.pair.client.call("x"), ConnectionClosed)
+        self.pair.server.later[0].callback("done")
+        self.pair.pump()
+        self.assertEqual(self.successResultOf(asked).payload, "done")
+        self.successResultOf(left)
+
 
 class Callbacks(TestCase):
     def test_callbacks_live_until_they_are_unregistered(self):
