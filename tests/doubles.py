@@ -148,10 +148,17 @@ class Queues:
             self.machine.publish(name, [message], 0.0)
 
     def when_accepted(
-        self, names: Iterable[broker.QueueName], accepted: Callable[[], None]
+        self,
+        names: Iterable[broker.QueueName],
+        accepted: Callable[[], None],
+        came: Callable[[], None] = lambda: None,
     ) -> None:
+        came()
         for name in names:
             self.machine.store.when_room(name, accepted)
+
+    def when_durable(self, name: broker.QueueName, call: Callable[[], None]) -> None:
+        call()
 
     def _changed(self) -> None:
         self.machine.store.take_events()

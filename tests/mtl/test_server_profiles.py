@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.doubles import Queues
 from tests.mtl.broker import (
     FULL,
     NONE,
@@ -38,6 +39,7 @@ from twisted_msgproto.mtl import (
     QueueProfile,
     Stored,
     TestProfile,
+    application,
     machine,
 )
 from twisted_msgproto.mtl.wire import data
@@ -219,6 +221,32 @@ def test_a_server_that_stops_confirms_what_is_safe_however_long_the_queue__MT_19
     broker.safe(broker.events[-1])
     assert broker.got(writer) == [Confirm(4, True)]
     assert broker.server.finished
+
+
+def test_what_is_in_a_queue_that_is_not_durable_is_not_confirmed_at_the_end__MT_19() -> None:
+    """Its name could be lost with the power, and the content with it."""
+
+    class Undurable(Queues):
+        def when_durable(self, name: Any, call: Callable[[], None]) -> None:
+            waiting.append(call)
+
+        def when_accepted(self, names: Any, accepted: Any, came: Any = lambda: None) -> None:
+            came()
+            waiting.append(lambda: Queues.when_accepted(self, names, accepted))
+
+    waiting: list[Callable[[], None]] = []
+    broker = Broker()
+    queue: Any = broker.server.profiles["queue"]
+    queue.serve(Undurable(application.broker_limits(broker.limits)))
+    writer = broker.flow("Writer")
+    broker.command(writer, *contents(1))
+    broker.safe(broker.events[-1])
+    broker.collect(broker.server.drain(broker.now))
+    assert broker.got(writer) == []
+    for call in waiting:
+        call()
+        broker.collect()
+        assert broker.got(writer) == ([Confirm(1, True)] if call is waiting[0] else [])
 
 
 def test_room_in_a_queue_wakes_the_server__MT_27() -> None:

@@ -103,8 +103,15 @@ class Queues(Protocol):
     def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
         """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
 
-    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
-        """Call ``accepted`` when none of these queues is full."""
+    def when_accepted(
+        self, names: Iterable[QueueName], accepted: Callable[[], None], came: Callable[[], None]
+    ) -> None:
+        """Call ``came`` when what was published is in its queue, and ``accepted`` when none of
+        these queues is full and all are durable.
+        """
+
+    def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` when the queue is as durable as it can be."""
 
 
 @dataclass(slots=True)
@@ -164,7 +171,7 @@ class QueueProfile(Profile):
         self._space: str | None = None
         self._heads = Heads()
         self._readers: dict[ReadingFlow, QueueReader] = {}
-        self._full: set[QueueName] = set()
+        self._full: dict[QueueName, bool] = {}  # whether it is durable
         self.foreign: Callable[[Opened], Fields] = no_fields
 
     def serve(self, broker: Queues, space: str | None = None) -> None:
@@ -237,19 +244,36 @@ class QueueProfile(Profile):
                 [(name, head + content.properties, content.body) for content in contents]
             )
         if name not in self._full:
-            self._full.add(name)
-            self._broker.when_accepted([name], partial(self._has_room_again, name))
+            self._full[name] = False
+            look = partial(self._broker.when_durable, name, partial(self._is_durable, name))
+            self._broker.when_accepted([name], partial(self._has_room_again, name), look)
         return True
 
+    def _is_durable(self, name: QueueName) -> None:
+        if name in self._full:
+            self._full[name] = True
+            if self.draining:
+                self._look_at_writers()
+
     def _has_room_again(self, name: QueueName) -> None:
-        self._full.discard(name)
+        del self._full[name]
+        self._look_at_writers()
+
+    def _look_at_writers(self) -> None:
         self.release()
         self.wake()
 
     def congested(self, flow: WritingFlow) -> bool:
-        """A queue that the flow may write to is above its limit."""
+        """A queue that the flow may write to is above its limit, or not durable yet.
+
+        At the end of the server a long queue is no reason to leave contents unconfirmed.
+        """
         host, covers = flow.session.virtual_host, flow.grant.covers
-        return any(covers(name.name) and self.queue(host, name.name) == name for name in self._full)
+        return any(
+            covers(name.name) and self.queue(host, name.name) == name
+            for name, durable in self._full.items()
+            if not (durable and self.draining)
+        )
 
     # ── readers ─────────────────────────────────────────────────────────────────────────────────
 

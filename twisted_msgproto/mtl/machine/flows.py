@@ -76,6 +76,8 @@ class Profile:
         enveloped: ask :meth:`envelopes` for the contents of each read.
         only_resource: its one resource, if it has exactly one: then names may be empty.
         counters: plain integers by name.
+        draining: the server stops: whoever waits for a Confirm sends its contents again, to the
+            next one.
         release: call this when writers whose Confirm was withheld may have it now.
         wake: call this when something was sent to readers, or released, and the server had not
             called the profile: what is to be sent is sent soon.
@@ -93,6 +95,7 @@ class Profile:
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
+        self.draining: bool = False
         self.release: Callable[[], None] = lambda: None
         self.wake: Callable[[], None] = lambda: None
         self.end_flow: Callable[[Flow, Exception], None] = lambda flow, error: None

@@ -156,9 +156,11 @@ class Server(Sessions):
     def drain(self, now: float) -> list[ServerEvent]:
         """Prepare to stop: the server is ``finished`` when everything accepted is answered.
 
-        Confirms are withheld no more: what is not confirmed comes again, to the next server.
+        Profiles are told: what is not confirmed comes again, to the next server.
         """
         self._now, self._draining = now, True
+        for profile in self.profiles.values():
+            profile.draining = True
         self._release()
         return []
 
@@ -524,7 +526,7 @@ class Server(Sessions):
                 self._confirm(flow, None)
 
     def _congested(self, flow: WritingFlow) -> bool:
-        return not self._draining and self._ask(True, flow.grant.profile.congested, flow)
+        return self._ask(True, flow.grant.profile.congested, flow)
 
     # ── readers ───────────────────────────────────────────────────────────────────────────────────
 
