@@ -245,7 +245,8 @@ def test_where_nobody_answers_send_fails_with_one_line__MT_28(launch: Launcher) 
     [
         (["-e", "tcp://*:*"], "--insecure"),
         (["-e", "tcp://127.0.0.1:*", "--curve-key", "a", "--curve-authorized", "b"], "cannot read"),
-        (["-e", "ipc:///no/such/directory/x"], "cannot listen on"),
+        (["-e", "ipc:///no/such/directory/x"], "make its directory first"),
+        (["-e", f"ipc:///tmp/{'x' * 120}"], "is longer than 107 characters"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(launch: Launcher, words: list[str], says: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -51,11 +51,14 @@ def bind(bound: zmq.Socket[bytes], address: str) -> None:
     """
     path = address.removeprefix("ipc://")
     ours = path == address or path.startswith("@")
+    named: Any = address
+    if address != address.encode("utf-8", "ignore").decode():
+        named = os.fsencode(address)  # pyzmq's own errors take a text alone
     try:
         with nullcontext() if ours else place_for(path):
-            bound.bind(os.fsencode(address))  # type: ignore[arg-type]  # a path may be no UTF-8
+            bound.bind(named)
     except (OSError, zmq.ZMQError) as error:
-        why = zmq.strerror(error.errno or 0) if isinstance(error, zmq.ZMQError) else error
+        why = error.strerror if isinstance(error, zmq.ZMQError) else error
         raise ConfigurationError(f"cannot listen on {address}: {cannot_listen(why)}") from None
 
 
