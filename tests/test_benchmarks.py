@@ -23,7 +23,9 @@ ALIKE = ("bridge-", "json-", "idle-")
 LONG = {name for name in ROWS if name.startswith(ALIKE) or name.endswith("-large")} - {
     "json-typed-cpu",
     "idle-umq",
-}  # each of which measures with the code of another row
+}
+LONG |= {"broker-1", "queue-write-lone", "queue-read-lone"}
+"""Each measures with the code of another row."""
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
     return Releases(made[".tar.gz"], compiled, made["-py3-none-any.whl"])
 
 
-@pytest.fixture(scope="module", params=["compiled", "pure"])
+@pytest.fixture(scope="module", params=["compiled", pytest.param("pure", marks=pytest.mark.long)])
 def installed(
     request: pytest.FixtureRequest,
     releases: Releases,

@@ -13,13 +13,14 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.auth
 
-from tests.cli.test_main import said
+from tests.cli.test_main import said, tree_of
 from tests.tools.certificates import Authority
 from tests.tools.processes import PROJECT, Launcher
 from tests.tools.queues import batch, put
@@ -650,6 +651,7 @@ NOT_RUN: dict[str, str] = {
 """Words of a message → why what it advises is run nowhere, or under which other words."""
 
 
+@cache
 def advice() -> list[str]:
     found: set[str] = set()
     for module in sorted((PROJECT / "twisted_msgproto").rglob("*.py")):
@@ -665,7 +667,7 @@ def helps(module: Path) -> set[object]:
     """The texts of a module's ``--help``."""
     declares = ("option", "flag", "action", "command", "argument", "echo")
     found: set[object] = set()
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             parts = [word.value for word in node.keywords if word.arg == "help"]

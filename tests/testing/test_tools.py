@@ -310,6 +310,7 @@ def test_errors_are_planted_in_code_and_not_in_types_or_limits(
 
 
 @pytest.mark.slow
+@pytest.mark.long  # it runs a room's quick tests for each error
 def test_errors_in_a_file_are_noticed_by_the_quick_tests_of_its_room() -> None:
     command = [sys.executable, "-m", "tests.mutants", "testing/disks.py", "--sample", "2"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
