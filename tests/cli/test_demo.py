@@ -225,8 +225,10 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     assert ended.line(r"live page: (\S+)")[1] == page
     with urlopen(page) as answer:
         assert b"<title>msgproto</title>" in answer.read()
+    left = descendants(ended.pid)
     ended.signal(signal.SIGINT)
     assert ended.wait(seconds=60) == 0, ended.output
+    assert [command_of(pid) for pid in left if not wait_gone(pid)] == []
     assert (kept / "landed.png").stat().st_size > 10_000
     total = 200 * len(names)
     assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
@@ -240,6 +242,7 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
 
 @spark
 @pytest.mark.slow
+@pytest.mark.long  # at the end of the one above it does, too; test_children.py stops children
 def test_ctrl_c_leaves_no_process_behind(launch: Launcher) -> None:
     running = launch("demo", "--keep", "kept")
     running.line("clients: ")
