@@ -55,6 +55,17 @@ def store(s3: Store) -> Store:
     return s3
 
 
+@pytest.mark.parametrize("action", ["counts", "verify", "compact", "vacuum", "rewind"])
+def test_a_file_is_no_table_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["table", action, str(file)]) == 2
+    told = capsys.readouterr().err
+    assert told.endswith(f"{file}/_delta_log: Not a directory\n") and told.count("\n") == 1, told
+
+
 def test_counts(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
     octets = sum(file.size for file in landed.table.files())
     assert landed.msgproto("counts") == 0

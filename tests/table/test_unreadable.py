@@ -347,7 +347,7 @@ def test_rows_without_places_are_looked_for_again__RD_50(
     for kind in ("open", "rows"):
         with (
             faults.now(kind, ".parquet", errno.EIO),
-            pytest.raises(TableError, match=r"cannot read part-.*: \[Errno 5\] Input/output error"),
+            pytest.raises(TableError, match=r"cannot read part-.*: Input/output error"),
         ):
             preflight.check_operations(table)
     with pytest.raises(TableError, match="holds rows of gateway a"):

@@ -204,6 +204,8 @@ def one_line(error: BaseException) -> str:
     arrows.
     """
     text = str(error).partition("\n\nDebug source")[0]
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
     code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
     if code:
         message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
