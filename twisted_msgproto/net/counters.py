@@ -224,7 +224,7 @@ class Traffic:
 
     Attributes:
         messages: messages that were delivered to the sink.
-        bytes: their bytes.
+        nbytes: their bytes.
         latencies: how many messages waited as long as each class of :data:`BOUNDS` says.
         waited: seconds that all these messages waited together.
         seconds: returns the time in seconds.

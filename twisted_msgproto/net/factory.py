@@ -163,8 +163,10 @@ class SessionFactory:
     """Output that peers do not read is entered here; a client's own output is its own affair."""
 
     turnWatch: TurnWatch | None = None
-    sessionLog: SessionLog | None = None
     """It measures how long the input of each connection keeps the reactor; None: nothing does."""
+
+    sessionLog: SessionLog | None = None
+
     authoriser: Any = None
     """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
 

@@ -212,7 +212,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._records.append(data)
 
     def write(self, data: bytes) -> None:
-        """Write ``nbytes`` when this turn of the reactor is over, or as soon as they are many."""
+        """Write ``data`` when this turn of the reactor is over, or as soon as they are many."""
         gathered = self._gathered
         gathered.append(data)
         self._bytes += len(data)
@@ -225,7 +225,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self.write(b"".join(sequence))
 
     def writeNow(self, data: bytes) -> None:
-        """Write ``nbytes`` behind what is gathered, at once.
+        """Write ``data`` behind what is gathered, at once.
 
         What is touched once more in the next turn of the reactor costs more.
         """

@@ -115,7 +115,7 @@ class PendingCall(Generic[S, T]):
 
     Attributes:
         done: the Deferred that the caller received; it fires once.
-        bytes: how much it counts against the limit while it waits.
+        nbytes: how much it counts against the limit while it waits.
         safe: whether doing it twice does no harm.
     """
 

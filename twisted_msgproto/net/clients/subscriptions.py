@@ -67,7 +67,7 @@ class Backlog(Generic[T]):
     Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
 
     Attributes:
-        bytes: what the items that are here weigh.
+        nbytes: what the items that are here weigh.
     """
 
     __slots__ = ("_items", "_left", "_over", "_takers", "_weigh", "_why", "nbytes")

@@ -32,10 +32,10 @@ class Wire(ABC):
     """Write bytes on a byte stream; a list of frames on WebSocket."""
 
     full: bool = False
-    """Return whether enough waits for the peer: what is written now waits, too."""
+    """Whether enough waits for the peer: what is written now waits, too."""
 
     held: int = 0
-    """Return how many bytes of an incomplete input are held; ``received`` with nothing in it
+    """How many bytes of an incomplete input are held; ``received`` with nothing in it
     says that the number has changed.
     """
 

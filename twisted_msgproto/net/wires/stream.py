@@ -221,7 +221,7 @@ class Output:
     """The way of bytes into one transport, as the transport's producer.
 
     Attributes:
-        bytes: how many bytes wait here, beyond the slices that the transport holds.
+        nbytes: how many bytes wait here, beyond the slices that the transport holds.
         most_waiting: if more bytes than these wait, the peer is cut off as one that does not read.
         full: the transport has enough for now; what is written waits.
         movedAt: when the transport became full, or the peer last read something after that; 0.0
@@ -298,7 +298,7 @@ class Output:
         self._transport.bufferSize = self._read_bytes = nbytes
 
     def write(self, data: bytes) -> None:
-        """Write ``nbytes`` to the transport, in slices as it has space.
+        """Write ``data`` to the transport, in slices as it has space.
 
         Transports have one size for their buffer and for reads; here one slice fills the buffer.
         """
@@ -318,7 +318,7 @@ class Output:
             self._stalled()
 
     def _append(self, data: bytes) -> None:
-        """Let ``nbytes`` wait; small ones share a slice, since each piece needs 200 bytes more."""
+        """Let ``data`` wait; small ones share a slice, since each piece needs 200 bytes more."""
         queue = self._queue
         if queue is None:
             queue = self._queue = deque()
