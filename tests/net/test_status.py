@@ -260,6 +260,8 @@ class Figures(Served):
         self.assertEqual(samples["msgproto_healthy", ()], 1)
         self.assertEqual(samples["msgproto_queue_end_offset", ()], 2)
         self.assertEqual(samples["msgproto_queue_messages_total", ()], 2)
+        came = ("msgproto_protocol_accepted_connections_total", (("protocol", "lumberjack"),))
+        self.assertEqual(samples.get(came), 1, [one for one in samples if "_protocol_" in one[0]])
         lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"), ("table", "")))
         self.assertIn(lag, samples)
         for family in families.values():
