@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
+from twisted_msgproto.net.deferreds import Tickets
 from twisted_msgproto.net.memory import ByteBudget
 from twisted_msgproto.net.wires.stream import Output, flushing_write
 
@@ -324,3 +327,28 @@ class Loopback(TestCase):
 
 
 # ── tickets ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ten_thousand_may_wait_for_an_answer_and_each_hears_its_own() -> None:
+    tickets: Tickets[str] = Tickets()
+    waiting = []
+    for number in range(10_000):
+        tickets.check()
+        waiting.append(tickets.issue(number))
+    ends: list[Any] = [
+        lambda: tickets.done(5, "five"),
+        lambda: tickets.fail(6, ConnectionClosed("six")),
+        waiting[7].cancel,
+    ]
+    for end in ends:
+        with pytest.raises(LimitExceeded, match="10000 wait for an answer already"):
+            tickets.check()
+        end()
+        tickets.check()
+        waiting.append(tickets.issue(len(waiting)))
+    assert waiting[5].result == "five"
+    failed: list[Any] = [waiting[number].result for number in (6, 7)]
+    assert [one.type for one in failed] == [ConnectionClosed, CancelledError]
+    assert not tickets.fail(5, ConnectionClosed("again"))
+    for one in waiting:
+        one.addErrback(lambda failure: None)

@@ -49,55 +49,38 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    __slots__ = ("_limit", "_tickets", "_withdraw")
+    """Those who wait for answers that have numbers."""
 
-    def __init__(
-        self,
-        withdraw: Callable[[Any], object] = lambda number: None,
-        limit: int = TICKETS_MAX,
-    ) -> None:
-        """``withdraw(number)`` is called when a caller cancels; ``limit`` is in tickets."""
+    __slots__ = ("_tickets",)
+
+    def __init__(self) -> None:
         self._tickets: dict[Any, Ticket[T]] = {}
-        self._withdraw = withdraw
-        self._limit = limit
 
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._tickets
-
-    def check(self, count: int = 1) -> None:
-        """Raise LimitExceeded if ``count`` tickets more would be above the limit."""
-        if len(self._tickets) + count > self._limit:
-            raise LimitExceeded(f"{len(self._tickets)} wait for an answer already; nothing sent")
+    def check(self) -> None:
+        """Raise LimitExceeded if one ticket more would be above the limit."""
+        if len(self._tickets) >= TICKETS_MAX:
+            raise LimitExceeded(f"{TICKETS_MAX} wait for an answer already; nothing sent")
 
     def issue(self, number: Any) -> Ticket[T]:
-        ticket: Ticket[T] = Ticket(self._cancelled)
-        ticket.number = number
+        def forget(_: object) -> None:
+            self._tickets.pop(number, None)
+
+        ticket: Ticket[T] = Ticket(forget)
         self._tickets[number] = ticket
         return ticket
 
-    def _cancelled(self, ticket: Deferred[T]) -> None:
-        assert isinstance(ticket, Ticket)
-        if self._tickets.pop(ticket.number, None) is not None:
-            self._withdraw(ticket.number)
-
-    def done(self, number: Any, result: T) -> bool:
-        """Fire the ticket of ``number``; return False if nobody waits for it (any more)."""
+    def done(self, number: Any, result: T) -> None:
+        """Fire the ticket of ``number``, unless nobody waits for it (any more)."""
         ticket = self._tickets.pop(number, None)
-        if ticket is None:
-            return False
-        ticket.done(result)
-        return True
+        if ticket is not None:
+            ticket.done(result)
 
     def fail(self, number: Any, error: BaseException) -> bool:
         """Fail the ticket of ``number``; return False if nobody waits for it (any more)."""
         ticket = self._tickets.pop(number, None)
-        if ticket is None:
-            return False
-        ticket.fail(error)
-        return True
+        if ticket is not None:
+            ticket.fail(error)
+        return ticket is not None
 
 
 class Waiters(Generic[T]):
@@ -107,9 +90,6 @@ class Waiters(Generic[T]):
 
     def __init__(self) -> None:
         self._waiting: dict[Deferred[T], None] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def wait(self) -> Deferred[T]:
         waiting: Deferred[T] = Deferred(lambda cancelled: self._waiting.pop(cancelled, None))
