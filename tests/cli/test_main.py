@@ -364,6 +364,37 @@ def test_nothing_else_takes_the_place_of_what_was_closed_before_the_start(
 
 
 @pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ("init new/deep", "new/deep/gateway.toml"),
+        ("init new --tls localhost", "new/gateway.toml"),
+        ("passwd users me", "users"),
+        ("doctor --queue here", "here"),
+        ("demo --keep here", "here/gateway.toml"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_and_its_begin_does_not_stay(
+    tmp_path: Path, words: str, file: str
+) -> None:
+    """It was told as standard output's, and the next ``init`` found an empty file."""
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -f 0; exec "$0" -m twisted_msgproto {words}', sys.executable],
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(tmp_path)),
+        input="secret\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert re.search(rf"\b{file}: File too large", line), line
+    left = {path.name for path in tmp_path.rglob("*")}
+    assert left <= {"here", "demo.lock", "gateway.toml", "logs"}
+    assert "demo" in words or left == {"here"}
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "gateway --config=g.toml",

@@ -32,7 +32,7 @@ from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED
-from .options import FILE, POSITIVE, command, flag, option
+from .options import FILE, POSITIVE, command, flag, option, writing
 from .rows import text_of
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Demo:
         when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
-        with open(self.file, "w", opener=private) as file:
+        with writing(self.file), open(self.file, "w", opener=private) as file:
             file.write(gateway_file(self.queue, self.protocols.values()))
         say = self.progress.say
         try:

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import FILE, command, flag, option
+from .options import FILE, command, flag, option, writing
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 
@@ -210,7 +210,7 @@ def file_system(directory: Path) -> str:
 
 
 def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:
-    with tempfile.TemporaryFile(dir=directory) as file:
+    with writing(directory), tempfile.TemporaryFile(dir=directory) as file:
         times = []
         for _ in range(SYNCS):
             file.write(bytes(SYNC_BYTES))

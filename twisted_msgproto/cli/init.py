@@ -19,7 +19,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,7 +31,7 @@ import click
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import FILE, LOCATION, command, option, whole
+from .options import FILE, LOCATION, command, option, whole, writing
 
 CONFIGURATION = "gateway.toml"
 GATEWAY_UNIT = "msgproto-gateway.service"
@@ -265,6 +265,8 @@ def refusal(name: str) -> str | None:
 def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
     """Write ``files``; ConfigurationError, and nothing is written, if one is there.
 
+    Nothing stays of what cannot be written as a whole, or the next try would find it.
+
     Whatever the umask, only the owner writes them, ``user``'s group alone reads what may hold
     secrets, and a directory that is made for them is ``user``'s.  Returns what this process may
     not give to that user.
@@ -280,27 +282,32 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
         owner, group = pwd.getpwnam(user)[2:4]
     kept = []
     folders = {directory, *((directory / name).parent for name in files)}
-    for folder in sorted({*folders, *directory.parents}):
-        if folder.is_dir():
-            continue
-        folder.mkdir()
-        folder.chmod(DIRECTORY_MODE)
-        if folder == directory:
-            try:
-                os.chown(folder, owner, group)
-            except PermissionError:
-                kept.append(folder)
-    for name, text in files.items():
-        mode = MODES.get(name, UNIT_MODE if name.endswith(".service") else FILE_MODE)
-        made = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(made, "w", encoding="utf-8") as file:
-            try:
-                os.fchown(made, -1, group)
-            except PermissionError:
-                if mode == FILE_MODE:
-                    kept.append(directory / name)
-            os.fchmod(made, mode)
-            file.write(text)
+    with ExitStack() as undo:
+        for folder in sorted({*folders, *directory.parents}):
+            if folder.is_dir():
+                continue
+            folder.mkdir()
+            undo.callback(folder.rmdir)
+            folder.chmod(DIRECTORY_MODE)
+            if folder == directory:
+                try:
+                    os.chown(folder, owner, group)
+                except PermissionError:
+                    kept.append(folder)
+        for name, text in files.items():
+            place = directory / name
+            mode = MODES.get(name, UNIT_MODE if name.endswith(".service") else FILE_MODE)
+            made = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            undo.callback(place.unlink)
+            with writing(place), open(made, "w", encoding="utf-8") as file:
+                try:
+                    os.fchown(made, -1, group)
+                except PermissionError:
+                    if mode == FILE_MODE:
+                        kept.append(place)
+                os.fchmod(made, mode)
+                file.write(text)
+        undo.pop_all()
     return kept
 
 
