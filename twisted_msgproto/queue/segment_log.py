@@ -112,10 +112,10 @@ class SegmentLog:
         make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
         self.directory: str = os.path.abspath(os.fspath(directory))
-        self._disk = disk
-        self._max_bytes = max_bytes
+        self.disk: Disk = disk
+        self.max_bytes: int = max_bytes
         # At the limit there are always several segments: trimming removes whole ones.
-        self._segment_bytes = min(segment_bytes, max(max_bytes // 4, 1))
+        self.segment_bytes: int = min(segment_bytes, max(max_bytes // 4, 1))
         self._file: File | None = None
         self._end_file: File | None = None
         self._sizes: dict[int, int] = {}
@@ -150,7 +150,7 @@ class SegmentLog:
         make_identity: Callable[[], Identity],
         make_incarnation: Callable[[], int],
     ) -> None:
-        disk, directory = self._disk, self.directory
+        disk, directory = self.disk, self.directory
         names = disk.names(directory) if exists(disk, directory) else []
         # An operator's slip must not close /tmp: only an empty directory, or one of ours.
         disk.make_directory(directory, close=not names or IDENTITY_FILE in names)
@@ -212,10 +212,10 @@ class SegmentLog:
 
         ``before`` is what was published before the recovery.
         """
-        locator = RowLocator(self._disk, self.directory, self.identity)
+        locator = RowLocator(self.disk, self.directory, self.identity)
         firsts = list(self._sizes)
         here = Published(self.end, self._first, self._sizes.get(self._first, 0))
-        known = lineage.read(self._disk, self.directory)
+        known = lineage.read(self.disk, self.directory)
         if known is None:
             if self.end:
                 self.recovery.lines.append(
@@ -240,7 +240,7 @@ class SegmentLog:
         """Make the lineage durable if it is not; QueueFull if there is no room for it."""
         if not self._lineage_durable:
             with self.no_room_is_full():
-                lineage.write(self._disk, self.directory, self._lineage)
+                lineage.write(self.disk, self.directory, self._lineage)
             self._lineage_durable = True
 
     @contextlib.contextmanager
@@ -266,28 +266,13 @@ class SegmentLog:
         return list(self._sizes)
 
     @property
-    def max_bytes(self) -> int:
-        """Return how much all segments may hold together."""
-        return self._max_bytes
-
-    @property
-    def segment_bytes(self) -> int:
-        """Return how much one segment holds."""
-        return self._segment_bytes
-
-    @property
-    def disk(self) -> Disk:
-        """Return the disk that it is on."""
-        return self._disk
-
-    @property
     def losses(self) -> int:
         """How often published messages were lost (see the document of the format)."""
         return self._lineage.losses
 
     def committed(self) -> dict[str, int]:
         """Return what each consumer has committed.  Raises OSError."""
-        return consumers.read_all(self._disk, self.directory, self.queue_id)
+        return consumers.read_all(self.disk, self.directory, self.queue_id)
 
     @property
     def damaged(self) -> list[damage.Range]:
@@ -360,10 +345,10 @@ class SegmentLog:
         """Trim if ``nbytes`` more would be above the limit; QueueFull if that is not enough."""
         if self._file is None or self._ends_before(nbytes):
             nbytes += EMPTY_SEGMENT_BYTES
-        if self.nbytes + nbytes <= self._max_bytes:
+        if self.nbytes + nbytes <= self.max_bytes:
             return
         self.trim(ending=True)
-        if self.nbytes + nbytes <= self._max_bytes or self.begin == self.end:
+        if self.nbytes + nbytes <= self.max_bytes or self.begin == self.end:
             return
         kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
@@ -373,12 +358,12 @@ class SegmentLog:
             if self.keeper is None:
                 why = f"{BROKER_NAMES} tells of a broker's queues, and no broker runs"
         raise QueueFull(
-            f"the queue {self.directory} holds {self.nbytes} of {self._max_bytes} bytes; {why}"
+            f"the queue {self.directory} holds {self.nbytes} of {self.max_bytes} bytes; {why}"
         )
 
     def _ends_before(self, nbytes: int) -> bool:
         used = self._sizes.get(self._first, 0)
-        return used > EMPTY_SEGMENT_BYTES and used + nbytes > self._segment_bytes
+        return used > EMPTY_SEGMENT_BYTES and used + nbytes > self.segment_bytes
 
     def _writable(self, nbytes: int) -> File:
         if self._file is not None and self._ends_before(nbytes):
@@ -405,9 +390,9 @@ class SegmentLog:
         )
         path = self._path(self.end)
         with self.no_room_is_full():
-            replace_file(self._disk, path, header)
-            self._file = self._disk.open(path, write=True)
-            self._segment_path, self._segment = path, self._disk.stat(path)
+            replace_file(self.disk, path, header)
+            self._file = self.disk.open(path, write=True)
+            self._segment_path, self._segment = path, self.disk.stat(path)
         self._first = self.end
         self.nbytes += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
@@ -499,19 +484,19 @@ class SegmentLog:
             raise self._gone(path)
         path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
         with self.no_room_is_full():
-            if read_file(self._disk, path) != sealed:
-                replace_file(self._disk, path, sealed)
-        names = set(self._disk.names(self.directory))
+            if read_file(self.disk, path) != sealed:
+                replace_file(self.disk, path, sealed)
+        names = set(self.disk.names(self.directory))
         if lineage.FILE not in names:
             self._lineage_durable = False
             self._write_lineage()
         if consumers.DIRECTORY not in names:
-            self._disk.make_directory(os.path.join(self.directory, consumers.DIRECTORY))
+            self.disk.make_directory(os.path.join(self.directory, consumers.DIRECTORY))
         if emptied:
             self._publish()
         with contextlib.suppress(OSError):  # it is tried again
-            if damage.read(self._disk, self.directory) != self._found.damaged:
-                damage.write(self._disk, self.directory, self._found.damaged)
+            if damage.read(self.disk, self.directory) != self._found.damaged:
+                damage.write(self.disk, self.directory, self._found.damaged)
         firsts = list(self._sizes)
         for first in firsts:
             if segment_name(first) not in names:
@@ -547,7 +532,7 @@ class SegmentLog:
 
     def _named_by(self, path: str) -> Stat | None:
         try:
-            return self._disk.stat(path)
+            return self.disk.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -600,13 +585,13 @@ class SegmentLog:
     def _remove(self, segments: Sequence[tuple[int, int, int]]) -> int:
         removed = 0
         for first, following, nbytes in segments:
-            self._disk.remove(self._path(first))
+            self.disk.remove(self._path(first))
             del self._sizes[first]
             self.nbytes -= nbytes
             self.begin = following
             removed += 1
         if removed:
-            self._disk.sync_directory(self.directory)
+            self.disk.sync_directory(self.directory)
             self.trimmed_segments += removed
             known = self._found.damaged
             self._found.damaged = {one: why for one, why in known.items() if one[1] > self.begin}
@@ -635,8 +620,8 @@ class SegmentLog:
             if first in self._sizes:
                 bound = firsts[firsts.index(first) + 1]
                 try:
-                    recovery.check_segment(self._disk, self.directory, found, first, bound)
-                    recovery.put_damaged(self._disk, self.directory, found)
+                    recovery.check_segment(self.disk, self.directory, found, first, bound)
+                    recovery.put_damaged(self.disk, self.directory, found)
                 except OSError:
                     found.unchecked.insert(0, first)  # the others come before it
                     raise

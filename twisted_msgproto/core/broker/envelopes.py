@@ -15,8 +15,6 @@ VERSION: Final = 1
 
 _HEAD: Final = struct.Struct("<BBHHH")
 
-HEAD_BYTES: Final = _HEAD.size
-
 
 class Opened(NamedTuple):
     """What an envelope says: ``form`` is the protocol whose bytes ``own`` are."""
