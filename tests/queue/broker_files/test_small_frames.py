@@ -20,7 +20,7 @@ from tests.tools.queues import (
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.broker_files import BrokerState, scan, state
+from twisted_msgproto.queue.broker_files import BrokerState, queue_scan, state
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:
@@ -105,7 +105,7 @@ def arrow_alone(monkeypatch: pytest.MonkeyPatch) -> Any:
     @contextmanager
     def alone() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(scan, "SMALL_MESSAGES", 0)
+            patch.setattr(queue_scan, "SMALL_MESSAGES", 0)
             yield
 
     return alone
@@ -133,7 +133,9 @@ def test_16_damage_in_a_small_frame_costs_that_frame_and_is_told(
     positions = [*range(112, 900, 17), *range(900, len(whole), 397)]
     spoiled = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in positions]
     frames = [
-        frame for frame in frames_of(written.files[path]) if frame.count <= scan.SMALL_MESSAGES
+        frame
+        for frame in frames_of(written.files[path])
+        if frame.count <= queue_scan.SMALL_MESSAGES
     ]
     spoiled += [  # a checksum alone, and a frame that is gone
         *(whole[:at] + b"----" + whole[at + 4 :] for at in [one.position + 4 for one in frames]),
@@ -158,7 +160,7 @@ def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch)
     def read(segment: Any, record: Any, whole: Any = state.read_frame) -> Any:
         nonlocal large
         large += 1
-        assert record.count > scan.SMALL_MESSAGES
+        assert record.count > queue_scan.SMALL_MESSAGES
         return whole(segment, record)
 
     monkeypatch.setattr(state, "read_frame", read)

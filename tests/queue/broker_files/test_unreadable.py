@@ -17,7 +17,7 @@ import pytest
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.queue import QueueReader, SegmentLog, damage
-from twisted_msgproto.queue.broker_files import frames
+from twisted_msgproto.queue.broker_files import message_frames
 from twisted_msgproto.queue.verify import verify
 
 ERRORS = [errno.EIO, errno.EACCES, errno.ESTALE]
@@ -138,8 +138,8 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
     place: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RD-50: it settles, drops and trims nothing that waits, and needs no other start."""
-    monkeypatch.setattr(frames, "OPEN_MAX", 1)  # next to nothing is in memory
-    monkeypatch.setattr(frames, "FRAMES_MAX", 1)
+    monkeypatch.setattr(message_frames, "OPEN_MAX", 1)  # next to nothing is in memory
+    monkeypatch.setattr(message_frames, "FRAMES_MAX", 1)
     world = a_world()
     damaged = world.log.damaged
     world.disk.cannot_read(place, number)

@@ -6,7 +6,7 @@ fits a sink.
 """
 
 from .persistence import BrokerPersistence, KeptBroker, broker_of
-from .served import SenderBackpressure, ServedBroker, ServedQueues
+from .served_broker import SenderBackpressure, ServedBroker, ServedQueues
 
 __all__ = [
     "BrokerPersistence",

@@ -14,7 +14,7 @@ from ...core.limits import Limits
 from ..options import ServerOptions
 from ..sink import MessageSink
 from .persistence import broker_of
-from .served import ServedBroker
+from .served_broker import ServedBroker
 
 NAMESPACE: Final = re.compile(r"(?!micromsg2$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A shared namespace has such a name; no server's own space has one."""

@@ -34,7 +34,7 @@ from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 from ...core.message import MessageBatch
 from ..sink import DurableSink
-from .served import ServedBroker
+from .served_broker import ServedBroker
 
 if TYPE_CHECKING:
     from ...queue.broker_files import BrokerState, Loaded, Waiting

@@ -3,8 +3,8 @@
 :class:`BrokerState` does everything; ``docs/queue-format.md`` describes the files.
 """
 
-from .frames import Loaded
-from .scan import Queues, Waiting
+from .message_frames import Loaded
+from .queue_scan import Queues, Waiting
 from .state import DIRECTORY, PIN_BYTES, BrokerState
 
 __all__ = ["DIRECTORY", "PIN_BYTES", "BrokerState", "Loaded", "Queues", "Waiting"]

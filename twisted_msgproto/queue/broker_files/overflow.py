@@ -23,8 +23,8 @@ from ..format import Segment as LogSegment
 from ..payload import encode
 from ..recovery import segment_offsets
 from ..segment_log import SegmentLog
-from .frames import Frame, may_have_envelopes, read_frame
 from .marks import Marks
+from .message_frames import Frame, may_have_envelopes, read_frame
 
 DIRECTORY = "log"
 PROTOCOL, KIND = "broker", "kept"

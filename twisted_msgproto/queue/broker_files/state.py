@@ -29,13 +29,13 @@ from ..format import Segment as LogSegment
 from ..recovery import QUARANTINE
 from ..segment_log import SegmentLog
 from ..troubles import REMEDY, Troubles, failure
-from . import names, overflow, scan, settled
-from .frames import Bodies, Frame, Loaded, gathered, read_frame
+from . import names, overflow, queue_scan, settled
 from .marks import OPEN_END, Marks, ranges_of
+from .message_frames import Bodies, Frame, Loaded, gathered, read_frame
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
-from .scan import SmallFrameRun
+from .queue_scan import SmallFrameRun
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
@@ -174,7 +174,7 @@ class BrokerState:
         disk.make_directory(aside)
         disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
 
-    def restored(self) -> scan.Queues:
+    def restored(self) -> queue_scan.Queues:
         """Return what waits in each queue, in order; queues without messages are there too.
 
         Reads those segments of the log where something may wait.  Raises QueueError for what the
@@ -186,9 +186,9 @@ class BrokerState:
             self.close()
             raise
 
-    def _find(self) -> scan.Queues:
+    def _find(self) -> queue_scan.Queues:
         with self._mutex:
-            found = scan.Scan(self._names, self._marks)
+            found = queue_scan.Scan(self._names, self._marks)
             try:
                 for _, frame in self._overflow.frames():
                     if frame.message_ids is not None and self._overflow.current(frame):
@@ -205,7 +205,7 @@ class BrokerState:
                     "they are in no queue"
                 )
             for name in self._names.first:
-                found.queues.setdefault(name, scan.Waiting())
+                found.queues.setdefault(name, queue_scan.Waiting())
             if self._dropped:  # before an offset is given again
                 self._write_again()
             elif self._dirty:
@@ -217,7 +217,7 @@ class BrokerState:
         self._file.write(Group(), self._marks)
         self._dropped = self._dirty = False
 
-    def _scan(self, found: scan.Scan, first: int) -> None:
+    def _scan(self, found: queue_scan.Scan, first: int) -> None:
         outstanding = 0
         with self._opened(first) as segment:
             for messages in gathered(self._messages(segment)):
@@ -225,7 +225,7 @@ class BrokerState:
         self._marks.begun(first).outstanding = outstanding
 
     def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrameRun]:
-        for part in scan.parts(segment, self._marks, self._end_of(segment)):
+        for part in queue_scan.parts(segment, self._marks, self._end_of(segment)):
             messages = (
                 part if isinstance(part, SmallFrameRun) else self._frame(segment, part, told=False)
             )
@@ -233,7 +233,7 @@ class BrokerState:
                 yield messages
 
     def _frames(self, segment: LogSegment) -> Iterator[Frame]:
-        for record in scan.records(segment, self._marks, self._end_of(segment)):
+        for record in queue_scan.records(segment, self._marks, self._end_of(segment)):
             frame = self._frame(segment, record, told=True)
             if frame is not None:
                 yield frame
@@ -466,7 +466,7 @@ class BrokerState:
 
     def _copy(self, first: int, following: int) -> None:
         copy = Copy([], [], [], [])
-        members = scan.Scan(self._names, self._marks).members
+        members = queue_scan.Scan(self._names, self._marks).members
         with self._opened(first) as segment:
             for frame in gathered(self._frames(segment)):
                 message_ids = range(frame.first, min(frame.first + frame.count, following))

@@ -6,7 +6,7 @@ done: such a frame is added as a whole, and no message of it becomes a Python ob
 Messages that come slowly are synced one by one, so each has a frame of its own, and Arrow takes
 longer to begin with a frame than with a thousand messages.  Frames with the same columns and as
 many messages have their numbers at the same positions: a :class:`Layout` knows these.  A frame that
-makes no sense, or whose checksum is wrong, is left to :func:`~.frames.read_frame`.
+makes no sense, or whose checksum is wrong, is left to :func:`~.message_frames.read_frame`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..format import (
 )
 from ..payload import RUNS, SMALL_MESSAGES
 from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS
-from .frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
 from .marks import Marks
+from .message_frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
 from .names import Names
 
 HEADS_REMEMBERED_MAX = 4096
@@ -243,7 +243,7 @@ _ONE = _COUNT.pack(1)
 class SmallFrameRun:
     """The messages of neighbouring small frames, without their bodies.
 
-    It may be added to a scan, as a :class:`~.frames.Frame` may.
+    It may be added to a scan, as a :class:`~.message_frames.Frame` may.
     """
 
     first: int
@@ -411,7 +411,7 @@ class SmallFrames:
         """Read consecutive small frames from ``position`` on that begin below the offset ``bound``.
 
         ``expected`` is the offset of the first one.  Return their messages, at most about
-        :data:`~.frames.GATHERED_MESSAGES`, and the position behind them.  Raises OSError.
+        :data:`~.message_frames.GATHERED_MESSAGES`, and the position behind them.  Raises OSError.
         """
         run = SmallFrameRun(expected)
         bound = min(bound, expected + GATHERED_MESSAGES)
