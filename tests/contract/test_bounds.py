@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("short_turns")
 LARGE_BYTES = 900_000
 """More than any buffer on the way holds, and less than any limit of a message."""
 
-STEADY_BYTES = 262_144
-"""What a slow reader takes at a time, well within the time for an answer."""
+STEADY_BYTES = 131_072
+"""What a slow reader takes at a time: all of it takes longer than an answer may otherwise."""
 
 
 class Slow:
