@@ -182,7 +182,7 @@ def cannot_listen(error: object) -> str:
     return text
 
 
-ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
+ERRNO: Final = re.compile(r"\[Errno -?\d+\] | \(addr=.*\)$")  # the second is pyzmq's
 
 
 PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
