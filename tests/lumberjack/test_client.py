@@ -508,18 +508,21 @@ class Shipping(Logged):
         self.successResultOf(again)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_service_that_stops_ends_when_only_cancelled_events_were_in_flight(self):
-        """LJ-09, LJ-15: the connection that carried them is lost, and nothing is left to send."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        flying = shipper.send(b"1")
-        flying.cancel()
-        self.failureResultOf(flying, CancelledError)
-        stopped = shipper.stopService()
-        self.assertNoResult(stopped)
-        host.transport.lose(ConnectionLost())
-        self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+    def test_a_service_that_stops_ends_when_only_cancelled_events_are_left(self):
+        """LJ-09, LJ-15: the connection that carried them is lost, or there never was one."""
+        for up in (True, False):
+            (host,) = self.hosts("a")
+            host.up = up
+            shipper = self.ship([host])
+            event = shipper.send(b"1")
+            stopped = shipper.stopService()
+            event.cancel()
+            self.failureResultOf(event, CancelledError)
+            if up:
+                self.assertNoResult(stopped)
+                host.transport.lose(ConnectionLost())
+            self.successResultOf(stopped)
+            self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_the_producer_is_paused_while_the_windows_are_full(self):
         """LJ-09: also while there is no connection at all."""
