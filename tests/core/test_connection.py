@@ -73,11 +73,8 @@ def test_each_deadline_calls_its_method_when_it_has_come():
     assert echo.deadline == 10.0
     assert echo.advance(9.5) == []
     assert echo.advance(10.0) == [echo.fault]
-
-
-def test_all_deadlines_which_have_passed_are_dealt_with_at_once_and_in_order():
-    echo = Echo()
-    assert echo.advance(20.0) == [("warned", 20.0), echo.fault]
+    late = Echo()
+    assert late.advance(20.0) == [("warned", 20.0), late.fault]
 
 
 def test_nothing_is_due_any_more_once_a_deadline_has_ended_the_connection():
@@ -234,15 +231,17 @@ def test_rows_in_vain_are_dropped_before_they_outnumber_the_others():
 # ── waiters by correlation id ───────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_takes_its_waiter_once():
-    pending = Pending(2)
-    pending.add("a", 1)
-    assert "a" in pending
-    assert pending.get("a") == 1
-    assert pending.resolve("a") == 1
-    assert pending.resolve("a") is None
-    assert pending.get("a") is None
-    assert len(pending) == 0
+def test_a_waiter_is_answered_or_given_back_once():
+    pending = Pending(3)
+    for key, what, at in (("b", 1, 5.0), ("a", 2, None), ("c", 3, 4.0)):
+        pending.add(key, what, at)
+    with pytest.raises(ValueError, match="pending already"):
+        pending.add("a", 4)
+    assert "c" in pending
+    assert (pending.get("c"), pending.resolve("c")) == (3, 3)
+    assert (pending.get("c"), pending.resolve("c")) == (None, None)
+    assert pending.drain() == [("b", 1), ("a", 2)]
+    assert (len(pending), pending.next_deadline()) == (0, None)
 
 
 def test_no_more_than_the_limit_wait():
@@ -253,13 +252,6 @@ def test_no_more_than_the_limit_wait():
         pending.add("b", 2)
     with pytest.raises(ValueError, match="at least 1"):
         Pending(0)
-
-
-def test_a_key_is_waited_for_once_at_a_time():
-    pending = Pending(2)
-    pending.add("a", 1)
-    with pytest.raises(ValueError, match="pending already"):
-        pending.add("a", 2)
 
 
 def test_waiters_expire_at_their_deadlines_earliest_first():
@@ -289,12 +281,3 @@ def test_deadlines_of_the_answered_do_not_pile_up():
     assert pending.next_deadline() == 99.0
     assert pending.expire(98.9) == []
     assert [key for key, _ in pending.expire(99.0)] == ["keeps 0", "keeps 1", "keeps 2"]
-
-
-def test_draining_gives_every_waiter_back_in_order():
-    pending = Pending(10)
-    pending.add("b", 1, 5.0)
-    pending.add("a", 2)
-    assert pending.drain() == [("b", 1), ("a", 2)]
-    assert len(pending) == 0
-    assert pending.next_deadline() is None
