@@ -173,6 +173,12 @@ def test_a_file_which_cannot_be_read_is_one_line(
         options_of(path, *words)
 
 
+def test_a_mark_that_an_editor_puts_in_front_is_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "g.toml"
+    path.write_bytes(b"\xef\xbb\xbf[sabc]\r\n")
+    assert list(options_of(path)["configuration"].servers) == ["sabc"]
+
+
 def test_without_a_file_it_says_what_is_needed() -> None:
     with pytest.raises(SystemExit, match="--config FILE is needed"):
         Options().parseOptions([])

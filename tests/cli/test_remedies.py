@@ -505,6 +505,34 @@ def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:
         assert second.wait() == 0, second.output
 
 
+def test_a_subscriber_that_leaves_pub_sub_out_is_told_to_name_it(launch: Launcher) -> None:
+    launch("micromsg2", "-e", "unix:s", module="twisted").line("micromsg2 listening")
+    words = ["recv", "micromsg2", "unix:s", "--destination=a", "--extension=batch-ack"]
+    found = re.search(OTHERS[6], launch.run(*words).stderr)
+    assert found is not None
+    done = launch.run(*words, *found[1].split(), "--until-empty")
+    assert done.returncode == 0, done.stderr
+
+
+def test_verify_says_which_messages_were_lost(launch: Launcher) -> None:
+    """What the page and ``status`` advise after damage."""
+    queue = launch.directory / "my q"
+    writer = QueueWriter(queue)
+    put(writer, batch(3))
+    writer.close()
+    (segment,) = queue.glob("*.segment")
+    content = bytearray(segment.read_bytes())
+    content[-5] ^= 1
+    segment.write_bytes(content)
+    launch("lumberjack", "-e", "unix:s", "--queue", queue, module="twisted").line("listening")
+    _, told = run(["status", str(queue)])
+    found = re.search(OTHERS[7], told)
+    assert found is not None, told
+    status, told = run(shlex.split(found[1])[1:])
+    assert status == 1
+    assert "offsets 0 to 1 (1 messages)" in told
+
+
 def test_help_auth_says_more(launch: Launcher) -> None:
     refused = launch.run("sabc", "--auth", "nosuch", module="twisted")
     found = re.search(OTHERS[5], refused.stderr + refused.stdout)
@@ -521,6 +549,8 @@ OTHERS = (
     "Lumberjack carries nothing else; (--replace-invalid) sends",
     "there is no input to send; (--count) N makes messages up",
     "there is no such checker.*; (--help-auth) says more",
+    "--destination and --filter need (--extension pub-sub)",
+    "(msgproto queue verify .*) says which",
 )
 
 
@@ -622,7 +652,6 @@ NOT_RUN: dict[str, str] = {
     "): start it, or correct --master": "a cluster is needed; tests/chaos/test_cluster.py has one",
     "make room on the disk, or set TMPDIR": "no full disk here; test_bridge.py names another",
     "add the name to /etc/hosts, or": "the machine's name; test_bridge.py starts without it",
-    "queue verify X says which": "tests/queue/test_by_hand.py runs the command",
     "LimitNOFILE=65536 in the unit": "a unit's limit is systemd's",
     "the gateway may remove": "it explains, and advises nothing",
     "goes without --instances": "a row above runs it",
@@ -634,7 +663,6 @@ NOT_RUN: dict[str, str] = {
     "msgproto gateway": "a program's name in front of its line",
     "(or --timeout S)": "a text of the help",
     "Name the queue's directory if the gateway has no [status]": "a row above names it",
-    "--destination and --filter need --extension pub-sub": "only against another's server",
     "needs scramp": "a package is installed by pip alone; test_main.py hides it",
     "this runtime has no module": "a script's comment",
     "ulimit -n 4096": "test_bridge.py starts it with few files, and with more",
