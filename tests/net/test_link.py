@@ -131,6 +131,27 @@ class Links(LinkCase):
         self.assertTrue(transport.disconnecting)
         self.lose()
 
+    def test_behind_what_the_disk_has_lost_nothing_is_kept(self) -> None:
+        """HO-27: of one read, and of what comes after it: what is stored has no gap."""
+        seen: list[Any] = []
+
+        def batchReceived(self: Any, batch: MessageBatch) -> Any:
+            seen.append(batch)
+            return fail(QueueError("the disk is broken"))
+
+        server, transport = self.link(batchReceived=batchReceived)
+        server.dataReceived(b"a\nb\n")
+        server.dataReceived(b"c\n")
+        self.assertEqual((len(seen), transport.value()), (1, b"lost 1\n"))
+        self.lose()
+
+    def test_a_server_that_stops_reads_no_more(self) -> None:
+        server, transport = self.link(Sink(held=True))
+        server.dataReceived(b"a\n")
+        self.factory.drain()
+        self.assertEqual(transport.producerState, "paused")
+        self.lose()
+
     def test_who_is_cut_off_while_memory_is_short_is_told_of_once(self) -> None:
         """NB-02: a line with the option, a counter, and a reason for those who wait."""
         server, transport = self.link()

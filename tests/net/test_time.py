@@ -80,6 +80,14 @@ def test_an_earlier_deadline_moves_the_timer_and_a_later_one_leaves_it(machine):
     assert machine.armed() == [9.0]
 
 
+def test_a_stopped_timer_never_runs_again(machine):
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.timer.stop()
+    machine.timer.look()
+    assert machine.armed() == []
+
+
 def test_the_machine_advances_though_nobody_follows_it_any_more(machine):
     """A deadline which stayed would be due again at once, for ever."""
     machine.follow = lambda events: None
