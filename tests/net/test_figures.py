@@ -60,6 +60,10 @@ def test_counters_are_read_by_their_paths_as_from_functions__FC_03() -> None:
     connections[5].machine.counters.seen += 7
     counters.leave(connections[5])
     assert counters["seen"] == expected["seen"] + 7
+    for number in (0, 0):
+        counters.leave(number)
+    counters["other"] += 5
+    assert (counters["seen"], counters["other"]) == (expected["seen"] + 7, expected["other"] + 5)
     with pytest.raises(ValueError, match="one counter"):
         CounterPaths({})
 
