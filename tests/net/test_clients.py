@@ -146,9 +146,11 @@ class SlowInput(TestCase):
         self.assertEqual(self.told.counts[3:], [("acknowledged", 1)])
 
     def test_a_failure_ends_it_though_no_line_comes(self):
+        self.input.typing.callback([b"1"])
         self.waiting[0].errback(ConnectionClosed("gone"))
+        self.waiting[1].errback(ConnectionClosed("gone as well"))
         self.clock.advance(0)
-        self.failureResultOf(self.done, ConnectionClosed)
+        self.assertEqual(str(self.failureResultOf(self.done, ConnectionClosed).value), "gone")
 
     def test_who_gives_it_up_ends_the_wait_for_a_line(self):
         self.done.cancel()
