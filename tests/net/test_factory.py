@@ -418,6 +418,22 @@ def test_a_fault_of_the_server_is_not_the_proxys() -> None:
     assert not logged
 
 
+def test_a_server_that_ends_a_connection_before_its_header_counts_no_fault() -> None:
+    """What was on its way is not looked at."""
+
+    class Leaving(Protocol):
+        def connectionMade(self) -> None:
+            self.transport.loseConnection()  # type: ignore[union-attr]
+
+    factory = LumberjackServerFactory(clock=Clock())
+    factory.protocol = Leaving  # type: ignore[assignment]
+    served = Served(factory)
+    connection = served.outer.buildProtocol(PROXY)
+    connection.makeConnection(StringTransport(peerAddress=PROXY))
+    connection.dataReceived(b"no header")
+    assert factory.counters["faults"] == 0
+
+
 # ── the end of a process ────────────────────────────────────────────────────────────────────────
 
 

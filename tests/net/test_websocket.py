@@ -577,3 +577,12 @@ class Writing(TestCase):
             self.assertNotIn("unread", connection.session.seen)  # it has ended already
             lose(connection)
             self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_sending_on_a_closed_connection_does_nothing(self):
+        connection, transport, _ = server()
+        connection.session.wire.close()
+        written = transport.value()
+        connection.session.wire.write(["x"])
+        connection.session.wire.close()
+        self.assertEqual(transport.value(), written)
+        lose(connection)

@@ -726,3 +726,17 @@ def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__N
     clock.advance(10)
     assert peers[0].gone_at == 30
     assert clock.getDelayedCalls() == []
+
+
+def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
+    """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
+    clock = Turning()
+    every = Keepalives(clock, 10, 30)
+    silent = Peer(clock, every, answers=False)
+    clock.pump([10, 10, 1])
+    other = Peer(clock, every, answers=True)
+    assert len(clock.getDelayedCalls()) == 1
+    clock.pump([10, 9])
+    assert (silent.pings, silent.gone_at, other.pings) == ([10], 40, [31])
+    other.keepalive.stop()
+    assert clock.getDelayedCalls() == []
