@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +151,18 @@ class ComingBack(Parts):
         self.assertNoResult(waiting)
         world.wait(60)
         self.failureResultOf(waiting, TimedOut)
+
+    def test_who_gives_up_waiting_for_a_session_is_forgotten(self: Any) -> None:
+        world = self.serving()
+        self.case.away(world)
+        service = self.client(world)
+        service.startService()
+        waiting = service.whenEstablished().addErrback(lambda _: None)
+        waiting.cancel()
+        there = weakref.ref(waiting)
+        del waiting
+        gc.collect()
+        self.assertIsNone(there())
 
     def test_it_can_be_started_again(self: Any) -> None:
         world, service = self.standing()
