@@ -110,6 +110,9 @@ def test_the_session_of_the_documents(launch: Launcher) -> None:
     [
         ["--websocket", "nonsense:1"],
         ["--origin", "not an origin"],
+        # What holds for every server holds for one that is on WebSocket alone.
+        ["--websocket", "tcp:2", "--status", "nonsense:1"],
+        ["--websocket", "unix:none", "--reuse-port"],
     ],
 )
 def test_a_usage_error_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,12 +64,12 @@ class Options(AuthenticationOptions):
         self["origins"].append(origin)
 
     def postOptions(self) -> None:
+        websocket_only = bool(self["websockets"]) and not self["endpoints"]
         if not self["endpoints"] and not self["websockets"]:
             self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
-        elif not self["endpoints"]:
-            self._checkReuse()
-            return
         super().postOptions()
+        if websocket_only:
+            self["endpoints"] = []  # not the default one, either
 
 
 def websocket_address(announced: Callable[[str, str], None], name: str, address: str) -> None:
