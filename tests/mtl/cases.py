@@ -15,13 +15,20 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import zmq
 from twisted.internet import reactor as installed
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import TestCase
 
 from tests.mtl.plain import LEASE, PATIENCE_MS, Plain, short
 from twisted_msgproto import MessageBatch, testing
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl import (
+    CurveClient,
+    CurveServer,
+    MtlClient,
+    MtlServer,
+    MtlServerFactory,
+)
 from twisted_msgproto.mtl.zeromq import sockets
 
 reactor: Any = installed
@@ -125,6 +132,26 @@ def run(test: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], Def
 
     method.__name__, method.__doc__ = test.__name__, test.__doc__
     return method
+
+
+def curve_keys() -> tuple[CurveServer, CurveClient]:
+    """Keys of a server and of the one client that it lets in."""
+    public, secret = zmq.curve_keypair()
+    client_public, client_secret = zmq.curve_keypair()
+    return (
+        CurveServer(secret, {client_public: "robot"}),
+        CurveClient(public, client_public, client_secret),
+    )
+
+
+def keyed(keys: CurveClient) -> Callable[[Any], None]:
+    """Prepare sockets of a plain client."""
+
+    def prepare(socket: Any) -> None:
+        socket.curve_serverkey, socket.curve_publickey = keys.server, keys.public
+        socket.curve_secretkey = keys.secret
+
+    return prepare
 
 
 class MtlCase(TestCase):

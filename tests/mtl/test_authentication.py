@@ -19,12 +19,25 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent, globalLogPublisher
 
-from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, taking, until
+from tests.contract.sending import Bodies
+from tests.mtl.cases import (
+    LOOPBACK,
+    HeldSink,
+    MtlCase,
+    curve_keys,
+    keyed,
+    reactor,
+    run,
+    taking,
+    until,
+)
 from tests.mtl.plain import Flow, Plain
+from twisted_msgproto.cli.progress import Counted
+from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
-from twisted_msgproto.mtl import CurveClient, CurveServer, MtlServerFactory
+from twisted_msgproto.mtl import CurveClient, CurveServer, MtlServerFactory, command, credentials
 from twisted_msgproto.net.authentication import portal_over, sasl
-from twisted_msgproto.net.authentication.sasl import credentials
+from twisted_msgproto.net.clients.command_types import SendOptions
 
 
 def checkers() -> list[Any]:
@@ -209,6 +222,20 @@ class Authentication(MtlCase):
         ):
             self.assertEqual(await self.offered(self.server(portal=portal, **options)), names)
 
+    @run
+    async def test_a_command_reveals_a_password_to_this_machine_alone__MT_08(self) -> None:
+        factory = self.authenticating(mechanisms=[sasl.Plain()])
+        port = factory.addresses[0].rpartition(":")[2]
+        for host, good in (("127.0.0.1", True), ("0.0.0.0", False)):
+            where = f"tcp://{host}:{port}"  # the second is here, too, which its name does not say
+            options = SendOptions(endpoint=where, user="me", password="secret")
+            sent = deliver(reactor, command, options, Bodies([b"x"], 1), Counted(), 5.0)
+            if good:
+                await sent
+                continue
+            with self.assertRaisesRegex(Refused, "none of the server's mechanisms"):
+                await sent
+
     def test_clients_choose_the_strongest_and_reveal_nothing_unasked__MT_08(self) -> None:
         choose = credentials("me", "x")
         self.assertIsInstance(choose(["PLAIN", "SCRAM-SHA-256"]), sasl.ScramClient)
@@ -300,14 +327,6 @@ def test_the_pages_lines_make_keys(tmp_path: Path) -> None:
 
 
 class Curve(MtlCase):
-    def keys(self) -> tuple[CurveServer, CurveClient]:
-        public, secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        return (
-            CurveServer(secret, {client_public: "robot"}),
-            CurveClient(public, client_public, client_secret),
-        )
-
     @contextmanager
     def logged(self) -> Iterator[list[str]]:
         """Lines of who is not let in."""
@@ -326,7 +345,7 @@ class Curve(MtlCase):
     @run
     async def test_the_right_key_comes_in_from_anywhere_and_names_the_client(self) -> None:
         """MT-30, MT-31: with any identity; sessions and leases are bound to the key."""
-        server_keys, client_keys = self.keys()
+        server_keys, client_keys = curve_keys()
         sink = HeldSink()
         factory = self.server(
             sink, curve=server_keys, listen=["tcp://0.0.0.0:*"], data="tcp://0.0.0.0:*"
@@ -346,7 +365,7 @@ class Curve(MtlCase):
     @run
     async def test_wrong_keys_and_no_keys_get_nowhere(self) -> None:
         """MT-31, NB-13: both sides say what is wrong; and the next client is served."""
-        server_keys, client_keys = self.keys()
+        server_keys, client_keys = curve_keys()
         factory = self.server(curve=server_keys)
         public, secret = zmq.curve_keypair()
         other = public.decode()
@@ -385,7 +404,7 @@ class Curve(MtlCase):
     @run
     async def test_a_key_for_a_server_without_is_of_no_use(self) -> None:
         """MT-31: and the same client is served when the server has its --curve-key."""
-        server_keys, client_keys = self.keys()
+        server_keys, client_keys = curve_keys()
         factory = self.server()
         with self.logged() as lines:
             while not lines:
@@ -410,23 +429,16 @@ class Curve(MtlCase):
 
     @run
     async def test_a_lease_is_of_no_use_under_another_key__MT_11__MT_30(self) -> None:
-        server_keys, owner = self.keys()
+        server_keys, owner = curve_keys()
         public, secret = zmq.curve_keypair()
         server_keys.authorized[public] = "thief"  # type: ignore[index]
         factory = self.server(curve=server_keys)
         thief = replace(owner, public=public, secret=secret)
 
-        def prepare(keys: CurveClient) -> Any:
-            def prepared(socket: Any) -> None:
-                socket.curve_serverkey, socket.curve_publickey = keys.server, keys.public
-                socket.curve_secretkey = keys.secret
-
-            return prepared
-
         def steal() -> None:
             with (
-                Plain(factory.addresses[0], prepare=prepare(owner)) as mine,
-                Plain(factory.addresses[0], prepare=prepare(thief)) as other,
+                Plain(factory.addresses[0], prepare=keyed(owner)) as mine,
+                Plain(factory.addresses[0], prepare=keyed(thief)) as other,
             ):
                 mine.ready("ingest")
                 flow = mine.flow("Writer", ["a"], lease=False)

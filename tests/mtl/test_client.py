@@ -501,15 +501,6 @@ def test_who_was_turned_away_does_all_anew_on_the_next_socket_and_once__MT_24() 
     assert asked.reply(200) != []
 
 
-def test_who_is_turned_away_while_it_begins_anew_has_nothing_more_to_do__MT_24() -> None:
-    asked = Asked()
-    asked.ready("a")
-    asked.client.writer(["b"], "full", 0.0)
-    asked.reply(401)
-    asked.client.turned_away("too many connections", asked.now)
-    assert asked.client.snapshot()["waiting"] == 0
-
-
 def test_what_was_to_be_done_anew_is_done_from_its_beginning_on_another_socket__MT_28() -> None:
     asked = Asked()
     asked.ready("a")
@@ -551,3 +542,12 @@ def test_a_closed_client_says_what_was_not_answered_and_holds_nothing__MT_28() -
     assert (asked.client.snapshot()["waiting"], asked.names) == (0, [])
     assert asked.client.deadline is None
     assert unanswered(asked.client) == []
+
+
+def test_who_is_turned_away_while_it_begins_anew_has_nothing_more_to_do__MT_24() -> None:
+    asked = Asked()
+    asked.ready("a")
+    asked.client.writer(["b"], "full", 0.0)
+    asked.reply(401)
+    asked.client.turned_away("too many connections", asked.now)
+    assert asked.client.snapshot()["waiting"] == 0

@@ -36,7 +36,7 @@ from tests.mtl.broker import (
     data_peer,
     write,
 )
-from tests.mtl.cases import IMPATIENT, LOOPBACK, HeldSink, MtlCase, run, until
+from tests.mtl.cases import IMPATIENT, LOOPBACK, HeldSink, MtlCase, curve_keys, keyed, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl import machine, zeromq
@@ -248,25 +248,6 @@ class Real(MtlCase):
         return self.server(HeldSink(), **options), lambda socket: None
 
     @run
-    async def test_clients_which_come_and_go_lock_nobody_out(self) -> None:
-        """HO-24: more than there may be sessions, in the time of one which is idle."""
-        factory, prepare = self.keyed(limits={"sessions": 20, "session-idle": 1000.0})
-        address = factory.addresses[0]
-
-        def come_and_go() -> None:
-            for number in range(150):
-                with Plain(address, prepare=prepare) as client:
-                    # Who is early may meet those whose end was not told yet.
-                    while (code := client.open()[0]) != "201":
-                        assert code == "403"
-                    if number % 10 == 0:
-                        client.ready("ingest").flow("Writer", ["a"])
-
-        await deferToThread(come_and_go)
-        await until(lambda: not factory.snapshot()["sessions"])
-        self.assertEqual(factory.snapshot()["writers"], 0)
-
-    @run
     async def test_nobody_is_taken_for_somebody_else(self) -> None:
         """HO-24: descriptors are used again at once, and each end is that of its connection."""
         factory, prepare = self.keyed(limits={"session-idle": 1000.0, "liveness": 1000.0})
@@ -353,20 +334,12 @@ class Real(MtlCase):
         await until(lambda: not factory.snapshot()["sessions"])
 
 
-class RealWithCurve(Real):
-    """The same, with keys: identities may be one's own then."""
+class RealWithCurve(MtlCase):
+    """With keys: identities may be one's own then."""
 
     def keyed(self, **options: Any) -> tuple[Any, Any]:
-        public, secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        curve = zeromq.CurveServer(secret, {client_public: "robot"})
-
-        def prepare(socket: Any) -> None:
-            socket.curve_serverkey = public
-            socket.curve_publickey = client_public
-            socket.curve_secretkey = client_secret
-
-        return self.server(HeldSink(), curve=curve, **options), prepare
+        curve, keys = curve_keys()
+        return self.server(HeldSink(), curve=curve, **options), keyed(keys)
 
     @run
     async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:

@@ -5,7 +5,6 @@ One real server process for all of them; it must serve the next client whatever 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -16,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
-from tests.mtl.plain import PATIENCE_MS, SUMMON, Flow, Plain
+from tests.mtl.plain import SUMMON, Plain
 from tests.tools.processes import Launched, launching
 from twisted_msgproto.queue import QueueReader
 
@@ -97,35 +95,6 @@ def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
     assert [int(row["message_id"]) for row in found] == list(range(2, 52))
 
 
-def test_readers_of_a_queue_compete__MT_26(address: str) -> None:
-    with Plain(address) as client:
-        client.ready("queue")
-        readers = [client.flow("Reader", ["jobs"]) for _ in range(2)]
-        for reader in readers:
-            assert reader.summon("jobs") == b"200"
-        writer = client.flow("Writer", ["jobs"])
-        last = max(writer.content("", b"%d" % number) for number in range(10))
-        writer.confirmed(last)
-        got = [[reader.get()[2] for _ in range(5)] for reader in readers]
-        assert sorted(got[0] + got[1]) == [b"%d" % number for number in range(10)]
-
-
-def test_what_a_dead_reader_had_goes_to_another(address: str) -> None:
-    """MT-21, MT-26: the dead one answers no Ping; nobody else knows that it is gone."""
-    with Plain(address) as client:
-        client.ready("queue")
-        dead, writer = client.flow("Reader", ["legacy"]), client.flow("Writer", ["legacy"])
-        assert dead.summon("legacy") == b"200"
-        last = max(writer.content("", b"%d" % number) for number in range(3))
-        writer.confirmed(last)
-        assert [dead.get()[2] for _ in range(3)] == [b"0", b"1", b"2"]
-        heir = client.flow("Reader", ["legacy"])
-        assert heir.summon("legacy") == b"200"
-        got = [heir.receive() for _ in range(3)]
-        assert [body for _, body in got] == [b"0", b"1", b"2"]
-        assert all(b"mtl-redeliveries" in header for header, _ in got)
-
-
 # ── bad input, and the next client is served ────────────────────────────────────────────────────
 
 
@@ -158,30 +127,6 @@ def test_wrong_frame_counts_and_non_json_get_no_reply__MT_03__MT_13(address: str
         data.send(99)
         assert data.pong()
         assert data.quiet(0.1)
-
-
-def test_a_frame_of_300_mb_is_not_read(address: str, server: Launched) -> None:
-    """MT-24, MT-29: who sends it is cut off; the server's memory does not grow; it serves on."""
-
-    def resident() -> int:
-        status = Path(f"/proc/{server.pid}/status").read_text()
-        return int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1])
-
-    before = resident()
-    huge = bytes(300 << 20)
-    for kind, to_data in ((zmq.REQ, False), (zmq.DEALER, True)):
-        with Plain(address) as client:
-            port = client.ready("ingest").flow("Writer", ["x"]).socket.get(zmq.LAST_ENDPOINT)
-            socket = client.socket(kind)
-            socket.connect(port.rstrip(b"\0").decode() if to_data else address)
-            monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            socket.send_multipart([b"Connection.Open", huge], copy=False)
-            assert monitor.poll(20_000)
-            socket.disable_monitor()
-            monitor.close(0)
-    assert resident() - before < 30 << 10  # KiB
-    with Plain(address) as client:
-        client.ready("test")
 
 
 # ── another language ────────────────────────────────────────────────────────────────────────────
@@ -293,36 +238,3 @@ def test_node_writes_and_reads(
     bodies = [f"body {number}" for number in range(200)]
     assert answer == {"opened": "201", "selected": "200", "confirmed": 201, "bodies": bodies}
     assert [row["body"].decode() for row in rows(directory, "node")] == bodies
-
-
-def test_the_server_ends_in_peace_and_loses_nothing(tmp_path: Path) -> None:
-    """MT-19, MT-28: SIGTERM under load; what was confirmed is on disk."""
-    with launching(tmp_path) as launch:
-        server = launch(
-            "mtl", "-e", "tcp://127.0.0.1:*", "--queue", str(tmp_path / "queue"), module="twisted"
-        )
-        with Plain(server.address("mtl")) as client:
-            writer = client.ready("ingest").flow("Writer", ["end"])
-            writer.socket.set(zmq.SNDTIMEO, PATIENCE_MS)
-            with contextlib.suppress(zmq.Again):  # its pipe is full when the server has gone
-                for number in range(3000):
-                    last = writer.content("", b"%d" % number)
-                    if number == 1000:
-                        server.signal(15)
-                        writer.socket.set(zmq.SNDTIMEO, 500)
-            assert server.wait() in (0, -15)  # twist ends by the signal it got
-            confirmed = _confirmed_so_far(writer)
-        assert confirmed <= last
-        found = rows(tmp_path, "end")
-        assert len(found) >= confirmed - 1
-        assert [row["body"] for row in found] == [b"%d" % number for number in range(len(found))]
-
-
-def _confirmed_so_far(writer: Flow) -> int:
-    """The highest sequence which a Confirm has covered (contents begin at 2)."""
-    highest = 1
-    while writer.socket.poll(200):
-        header, _ = writer.socket.recv_multipart()
-        if header[0] == 6:
-            highest = max(highest, struct.unpack(">Q", header[1:9])[0])
-    return highest

@@ -226,23 +226,6 @@ def test_wrong_frame_counts_are_dropped_silently(channel: Channel, count: int) -
     broker.session()
 
 
-def test_a_session_without_authentication_from_open_to_lease() -> None:
-    """MT-05, MT-06, MT-09, MT-10, MT-11: as the text writes it, in any case."""
-    broker = Broker()
-    code, body = broker.ask(PEER, "open", OPEN)
-    assert (code, body) == (201, {"status": "Ready", "profiles": ["test", "queue", "ingest"]})
-    assert broker.ask(PEER, "PROFILE", {"profile": "TEST"}) == (200, {"status": "OK"})
-    code, body = broker.ask(PEER, "rEADER", {"resources": ["resource"], "confirm": "none"})
-    assert code == 202
-    assert body["status"] == "Data Lease"
-    assert body["port"] == 5050
-    assert len(body["lease"]) == 40
-    assert [type(event) for event in broker.events] == [
-        machine.SessionOpened,
-        machine.SessionEstablished,
-    ]
-
-
 def test_an_unknown_virtual_host_gets_404_and_leaves_the_session_as_it_was__MT_05() -> None:
     broker = Broker(virtual_hosts={"host"})
     assert broker.ask(PEER, "Open", {**OPEN, "virtual-host": "other"})[0] == 404
@@ -327,16 +310,6 @@ def test_a_failed_attempt_costs_a_second_and_says_nothing() -> None:
     assert broker.to(PEER)[0][1] == b"201"
 
 
-def test_the_time_of_a_failure_counts_from_the_request_on() -> None:
-    """MT-08: how long the looking took cannot be seen."""
-    broker = broker_in("AUTHORIZING")
-    (session,) = broker.server.sessions()
-    broker.now += 0.7
-    broker.server.refuse(session, broker.now)
-    broker.wait(0.31)
-    assert len(broker.to(PEER)) == 1
-
-
 def test_while_an_answer_is_owed_nothing_else_is_answered_with_yes__MT_08() -> None:
     broker = broker_in("AUTHORIZING")
     (session,) = broker.server.sessions()
@@ -363,25 +336,6 @@ def test_where_nobody_has_to_authenticate_authorize_gets_409__MT_03__MT_08() -> 
     peer = broker.session()
     assert broker.ask(peer, "Authorize", {"mechanism": "X", "response": ""})[0] == 409
     assert broker.lease(peer, "Reader")
-
-
-def test_401_at_any_time_ends_the_leases_and_lets_the_client_authenticate_again() -> None:
-    """MT-07, MT-30"""
-    broker = broker_in("PROFILED")
-    (session,) = broker.server.sessions()
-    flow = broker.connect(broker.lease(PEER, "Writer"))
-    broker.collect(broker.server.withdraw(session, broker.now))
-    assert session.user is None
-    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    assert broker.ask(PEER, "Writer", LEASE)[0] == 401
-    broker.collect(broker.server.authorize(authorize(broker), "other", broker.now))
-    assert broker.to(PEER)[0][1] == b"201"
-    assert session.user == "other"
-    broker.server.withdraw(authorize(broker), broker.now)
-    broker.wait(2)
-    assert broker.to(PEER)[0][1] == b"401"
-    broker.collect(broker.server.close(broker.now))
-    assert broker.server.withdraw(session, broker.now) == []
 
 
 def test_a_session_which_does_not_authenticate_in_time_ends__MT_29() -> None:
@@ -535,16 +489,6 @@ def test_on_one_socket_control_and_data_share_an_identity__MT_12() -> None:
     assert kinds == ["ContentReceived", "SessionEnded", "SessionOpened", "SessionEstablished"]
 
 
-def test_what_a_session_may_not_use_is_no_lease__MT_12() -> None:
-    broker = Broker(may=lambda session, reads, resource: reads)
-    peer = broker.session()
-    asked = {"resources": ["a"], "confirm": FULL}
-    assert broker.ask(peer, "Reader", asked)[0] == 202
-    code, reply = broker.ask(peer, "Writer", asked)
-    assert code == 403
-    assert "not allowed to publish to a" in str(reply)
-
-
 def test_where_a_lease_names_no_resource_each_one_is_asked_for__MT_18() -> None:
     broker = Broker(may=lambda session, reads, resource: resource == "a")
     peer = broker.flow("Writer", [])
@@ -600,15 +544,6 @@ def test_a_session_has_its_time_from_the_answer_to_its_log_in_on__MT_07__MT_30(
     assert session.ended
 
 
-def test_a_refusal_of_a_session_that_has_ended_is_not_owed__MT_08() -> None:
-    broker = broker_in("AUTHORIZING")
-    (session,) = broker.server.sessions()
-    broker.server.refuse(session, broker.now)
-    broker.collect(broker.server.peer_lost(PEER, broker.now))
-    broker.wait(5)
-    assert broker.to(PEER) == []
-
-
 def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
     """MT-30: it is finished when all that was accepted is answered, and when it was lost."""
     broker = Broker()
@@ -635,3 +570,41 @@ def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
     assert broker.ask_raw(PEER, b"", b"Connection.Open", b"{}") == []
     assert (broker.server.outputs(), broker.server.deadline) == (([], []), None)
     assert dict(broker.server.counters) == counted
+
+
+def test_a_refusal_of_a_session_that_has_ended_is_not_owed__MT_08() -> None:
+    broker = broker_in("AUTHORIZING")
+    (session,) = broker.server.sessions()
+    broker.server.refuse(session, broker.now)
+    broker.collect(broker.server.peer_lost(PEER, broker.now))
+    broker.wait(5)
+    assert broker.to(PEER) == []
+
+
+def test_the_time_of_a_failure_counts_from_the_request_on() -> None:
+    """MT-08: how long the looking took cannot be seen."""
+    broker = broker_in("AUTHORIZING")
+    (session,) = broker.server.sessions()
+    broker.now += 0.7
+    broker.server.refuse(session, broker.now)
+    broker.wait(0.31)
+    assert len(broker.to(PEER)) == 1
+
+
+def test_401_at_any_time_ends_the_leases_and_lets_the_client_authenticate_again() -> None:
+    """MT-07, MT-30"""
+    broker = broker_in("PROFILED")
+    (session,) = broker.server.sessions()
+    flow = broker.connect(broker.lease(PEER, "Writer"))
+    broker.collect(broker.server.withdraw(session, broker.now))
+    assert session.user is None
+    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
+    assert broker.ask(PEER, "Writer", LEASE)[0] == 401
+    broker.collect(broker.server.authorize(authorize(broker), "other", broker.now))
+    assert broker.to(PEER)[0][1] == b"201"
+    assert session.user == "other"
+    broker.server.withdraw(authorize(broker), broker.now)
+    broker.wait(2)
+    assert broker.to(PEER)[0][1] == b"401"
+    broker.collect(broker.server.close(broker.now))
+    assert broker.server.withdraw(session, broker.now) == []

@@ -27,7 +27,6 @@ from tests.mtl.broker import (
     data_peer,
     write,
 )
-from twisted_msgproto.mtl import machine
 from twisted_msgproto.mtl.wire import data
 
 UNLEASED, READING, WRITING, BROKEN = STATES = ["unleased", "reading", "writing", "broken"]
@@ -84,22 +83,6 @@ def test_every_command_in_every_state(
         assert broker.server.snapshot() == before
 
 
-def test_ill_formed_commands_are_dropped_and_change_nothing__MT_13() -> None:
-    broker = Broker()
-    writer, reader = broker.flow("Writer"), broker.reader()
-    for peer in (writer, reader, data_peer(90)):
-        for header in ("", "00", "0a", "05", "0500000000000000050161000000", "05 0000000000000005"
-                       "01ff00000000", "05 0000000000000005 0161 00000001", "08 00",
-                       "06 0000000000000001 02"):  # fmt: skip
-            if peer == writer and header.startswith("05"):
-                continue  # these are rejected: see test_honest_confirm.py
-            broker.receive(Channel.DATA, [peer, bytes.fromhex(header), b""])
-        assert broker.to(peer) == []
-    assert sum(broker.dropped.values()) == 23
-    assert broker.command(writer, *contents(5)) == []
-    assert isinstance(broker.events[-1], machine.ContentReceived)
-
-
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -148,18 +131,6 @@ def test_a_silent_flow_is_pinged_and_a_dead_one_ends() -> None:
     ]
     broker.got(dead)
     assert broker.command(dead, Summon(9, "a")) == [Response(9, 403)]
-
-
-def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping__MT_21() -> None:
-    broker = Broker()
-    reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
-    for number in range(1, 21):
-        broker.wait(4)
-        broker.command(writer, *contents(number))
-        broker.safe(broker.events[-1])
-        broker.command(reader, Pong())
-    assert broker.server.snapshot()["writers"] == 1
-    assert Ping() not in broker.got(reader)
 
 
 def test_silence_does_not_count_while_the_socket_is_not_read__MT_21() -> None:
@@ -357,3 +328,15 @@ def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
     assert len(gc.get_referrers(body)) == 1, "the letter in its queue, and nothing of the reader"
     broker.leave(reader)
     assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [body]
+
+
+def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping__MT_21() -> None:
+    broker = Broker()
+    reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
+    for number in range(1, 21):
+        broker.wait(4)
+        broker.command(writer, *contents(number))
+        broker.safe(broker.events[-1])
+        broker.command(reader, Pong())
+    assert broker.server.snapshot()["writers"] == 1
+    assert Ping() not in broker.got(reader)
