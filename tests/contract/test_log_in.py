@@ -494,6 +494,15 @@ def test_the_file_has_no_password_and_is_its_owners(launch: Launcher, users: Pat
     assert sorted(os.listdir(users.parent)) == ["users"]
 
 
+def test_a_mark_that_an_editor_puts_in_front_is_no_part_of_a_name(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    file = tmp_path / "users"
+    file.write_bytes(b"\xef\xbb\xbfada:plain\n")
+    assert launch.run("passwd", file, "ada", stdin="secret\n").stdout == "ada: changed\n"
+    assert file.read_bytes().startswith(b"ada:SCRAM")
+
+
 def test_a_change_leaves_lines_of_others_as_they_are(launch: Launcher, tmp_path: Path) -> None:
     """Some passwords have a carriage return in them, and some files end each line with one."""
     file = tmp_path / "users"

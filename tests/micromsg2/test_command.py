@@ -6,7 +6,9 @@ written and read here without this package's codec.
 
 from __future__ import annotations
 
+import re
 import struct
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from twisted.internet.protocol import Protocol
 from tests.contract.cases import CASES
 from tests.contract.sending import Peer, Sent
 from tests.contract.world import ContractCase
+from tests.tools.processes import PATIENCE_SECONDS, Launcher
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
@@ -216,3 +219,16 @@ def test_what_the_operator_got_wrong_is_told(option: dict[str, Any], complaint: 
     options = SendOptions(endpoint="tcp:h:1", **option)
     with pytest.raises(ConfigurationError, match=complaint):
         command.send(None, options, None, None).send(None)
+
+
+def test_a_server_that_served_and_ends_is_not_thought_to_speak_tls(launch: Launcher) -> None:
+    """RD-25: it was told so whenever the server ended before the first message."""
+    words = ("-e", "tcp:0:interface=127.0.0.1", "--broker-queue=a", "--queue=q")
+    server = launch("micromsg2", *words, module="twisted")
+    receiver = launch("recv", "micromsg2", server.address("micromsg2"), "--destination=a")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not re.search(r" a +0 +0 +0 +1 ", launch.run("broker", "ls", "q").stdout):
+        assert time.monotonic() < deadline, receiver.output
+    server.end()
+    assert receiver.wait() == 1
+    assert receiver.output == "msgproto recv: the server closed the connection"

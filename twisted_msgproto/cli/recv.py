@@ -112,9 +112,16 @@ async def receive(
             end()
 
     watched = Reader(reactor, output, lambda: end(BrokenPipeError()))
+    agreed = options.ready
+
+    def ready() -> None:
+        begin()
+        if agreed is not None:
+            agreed()
+
     if until_empty:
         timeout = QUIET_SECONDS if timeout is None else timeout
-        options = replace(options, ready=begin)
+        options = replace(options, ready=ready)
     else:
         begin()
     work = command.recv(reactor, replace(options, follow=parts.append), received)
@@ -166,8 +173,15 @@ def run(arguments: SimpleNamespace) -> int:
     check_options(arguments.protocol, command, "recv", {**fields, "ready": until_empty})
     from ..net.clients.command_types import RecvOptions
 
-    options = RecvOptions(**fields, count=arguments.count)
     came = 0
+    agreed = False
+
+    def agree() -> None:
+        nonlocal agreed
+        agreed = True
+
+    told = "ready" in getattr(command, "RECV_OPTIONS", ())
+    options = RecvOptions(**fields, count=arguments.count, ready=agree if told else None)
 
     def show(message: Message) -> None:
         nonlocal came
@@ -180,7 +194,7 @@ def run(arguments: SimpleNamespace) -> int:
             reactor, command, options, show, arguments.timeout, output.fileno(), until_empty
         )
 
-    why = why_not(work, options.endpoint, lambda: came)
+    why = why_not(work, options.endpoint, lambda: came or agreed)
     wanted = arguments.count or (1 if arguments.timeout is not None else 0)
     if until_empty:
         wanted = 0
