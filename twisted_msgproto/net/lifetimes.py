@@ -479,10 +479,6 @@ def address_of(address: Any, description: str) -> str:
     return f"{'tls' if secure else 'tcp'}:{peer_name(address)}"
 
 
-def as_it_is(address: str) -> str:
-    return address
-
-
 def over_websocket(address: str) -> str:
     """Return the WebSocket address of a client's endpoint string."""
     kind, _, rest = address.partition(":")

@@ -47,7 +47,6 @@ from ...net.lifetimes import (
     Serving,
     Where,
     alone,
-    as_it_is,
     connecting,
     endpoints_of,
     running,
@@ -635,5 +634,5 @@ def serve(
         subclass_of(LumberjackServer, server, "server")
         factory = LumberjackServerFactory(sink, limits=limits, clock=reactor, authoriser=authoriser)
         factory.protocol = server
-    wanted = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    wanted = [(one, factory, str) for one in endpoints_of(at)]
     return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

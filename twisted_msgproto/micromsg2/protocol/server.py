@@ -22,7 +22,6 @@ from ...net.lifetimes import (
     Serving,
     Where,
     alone,
-    as_it_is,
     endpoints_of,
     running,
     sink_of,
@@ -480,5 +479,5 @@ def serve(
             brokerQueues=brokerQueues,
         )
         factory.protocol = server
-    wanted = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    wanted = [(one, factory, str) for one in endpoints_of(at)]
     return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)

@@ -208,14 +208,6 @@ def in_flight(transport: Any) -> tuple[int, int]:
     return 0, 0
 
 
-def nothing_changed(paused: bool) -> None:
-    """Nobody has to know that the peer does not read."""
-
-
-def nothing_drained() -> None:
-    """Nobody has to know that the peer has read everything."""
-
-
 @implementer(IPushProducer)
 class Output:
     """The way of bytes into one transport, as the transport's producer.
@@ -258,8 +250,8 @@ class Output:
         stalled: Callable[[], None],
         *,
         most: int = 0,
-        changed: Callable[[bool], None] = nothing_changed,
-        drained: Callable[[], None] = nothing_drained,
+        changed: Callable[[bool], None] = lambda paused: None,
+        drained: Callable[[], None] = lambda: None,
         ledger: Ledger | None = None,
     ) -> None:
         """Make the output; :meth:`watch` begins to observe the peer.

@@ -31,7 +31,6 @@ from ...net.lifetimes import (
     Serving,
     Where,
     alone,
-    as_it_is,
     connecting,
     endpoints_of,
     over_websocket,
@@ -538,6 +537,6 @@ def serve(
         )
         factory.protocol = server
     carried = factory.webSocketFactory(origins)
-    wanted: list[Any] = [(one, factory, as_it_is) for one in endpoints_of(at)]
+    wanted: list[Any] = [(one, factory, str) for one in endpoints_of(at)]
     wanted += [(one, carried, over_websocket) for one in endpoints_of(websocket)]
     return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)
