@@ -85,9 +85,9 @@ def absent(transactions: Mapping[str, int], gateway: str) -> int:
 
 def absent_notes(transactions: Mapping[str, int], gateway: str, rows: int) -> dict[str, int]:
     """Return the notes with which ``rows`` are absent below a gateway's place, which was set back;
-    empty where none were left out or rejected.
+    empty where none were.
     """
-    for prefix in (LEFT_OUT_PREFIX, REJECTED_PREFIX):
+    for prefix in COUNTS:
         if gateway in counted(transactions, prefix):
             return dict.fromkeys((one + gateway for one in COUNTS), 0) | {prefix + gateway: rows}
     return {}

@@ -1,0 +1,263 @@
+"""Acts on a table in any order, each perhaps killed on its way or met by another one in the middle.
+
+A model knows each row's fate: whatever else happens, no row is twice or lost, nothing that was
+erased is there, and place - begin = rows + expired + damaged + erased + left out + rejected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tests.table.test_dead_letters import Function, Pair
+from tests.tools.loops import finish, loop_over
+from tests.tools.tables import Gateway, counted_rows
+from twisted_msgproto.core.errors import MsgprotoError
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.spark import loop as loops
+from twisted_msgproto.spark.loop import Pace
+from twisted_msgproto.table import delta_table, landing, preflight
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.landing import DAY, Target
+from twisted_msgproto.table.proof import verify
+from twisted_msgproto.table.retention import erase, expire
+from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.shape import shape_of
+from twisted_msgproto.table.storage import LocalStorage
+
+STEPS = 30
+FIRST_DAY = date(2023, 11, 15)
+
+ACTS = (
+    ["put"] * 4 + ["land"] * 5 + ["expire"] * 2 + ["erase"] * 2 + ["rewind"] * 3
+    + ["compact", "stranger", "trim", "restore"]
+)  # fmt: skip
+MEANWHILE = ["land", "compact", "expire", "expire", "erase", "rewind", "rewind", "put"]
+
+
+class Killed(BaseException):
+    pass
+
+
+@dataclass
+class Steps:
+    """The steps in which acts change the table's folder; before one something else happens."""
+
+    left: int | None = None
+    event: Callable[[], None] | None = None
+    dead: bool = False
+
+    def step(self) -> None:
+        if self.dead:
+            raise Killed
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left, self.dead = None, self.event is None
+                if self.event is None:
+                    raise Killed
+                self.event()
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    found = Steps()
+
+    def stepped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*given: Any) -> Any:
+            found.step()
+            done = real(*given)
+            found.step()
+            return done
+
+        return work
+
+    for name in ("put", "put_new", "delete", "sync"):
+        monkeypatch.setattr(LocalStorage, name, stepped(getattr(LocalStorage, name)))
+    monkeypatch.setattr(landing, "make_durable", stepped(landing.make_durable))
+    monkeypatch.setattr(loops, "ATTEMPT_SECONDS", 0.0)
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 4)
+    return found
+
+
+@dataclass
+class World:
+    """One queue, and a table of all its rows (with dead letters) or of those that it chooses."""
+
+    path: Path
+    chance: random.Random
+    steps: Steps
+    typed: bool
+    day: int = 0
+    rows: list[tuple[int, str]] = field(default_factory=lambda: [(0, "lumberjack")])
+    gone: set[int] = field(default_factory=set)
+    """May be absent: expired, erased, or both."""
+    erased: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
+    """Were there in the act of now."""
+    doubt: bool = False
+    """Others have set the table back, and nobody has rewound it since."""
+    alone: bool = True
+    """Nothing else happens in the act of now."""
+
+    def __post_init__(self) -> None:
+        self.queue = Gateway(self.path / "queue")
+        self.place = self.path / "table"
+        shape = shape_of(
+            {"columns": {"n": {"type": "long"}}, "where": {"protocol": ["mtl", "umq"]}}
+        )
+        self.shape = shape if self.typed else None
+        self.bad = range(0 if self.typed else 3, 0 if self.typed else 500, 11)
+        self.land()
+
+    def left_out(self, at: int) -> bool:
+        return at in self.bad or (self.typed and self.rows[at][1] == "lumberjack")
+
+    def there(self) -> set[int]:
+        found = counted_rows(Table.open(self.place))
+        assert set(found.values()) <= {1}, "rows are there twice"
+        return {at for _, at in found}
+
+    # -- acts -------------------------------------------------------------------------------------
+
+    def put(self) -> None:
+        self.day += self.chance.random() < 0.3
+        count = self.chance.randrange(1, 9)
+        protocol = self.chance.choice(("lumberjack", "mtl", "umq"))
+        self.queue.put(count, day=self.day, protocol=protocol)
+        self.rows += [(self.day, protocol)] * count
+
+    def land(self, *, all_of_it: bool = False) -> None:
+        rows_max = 1000 if all_of_it else self.chance.choice((3, 10, 1000))
+        pace = Pace(trigger=0, once=True, rows_max=rows_max)
+        if self.shape is None:
+            table = preflight.open_table(str(self.place), None, None, {}, Run.new())
+            loop = Pair(table).loop(Function(self.bad), self.queue, pace=pace)
+        else:
+            schema = self.shape.schema.append(DAY)
+            table = preflight.open_table(str(self.place), schema, None, {}, Run.new(), grows=True)
+            loop = loop_over(table, [self.queue.directory], pace=pace)
+            loop.target = Target(str(self.place), {}, schema, shape=self.shape)
+        loop.run()
+        if self.chance.random() < 0.6:
+            finish(loop)
+
+    def compact(self) -> None:
+        compact(Table.open_for_writing(self.place), Run.new())
+
+    def expire(self) -> None:
+        before = FIRST_DAY + timedelta(days=max(0, self.day - self.chance.randrange(3)))
+        expire(Table.open_for_writing(self.place), before, Run.new())
+
+    def erase(self) -> None:
+        table, known = Table.open_for_writing(self.place), sorted(self.there())
+        chosen = self.chance.sample(known, min(len(known), self.chance.randrange(1, 5)))
+        ranges = {self.queue.id: [(at, at + 1) for at in chosen]}
+        done = erase(table, Run.new(), offsets=ranges, purge=self.chance.random() < 0.3)
+        self.erased |= {
+            at for ranges in done.gateways.values() for lo, hi in ranges for at in range(lo, hi)
+        }
+
+    def rewind(self) -> None:
+        queues = {self.queue.id: self.queue.reader}
+        rewind(Table.open_for_writing(self.place), Run.new(), queues=queues)
+        self.doubt &= not self.alone
+
+    def stranger(self) -> None:
+        delta, number = DeltaTable(self.place), self.chance.randrange(3)
+        if number:
+            delta.delete(f"offset % 7 = {number}")
+        else:
+            delta.optimize.compact()
+
+    def restore(self) -> None:
+        newest = DeltaTable(self.place).version()
+        with contextlib.suppress(DeltaError):  # its files were purged
+            DeltaTable(self.place).restore(self.chance.randrange(max(0, newest - 4), newest))
+            self.doubt = True
+
+    def trim(self) -> None:
+        log = SegmentLog(self.queue.directory)
+        log.trim()
+        log.close()
+
+    # -- what must hold ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def disturbed(self) -> Iterator[None]:
+        def meanwhile() -> None:
+            self.alone = False
+            self.seen |= self.there()
+            with contextlib.suppress(MsgprotoError):
+                getattr(self, self.chance.choice(MEANWHILE))()
+            self.seen |= self.there()
+
+        what = self.chance.choice(["", "kill", "other", "other", "other"])
+        self.alone = True
+        self.steps.left = self.chance.randrange(12 if what == "kill" else 4) if what else None
+        self.steps.event = meanwhile if what == "other" else None
+        try:
+            yield
+        except Killed:
+            pass
+        finally:
+            self.steps.left, self.steps.event, self.steps.dead = None, None, False
+
+    def act(self) -> bool:
+        """Do something; return False where the table cannot go on, as it says."""
+        name = self.chance.choice(ACTS)
+        self.seen = self.there()
+        try:
+            with self.disturbed():
+                getattr(self, name)()
+        except MsgprotoError as error:
+            if "are in neither" in str(error):  # set back by others to what the queue has trimmed
+                return False
+            assert self.doubt or not self.alone, f"{name}: {error}"
+        if name != "restore":
+            self.gone |= self.seen - self.there()
+        self.check()
+        return True
+
+    def check(self) -> None:
+        there = self.there()
+        if self.doubt:
+            return
+        table = Table.open(self.place)
+        report = verify(table, {self.queue.id: self.queue.reader})
+        assert report.whole, list(report.findings())
+        [found] = report.gateways.values()
+        place = table.landed()[self.queue.id].offset
+        kept = {at for at in range(place) if not self.left_out(at)}
+        assert there <= kept, f"not to be there: {sorted(there - kept)}"
+        lost = kept - there - self.gone
+        assert not lost, f"lost: {sorted(lost)}"
+        assert not there & self.erased, f"erased: {sorted(there & self.erased)}"
+        absent = found.expired_rows + found.damaged_rows + found.left_out + found.rejected
+        absent += sum(hi - lo for lo, hi in found.erased)
+        assert place - found.begin == found.rows + absent
+
+
+@pytest.mark.parametrize("seed", [*range(8), 27, 42])
+def test_whatever_is_done_to_a_table_each_row_has_its_fate(
+    tmp_path: Path, steps: Steps, seed: int
+) -> None:
+    world = World(tmp_path, random.Random(seed), steps, typed=bool(seed % 2))
+    for _ in range(STEPS):
+        if not world.act():
+            return
+    if not world.doubt:
+        world.land(all_of_it=True)
+        world.check()
+        assert Table.open(world.place).landed()[world.queue.id].offset == len(world.rows)
