@@ -245,7 +245,7 @@ def test_two_servers_over_one_queue_directory_are_refused_in_one_line(
     first = launch("gateway", "--config", file)
     first.address("lumberjack")
     second = launch.run("gateway", "--config", file)
-    assert second.returncode != 0
+    assert second.returncode == 2
     assert "Traceback" not in second.stdout + second.stderr
     assert (second.stdout + second.stderr).count("msgproto: queue") == 1
     assert "open for writing already (process" in second.stdout

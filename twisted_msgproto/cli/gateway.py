@@ -39,5 +39,11 @@ def run(arguments: SimpleNamespace) -> int:
             words.append(f"--{name}")
     # No pid file: in the foreground nobody needs one, and two gateways may share a directory.
     sys.argv = ["msgproto gateway", "--nodaemon", "--pidfile=", *words]
-    twistd()
+    try:
+        twistd()
+    except SystemExit as end:
+        if not isinstance(end.code, str):
+            raise
+        print(end.code, file=sys.stderr)  # as Python does, which would end with 1
+        return 2
     return 0

@@ -497,7 +497,7 @@ class ListeningService(Service):
             log.critical("{text}", text=self._refusal)
             print(self._refusal, file=sys.stderr, flush=True)
             # twistd knows no exit status of its own: leave with one when all is shut down.
-            self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+            self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 2)
             self._reactor.stop()
 
     def stopService(self) -> Deferred[Any]:
