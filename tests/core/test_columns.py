@@ -242,7 +242,6 @@ class Bytes(bytes):
         (None, None),
         ([b"a", memoryview(array("i", [1, 2]))], None),
     ],
-    ids=repr,
 )
 def test_spans_are_the_bounds_of_the_pieces_and_their_bytes(
     form: str, pieces: Any, sizes: list[int] | None
