@@ -318,14 +318,17 @@ def _landed(log: Path) -> int:
 def bridge(unit: str, kind: str, directory: Path, scale: float) -> Readings:
     """Yield what a row takes from the queue into the table: rows a second, or CPU time.
 
-    ``kind`` is "" for lines, ``raw`` for documents as they are, and else what ``document`` has for
-    a table with columns.
+    ``kind`` is "" for lines, ``raw`` for documents as they are, ``both`` for these in a raw and a
+    typed table of one bridge, and else what ``document`` has for a table with columns.
     """
     body_of = partial(document, kind=kind) if kind else lambda number: LINE
     made = list(batches(GROUP, max(GROUP, int(500_000 * scale) // GROUP * GROUP), body_of))
-    columns = "" if kind in ("", "raw") else COLUMNS
+    tables = {"table": "" if kind in ("", "raw") else COLUMNS}
+    if kind == "both":
+        tables["beside"] = ""
+    sections = [f"[[table]]\nlocation = '{name}'\n{tables[name]}" for name in tables]
     file = directory / "bridge.toml"
-    file.write_text(f'queue = "queue"\ntrigger = "0"\n[[table]]\nlocation = "table"\n{columns}')
+    file.write_text('queue = "queue"\ntrigger = "0"\n' + "".join(sections))
     command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--config", str(file)]
     with _queue(directory) as (_, writer), (directory / "bridge.log").open("w") as log:
         fill(writer, made[:1])
@@ -335,7 +338,7 @@ def bridge(unit: str, kind: str, directory: Path, scale: float) -> Readings:
 
         def land(end: int) -> None:
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while _landed(directory / "table" / "_delta_log") < end:
+            while min(_landed(directory / name / "_delta_log") for name in tables) < end:
                 if running.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"the bridge stands still, see {log.name}")
                 time.sleep(0.005)
@@ -366,6 +369,7 @@ def _typed() -> Iterator[tuple[str, Row]]:
         ("typed", "the same, into five columns"),
         ("quoted", "numbers in quotes, and times of nine digits"),
         ("bad", "one document of a hundred has no number where one should be"),
+        ("both", "into a raw and a typed table, by one bridge"),
     ):
         yield f"json-{kind}-rate", Row("rows/s", text, partial(bridge, "rows/s", kind))
         yield f"json-{kind}-cpu", Row("µs CPU", text, partial(bridge, "µs CPU", kind))
