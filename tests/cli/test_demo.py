@@ -192,7 +192,7 @@ def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
     monkeypatch.setattr(demo, "gateway_file", lambda queue, protocols: "[nonsense]")
     assert cli.main(["demo", "--keep", str(tmp_path)]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("msgproto demo: the gateway process ended with status 1")
+    assert told.startswith("msgproto demo: the gateway process ended with status 2")
     assert "unknown table [nonsense]" in told
 
 
