@@ -354,13 +354,13 @@ def port_in_use(scene: Scene) -> Iterator[str]:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", int(scene.text("5044"))))
         other.listen()
-        yield scene.run(SERVE, status=1)
+        yield scene.run(SERVE, status=2)
         scene.send("lumberjack tcp:127.0.0.1:5144")
 
 
 def queue_in_use(scene: Scene) -> Iterator[str]:
     first = scene.serve()
-    yield scene.run(SERVE, status=1)
+    yield scene.run(SERVE, status=2)
     first.end()
     scene.serve()
 
