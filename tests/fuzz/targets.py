@@ -333,7 +333,7 @@ def sabc_read(pieces: list[bytes], source: Random) -> Reading:
             else:
                 flat.append([item.command, dict(item.headers), item.body, item.final])
         if not (flat and flat[-1][0] == "fault"):
-            held = max(held, decoder.held)
+            held = max(held, decoder.buffered)
     if frame is not None:
         flat.append(frame)
     return Reading(flat, held)
