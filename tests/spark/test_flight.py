@@ -439,7 +439,7 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
     ("options", "text"),
     [
         (["--listen", "grpc://0.0.0.0:0"], "can be reached from elsewhere"),
-        (["--token-file", "none"], "cannot read none: No such file"),
+        (["--token-file", "none"], "cannot read the token file none: No such file"),
         (["--token-file", "empty"], "empty holds no token"),
         (["--queue", "none"], "no queue in"),
     ],
