@@ -382,9 +382,13 @@ class Lifetimes(TestCase):
         await self.for_each(check)
 
     async def test_an_attempt_that_is_cancelled_leaves_nothing(self) -> None:
+        made: list[Any] = []
         lost: list[Any] = []
 
         class Watched(Protocol):
+            def connectionMade(self) -> None:
+                made.append(self)
+
             def connectionLost(self, reason: Any) -> None:
                 lost.append(reason)
 
@@ -400,12 +404,14 @@ class Lifetimes(TestCase):
                 await face.connect(to)
 
             attempting = Deferred.fromCoroutine(attempt())
-            await after(0.05)
+            while not made:
+                await after(0.01)
             attempting.cancel()
             with pytest.raises(CancelledError):
                 await attempting
             while not lost:
                 await after(0.01)
+            made.clear()
             lost.clear()
 
         await self.for_each(check)
