@@ -151,14 +151,12 @@ class Queues:
         self,
         names: Iterable[broker.QueueName],
         accepted: Callable[[], None],
-        came: Callable[[], None] = lambda: None,
+        *,
+        durable: Callable[[], None],
     ) -> None:
-        came()
+        durable()
         for name in names:
             self.machine.store.when_room(name, accepted)
-
-    def when_durable(self, name: broker.QueueName, call: Callable[[], None]) -> None:
-        call()
 
     def _changed(self) -> None:
         self.machine.store.take_events()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles import HeldSink
 from tests.micromsg2.cases import Peers, Remote, numbered
 from tests.micromsg2.streams import ExtensionFrame, encode_extension, message
 from tests.micromsg2.test_topics import MATCHING, STORM, SUBSCRIBERS
@@ -177,6 +178,45 @@ class Full(Peers):
         self.turns(5)
         self.assertEqual(sender.acknowledged, 5)
         self.assertNotIn("is full", "".join(self.lines))
+
+    def test_a_server_that_stops_acknowledges_what_is_stored_however_long_the_queue(self) -> None:
+        """MM-19: else it took 4 s, and all of it came again"""
+        for limits in ({}, {"withheld_bytes": 10}):
+            self.serve("q", limits={"queue_messages": 1, **limits})
+            senders = [self.sender(), self.sender("batch-ack:max-count=2;pub-sub")]
+            for sender in senders:
+                sender.send("q", *numbered(5))
+            stored, self.sink = self.sink, HeldSink()
+            self.factory.sink = self.sink
+            senders[0].send("q", b"5")
+            self.turns()
+            self.assertEqual([sender.acknowledged for sender in senders], [0, 0])
+            self.factory.drain()
+            self.turns()
+            self.assertEqual([sender.acknowledged for sender in senders], [5, 5])
+            self.assertEqual([sender.closed for sender in senders], [False, True])
+            self.sink.safe()
+            self.turns()
+            self.assertEqual((senders[0].acknowledged, senders[0].closed), (6, True))
+            self.assertEqual(self.factory.senderBackpressure.waiting, 0)
+            self.sink = stored
+
+    def test_what_is_in_a_queue_that_is_not_durable_is_not_acknowledged_at_the_end(self) -> None:
+        """MM-19: its name could be lost with the power, and the message with it"""
+        for late in (False, True):
+            self.serve("q", limits={"queue_messages": 1})
+            waiting: list[Any] = []
+            self.patch(self.factory.queues, "when_durable", lambda _, call: waiting.append(call))
+            sender = self.sender()
+            sender.send("q", *numbered(3))
+            self.turns()
+            self.factory.drain()
+            self.turns()
+            self.assertEqual((sender.acknowledged, sender.closed), (0, False))
+            if late:
+                waiting.pop()()
+            self.turns()
+            self.assertEqual((sender.acknowledged, sender.closed), (3 * late, late))
 
     def test_senders_are_not_read_when_too_much_is_withheld(self) -> None:
         """MM-32: a sender without acks stops by this alone; others are read"""

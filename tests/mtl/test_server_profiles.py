@@ -227,12 +227,10 @@ def test_what_is_in_a_queue_that_is_not_durable_is_not_confirmed_at_the_end__MT_
     """Its name could be lost with the power, and the content with it."""
 
     class Undurable(Queues):
-        def when_durable(self, name: Any, call: Callable[[], None]) -> None:
-            waiting.append(call)
-
-        def when_accepted(self, names: Any, accepted: Any, came: Any = lambda: None) -> None:
-            came()
-            waiting.append(lambda: Queues.when_accepted(self, names, accepted))
+        def when_accepted(self, names: Any, accepted: Any, *, durable: Any) -> None:
+            waiting.append(durable)
+            accept = Queues.when_accepted
+            waiting.append(lambda: accept(self, names, accepted, durable=lambda: None))
 
     waiting: list[Callable[[], None]] = []
     broker = Broker()

@@ -399,13 +399,14 @@ class Broker:
         payloads: Sequence[bytes],
         envelopes: Sequence[bytes | None],
         came: Callable[[], None],
+        durable: Callable[[], None],
         accepted: Callable[[], None],
     ) -> None:
         """Deliver messages of one sender that are safe, in order, to the consumers of queues.
 
         ``envelopes`` are None where a message is not for a queue.  ``came()`` is called when they
-        are in their queues, and ``accepted()`` when none of these is full.  A durable broker has
-        them from the log, and they are not published twice.
+        are in their queues, ``durable()`` when these are so, and ``accepted()`` when none of them
+        is full.  A durable broker has them from the log, and they are not published twice.
         """
         rows = []
         names: dict[str, QueueName] = {}
@@ -417,7 +418,7 @@ class Broker:
                 rows.append((name, envelope, payload))
         if not self._served.durable:
             self._served.publish(rows)
-        self._served.when_accepted(names.values(), accepted, came)
+        self._served.when_accepted(names.values(), accepted, came=came, durable=durable)
 
     @property
     def unfinished(self) -> bool:

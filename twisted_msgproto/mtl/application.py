@@ -104,14 +104,15 @@ class Queues(Protocol):
         """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
 
     def when_accepted(
-        self, names: Iterable[QueueName], accepted: Callable[[], None], came: Callable[[], None]
+        self,
+        names: Iterable[QueueName],
+        accepted: Callable[[], None],
+        *,
+        durable: Callable[[], None],
     ) -> None:
-        """Call ``came`` when what was published is in its queue, and ``accepted`` when none of
-        these queues is full and all are durable.
+        """Call ``durable`` when what was published is in these queues and they are as durable as
+        they can be, and ``accepted`` when none of them is full, too.
         """
-
-    def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
-        """Call ``call`` when the queue is as durable as it can be."""
 
 
 @dataclass(slots=True)
@@ -245,8 +246,9 @@ class QueueProfile(Profile):
             )
         if name not in self._full:
             self._full[name] = False
-            look = partial(self._broker.when_durable, name, partial(self._is_durable, name))
-            self._broker.when_accepted([name], partial(self._has_room_again, name), look)
+            durable = partial(self._is_durable, name)
+            accepted = partial(self._has_room_again, name)
+            self._broker.when_accepted([name], accepted, durable=durable)
         return True
 
     def _is_durable(self, name: QueueName) -> None:

@@ -59,21 +59,27 @@ UNLIMITED_ROOM = 256
 
 
 class Publication:
-    __slots__ = ("_accepted", "_arrived", "_bytes", "_parts", "_paused", "_server")
+    """Messages that are stored, on their way to topics and queues; then they are acknowledged."""
+
+    __slots__ = (
+        "_accepted", "_arrived", "_bytes", "_done", "_durable", "_parts", "_paused", "_server"
+    )  # fmt: skip
 
     def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
         """``parts`` says how often :meth:`came` will be called."""
         self._server = server
         self._arrived = arrived
         self._parts = parts
-        self._accepted = arrived.envelopes is None
+        self._durable = self._accepted = arrived.envelopes is None
+        self._done = False
         self._bytes = 0
         self._paused = False
 
     def wait(self) -> None:
         """Unless all is done, the bytes are withheld; and a sender of much waits for its turn."""
-        if not self._parts and self._accepted:
+        if self._done:
             return
+        self._server.factory.publications.add(self)
         event = self._arrived.event
         self._bytes = event.nbytes + event.weight + QUEUED_MESSAGE_BYTES * len(event.sequences)
         if self._parts:
@@ -85,17 +91,26 @@ class Publication:
         self._parts -= 1
         if self._paused and not self._parts:
             self._server.control.resume("fan-out")
-        self._look()
+        self.look()
+
+    def durable(self) -> None:
+        self._durable = True
+        self.look()
 
     def accepted(self) -> None:
         self._accepted = True
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
-        if not self._parts and self._accepted:
-            if self._bytes:
-                self._server.factory.senderBackpressure.remove(self._server, self._bytes)
-            self._server.settled(self._arrived)
+    def look(self) -> None:
+        """Acknowledge them if all is done; a server that stops does not wait for room in queues."""
+        accepted = self._accepted or (self._durable and self._server.factory.draining)
+        if self._done or self._parts or not accepted:
+            return
+        self._done = True
+        if self._bytes:
+            self._server.factory.publications.discard(self)
+            self._server.factory.senderBackpressure.remove(self._server, self._bytes)
+        self._server.settled(self._arrived)
 
 
 class MicroMsg2ServerLink(MicroMsg2Link):
@@ -194,8 +209,8 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         subscribed = not topics.isdisjoint(destinations)
         publication = Publication(self, arrived, subscribed + bool(arrived.envelopes))
         if arrived.envelopes:
-            came, accepted = publication.came, publication.accepted
-            broker.enqueue(destinations, bodies, envelopes, came, accepted)
+            calls = publication.came, publication.durable, publication.accepted
+            broker.enqueue(destinations, bodies, envelopes, *calls)
         if subscribed:
             broker.publish(destinations, properties, texts, bodies, notes, publication.came)
         publication.wait()
@@ -289,7 +304,8 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         proposal: what the server requires, suggests and knows; by default it requires nothing.
         broker: topics and queues; None: SUBSCRIBE is an unknown command.
         queues: what has the queues; servers of several protocols may share it.
-        senderBackpressure: bytes of messages whose broker queue is full.
+        publications: those that wait for their turn or for room in a queue.
+        senderBackpressure: their bytes.
     """
 
     actions: ClassVar[frozenset[str]] = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
@@ -351,6 +367,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.senderBackpressure: SenderBackpressure = SenderBackpressure(
             self.limits.integer("withheld-bytes"), self.limits["withheld-seconds"], self.clock
         )
+        self.publications: set[Publication] = set()
         self._brokerWork: Any = None  # the call in which the topics go on
         self.queues.join()
         if broker:
@@ -395,6 +412,8 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         drained = super().drain()
         if first:
             drained.addBoth(lambda result: self.queues.left())
+            for publication in list(self.publications):
+                publication.look()
         return drained
 
     def lookBroker(self) -> None:

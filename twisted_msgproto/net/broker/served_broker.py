@@ -174,14 +174,17 @@ class ServedBroker:
         self,
         names: Iterable[QueueName],
         accepted: Callable[[], None],
+        *,
         came: Callable[[], None] = lambda: None,
+        durable: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call ``came`` once what was published before is in its queue, and ``accepted`` once none
-        of the queues ``names`` is full.
+        """Call ``came`` once what was published before is in its queue, ``durable`` once the queues
+        ``names`` are as durable as they can be, and ``accepted`` once none of them is full, too.
 
-        Both are at once where nothing stands in the way.  Until then the sender is to wait.
+        All are at once where nothing stands in the way.  Until ``accepted`` the sender is to wait;
+        a server that stops waits for ``durable`` alone: a long queue loses nothing.
         """
-        self.begin(self._accepting(list(names), accepted, came))
+        self.begin(self._accepting(list(names), accepted, came, durable))
 
     def begin(self, work: Iterator[int]) -> None:
         """Do ``work`` behind what came before; it yields the number of steps done."""
@@ -201,24 +204,24 @@ class ServedBroker:
             yield len(lot) * MESSAGE_STEPS
 
     def _accepting(
-        self, names: list[QueueName], accepted: Callable[[], None], came: Callable[[], None]
+        self,
+        names: list[QueueName],
+        accepted: Callable[[], None],
+        came: Callable[[], None],
+        durable: Callable[[], None],
     ) -> Iterator[int]:
         came()
-        missing = len(names) + 1
+        one_has_room = _last_of(len(names), accepted)
 
-        def one_accepted() -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                accepted()
+        def all_durable() -> None:
+            durable()
+            for name in names:
+                # A lambda each: the machine tells calls apart by what they are.
+                self.store.when_room(name, lambda: one_has_room())
 
-        def look(name: QueueName) -> None:
-            # A lambda each: the machine tells calls apart by what they are.
-            self.store.when_room(name, lambda: one_accepted())
-
+        one_durable = _last_of(len(names), all_durable)
         for name in names:
-            self.when_durable(name, partial(look, name))
-        one_accepted()
+            self.when_durable(name, one_durable)
         yield len(names)
 
     def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
@@ -329,6 +332,21 @@ class ServedBroker:
         Forgotten: _forgotten,
         QueueFull: _filled,
     }
+
+
+def _last_of(count: int, call: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls ``call`` when it is called the last of ``count`` times; 0: that is now."""
+    missing = count
+
+    def one() -> None:
+        nonlocal missing
+        missing -= 1
+        if missing <= 0:
+            call()
+
+    if not count:
+        call()
+    return one
 
 
 # ── senders to full queues wait ───────────────────────────────────────────────────────────────────
