@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import struct
@@ -149,6 +150,46 @@ def test_a_socket_that_is_listened_on_is_not_taken_over(launch: Launcher, endpoi
         assert "another process listens on it" in done.stdout + done.stderr
     sent = launch.run("send", name, where, "--count=1")
     assert sent.returncode == 0, sent.stderr
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *ON_A_PATH.values(),
+        "umq.endpoint=unix:s",
+        "sabc.websocket=unix:s",
+        "status.endpoint=unix:s",
+        "mtl.endpoint=ipc://*",
+    ],
+)
+def test_nothing_is_left_of_a_socket_after_an_orderly_end(launch: Launcher, endpoint: str) -> None:
+    here = launch.directory
+    (here / "tmp").mkdir()
+    (here / "g.toml").write_text("[lumberjack]\nendpoint = 'unix:other'\n")
+    table, key, where = re.split("[.=]", endpoint, maxsplit=2)
+    server = "[umq]\nendpoint = 'unix:another'\n" * (table == "status")
+    (here / "checked.toml").write_text(f"{server}[{table}]\n{key} = '{where}'\n")
+    before = sorted(here.rglob("*"))
+    words = ["gateway", "--config=g.toml", f"--set={endpoint}"]
+    checked = launch.run("check", "checked.toml", env=environment(TMPDIR=str(here / "tmp")))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert sorted(here.rglob("*")) == before
+    server = launch(*words, env=environment(TMPDIR=str(here / "tmp")))
+    server.line("lumberjack listening")
+    assert sorted(here.rglob("*")) != before
+    server.end()
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_socket_of_another_server_is_left_alone(launch: Launcher) -> None:
+    """Somebody has put it in the place of ours."""
+    server = launch("mtl", "-e", "ipc://s", module="twisted")
+    server.line("listening")
+    (launch.directory / "s").unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(launch.directory / "s"))
+        server.end()
+    assert (launch.directory / "s").exists()
 
 
 def test_a_start_does_not_wait_for_whoever_listens_and_takes_nobody(

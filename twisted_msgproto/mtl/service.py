@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -217,11 +217,14 @@ def makeService(options: ServerOptions) -> IService:
 class BoundSockets:
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._removals: list[Callable[[], None]] = []
 
     def bind(self, address: str) -> None:
-        bind(self._context.socket(zmq.ROUTER), address)
+        self._removals.append(bind(self._context.socket(zmq.ROUTER), address))
 
     def close(self) -> None:
+        for remove in self._removals:
+            remove()
         self._context.destroy(linger=0)
 
 

@@ -43,11 +43,12 @@ def check_address(address: str) -> None:
         )
 
 
-def bind(bound: zmq.Socket[bytes], address: str) -> None:
-    """Listen there; ConfigurationError if that cannot be.
+def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
+    """Listen there; return what removes the socket's file, for just before it is closed: later it
+    may be another server's.  ConfigurationError if that cannot be.
 
     ZeroMQ by itself removes whatever has the name of an ipc endpoint, and takes it from a server
-    that listens.
+    that listens; and it leaves the file behind.
     """
     path = address.removeprefix("ipc://")
     ours = path == address or path.startswith("@")
@@ -60,6 +61,17 @@ def bind(bound: zmq.Socket[bytes], address: str) -> None:
     except (OSError, zmq.ZMQError) as error:
         why = error.strerror if isinstance(error, zmq.ZMQError) else error
         raise ConfigurationError(f"cannot listen on {address}: {cannot_listen(why)}") from None
+    if ours or path == "*":  # libzmq removes the one whose name it has chosen
+        return lambda: None
+    path = os.path.abspath(path)
+    made = os.stat(path)
+
+    def remove() -> None:
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), made):
+                os.unlink(path)
+
+    return remove
 
 
 def is_local(address: str) -> bool:

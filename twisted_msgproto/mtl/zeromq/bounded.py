@@ -127,6 +127,7 @@ class Bounded:
         self._paused = False
         self._backlogs: dict[bytes, Backlog] = {}
         self._retry: Any = None
+        self._removals: list[Callable[[], None]] = []  # of files, before it is closed
         self.highWaterMark: int = bounds.peer_messages
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
@@ -142,7 +143,7 @@ class Bounded:
         socket.set(zmq.MAXMSGSIZE, bounds.frame_bytes + (CURVE_BYTES if curve else 0))
 
     def bind(self, address: str) -> str:
-        bind(self.socket, address)
+        self._removals.append(bind(self.socket, address))
         last: bytes = self.socket.get(zmq.LAST_ENDPOINT)
         return os.fsdecode(last.rstrip(b"\0"))
 
@@ -331,6 +332,8 @@ class Bounded:
             if self.read_scheduled.active():
                 self.read_scheduled.cancel()
             self.read_scheduled = None
+        while self._removals:
+            self._removals.pop()()
         monitor, self.monitor = self.monitor, None
         if monitor is not None:
             # First of all: libzmq's thread would wait at a monitor that nobody reads.
