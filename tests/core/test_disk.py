@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.doubles import own_time
+from twisted_msgproto.core import disk as disk_module
 from twisted_msgproto.core.disk import sync_call
 from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue import OS_DISK
@@ -194,7 +196,7 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
         if replaced:
             path.touch()
 
-    monkeypatch.setattr("time.sleep", meanwhile)
+    monkeypatch.setattr(disk_module, "time", own_time(sleep=meanwhile))
     with pytest.raises(QueueLocked, match="was removed or replaced meanwhile"):
         OS_DISK.lock(str(path), "busy", used=True)
 
@@ -226,7 +228,7 @@ def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> No
         os.close(look)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twisted_msgproto.core.disk.time.sleep", pass_by)
+        patch.setattr(disk_module, "time", own_time(sleep=pass_by))
         unlock = disk.lock(path, "busy")
     assert len(slept) == 1
     unlock()

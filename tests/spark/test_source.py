@@ -10,10 +10,8 @@ import pickle
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +19,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.doubles import own_time
 from tests.spark.conftest import (
     batch,
     damage_record,
@@ -51,11 +50,6 @@ ALL = ReadAllAvailable()
 def test_record_batches_have_exactly_the_schema_spark_checks_for() -> None:
     """Spark compares the first batch of every task; types, zone and nullability have to agree."""
     assert to_arrow_schema(data_source("msgproto").schema(), timezone="UTC").equals(SCHEMA)
-
-
-def own_time(**instead: Any) -> SimpleNamespace:
-    """One module's ``time``: other threads of this process look at the clock and sleep, too."""
-    return SimpleNamespace(**{**vars(time), **instead})
 
 
 def proof(queue: Path, offset: int) -> dict[str, int]:
