@@ -255,3 +255,25 @@ def test_the_plugins_have_the_same_options(launch: Launcher) -> None:
     reader = QueueReader(launch.directory / "spool")
     (batch,) = reader.read(0, 25)
     assert set(batch.column("destination").to_pylist()) == {"marked"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_hook_ends_the_process_in_order(launch: Launcher) -> None:
+    """It is a signal to the reactor, and no exception in the hook."""
+    (launch.directory / "mine.py").write_text(
+        "import os, signal\n"
+        "from twisted_msgproto.lumberjack import LumberjackServer\n"
+        "class Interrupted(LumberjackServer):\n"
+        "    async def messageReceived(self, message):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    server = launch(
+        *("lumberjack", "-e", "tcp:0:interface=127.0.0.1", "--class", "mine:Interrupted"),
+        module="twisted",
+    )
+    address = server.address("lumberjack", seconds=START_SECONDS)
+    sent = launch.run("send", "lumberjack", address, "--count", "1", seconds=START_SECONDS)
+    assert sent.returncode == 0, sent.stderr
+    server.wait()
+    assert "Traceback" not in server.output
+    server.line("Main loop terminated")

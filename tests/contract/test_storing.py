@@ -142,15 +142,22 @@ class Hooks:
         self.successResultOf(sent)
 
     def test_a_hook_that_raises_is_logged_and_answered_as_a_failure(self: Any) -> None:
-        def raises(server: Any, message: Any) -> None:
-            raise Boom("in a hook")
+        """Also what would end a program: as with all that the reactor calls, it ends nothing."""
 
-        world, bad, good = Hooks.two(self, raises)
-        sent = bad.send(b"bad")
-        world.wait(5)
-        self.failureResultOf(sent)
-        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
-        Hooks.unharmed(self, world, good)
+        def raises(server: Any, message: Any) -> None:
+            raise kind("in a hook")
+
+        async def raises_later(server: Any, message: Any) -> None:
+            raise kind("in a hook")
+
+        for kind in (Boom, SystemExit, KeyboardInterrupt):
+            for hook in (raises, raises_later):
+                world, bad, good = Hooks.two(self, hook)
+                sent = bad.send(b"bad")
+                world.wait(5)
+                self.failureResultOf(sent)
+                self.assertEqual(len(self.flushLoggedErrors(kind)), 1)
+                Hooks.unharmed(self, world, good)
 
     def test_a_hook_whose_deferred_fails_is_the_same(self: Any) -> None:
         waiting: list[Deferred[None]] = []
