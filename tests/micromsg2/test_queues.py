@@ -205,8 +205,8 @@ class Full(Peers):
         """MM-19: its name could be lost with the power, and the message with it"""
         for late in (False, True):
             self.serve("q", limits={"queue_messages": 1})
-            waiting: list[Any] = []
-            self.patch(self.factory.queues, "when_durable", lambda _, call: waiting.append(call))
+            waiting: dict[Any, Any] = {}
+            self.patch(self.factory.queues, "when_durable", waiting.__setitem__)
             sender = self.sender()
             sender.send("q", *numbered(3))
             self.turns()
@@ -214,7 +214,7 @@ class Full(Peers):
             self.turns()
             self.assertEqual((sender.acknowledged, sender.closed), (0, False))
             if late:
-                waiting.pop()()
+                waiting.popitem()[1]()
             self.turns()
             self.assertEqual((sender.acknowledged, sender.closed), (3 * late, late))
 
