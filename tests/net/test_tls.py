@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import ssl as standard_ssl
@@ -27,6 +28,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.doubles import temporary
 from tests.tools.certificates import Authority
+from twisted_msgproto import lumberjack, micromsg2, sabc, umq
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
@@ -549,3 +551,50 @@ class KeyUpdate(TestCase):
         )
         transport.write(b"Q\n")
         yield client.ended
+
+
+class Offers(TestCase):
+    """Clients that offer names of protocols in the hand-shake (ALPN), as each browser does."""
+
+    timeout = 60
+
+    def described(self) -> list[str]:
+        """An endpoint of each kind that speaks TLS."""
+        home = temporary(self)
+        files = Authority(home).server()
+        directory = home / "names"
+        directory.mkdir()
+        both = files.key.read_bytes() + files.cert.read_bytes()
+        (directory / "localhost.pem").write_bytes(both)
+        (directory / "localhost.pem").chmod(0o600)
+        rest = f"privateKey={files.key}:certKey={files.cert}"
+        where = "0:interface=127.0.0.1"
+        return [
+            f"ssl:{where}:{rest}",
+            f"tls:{directory}:{where}",
+            f"mtls:{where}:{rest}:verify=none",
+        ]
+
+    def agreed(self, address: str, offered: list[str]) -> str | None:
+        context = standard_ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
+        context.set_alpn_protocols(offered)
+        port = int(re.findall(r":(\d+)", address)[-1])
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=60) as line,
+            context.wrap_socket(line, server_hostname="localhost") as client,
+        ):
+            return client.selected_alpn_protocol()
+
+    async def test_a_client_is_served_whatever_it_offers(self) -> None:
+        """WebSocket is HTTP/1.1; the other protocols have no name to agree on."""
+        for endpoint in self.described():
+            plain = lumberjack.serve(endpoint), micromsg2.serve(endpoint), sabc.serve(endpoint)
+            web = umq.serve(endpoint), sabc.serve((), websocket=endpoint)
+            for serving in (*plain, *web):
+                async with serving as server:
+                    (address,) = server.addresses
+                    for offered in (["http/1.1"], ["h2", "http/1.1"], ["h2"], ["spdy/3"]):
+                        agreed = await deferToThread(self.agreed, address, offered)
+                        common = serving in web and "http/1.1" in offered
+                        self.assertEqual(agreed, "http/1.1" if common else None, address)

@@ -27,6 +27,7 @@ from OpenSSL.crypto import FILETYPE_PEM, load_privatekey
 from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.interfaces import (
     IOpenSSLServerConnectionCreator,
+    IProtocolNegotiationFactory,
     IReactorCore,
     IStreamServerEndpoint,
 )
@@ -75,7 +76,20 @@ def restrict(context: SSL.Context) -> SSL.Context:
         context.set_cipher_list(CIPHERS.encode())
         context.set_tls13_ciphersuites(SUITES)
         _set_curves(context)
+        context.set_alpn_select_callback(_agree)
     return context
+
+
+def _agree(connection: SSL.Connection, offered: list[bytes]) -> Any:
+    """Choose among the names of protocols that a client offers (ALPN), as browsers do.
+
+    Who offers none that the factory knows is served nevertheless: it may know this port.  Twisted
+    answers with an empty name then, for which OpenSSL 4 ends the hand-shake.
+    """
+    factory = connection.get_app_data().factory.wrappedFactory
+    names = IProtocolNegotiationFactory(factory, None)
+    known = names.acceptableProtocols() if names is not None else ()
+    return next((name for name in known if name in offered), SSL.NO_OVERLAPPING_PROTOCOLS)
 
 
 def _set_curves(context: Any) -> None:

@@ -11,10 +11,11 @@ from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from typing_extensions import TypeVar
+from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limit, Limits
@@ -177,6 +178,7 @@ class UmqServer(UmqSession, link=UmqServerLink):
         return ""
 
 
+@implementer(IProtocolNegotiationFactory)
 class UmqServerFactory(MsgprotoServerFactory):
     """The maker of a :class:`UmqServer` for each client that connects.
 
@@ -238,6 +240,10 @@ class UmqServerFactory(MsgprotoServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return self.webSocket.buildProtocol(addr)
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """Return what TLS may agree on."""
+        return self.webSocket.acceptableProtocols()
 
     def push(
         self,

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, ITCPTransport
+from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, ITCPTransport
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConfigurationError, shown
 from twisted_msgproto.core.limits import Limits
@@ -176,6 +177,7 @@ class _Bounds:
         """The transport of ``carrier`` is lost."""
 
 
+@implementer(IProtocolNegotiationFactory)
 class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     """Accepts WebSocket connections for the sessions of another factory.
 
@@ -208,6 +210,10 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.origins: frozenset[str] = parse_origins(origins)
         self._upgrading: dict[Carrier, str] = {}
         self.bound(limits)
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """Return what TLS may agree on: the upgrade is one of HTTP/1.1."""
+        return [b"http/1.1"]
 
     def origin_allowed(self, origin: str) -> bool:
         if "*" in self.origins:
