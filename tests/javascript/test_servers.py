@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from websockets.asyncio.client import connect
 
 from tests.tools.certificates import Authority
-from tests.tools.javascript import PACKAGE, Page, installed, needs_browser, node, start_browser
+from tests.tools.javascript import (
+    FOREIGN,
+    PACKAGE,
+    Page,
+    installed,
+    needs_browser,
+    node,
+    start_browser,
+)
 from tests.tools.processes import PROJECT, Launched, Launcher
 from twisted_msgproto.queue import QueueReader
 
@@ -133,6 +143,29 @@ STREAMS = """
 })().catch((error) => `${error.name}: ${error.message}`)
 """
 
+RPC = """
+(async () => {
+  const { umq, UmqClient } = await import("./twisted-msgproto/index.js");
+  const client = await UmqClient.connect("URL", {
+    login: { user: "me", password: "secret" },
+    onCall: ({ payload }) => `${payload} It is sunny.`,
+  });
+  const said = [location.protocol, isSecureContext, await client.remote.greet("Ünï")];
+  said.push(await client.remote.buy("bread").catch((error) => error.message));
+  said.push(await client.remote.ask("The weather?"));
+  const callback = client.registerCallback(({ payload }) => `${payload} is done`);
+  said.push(...(await client.remote.work(callback)));
+  const large = await client.call('["echo", "bytes"]', { attachments: [new Uint8Array(300_000)] });
+  said.push(large.attachments[0].length);
+  for await (const { payload } of await client.subscribe((id) => JSON.stringify(["ticks", id]))) {
+    said.push(payload);
+    if (payload === "tick 2") break;
+  }
+  await client.close();
+  return [...said, client.state];
+})().catch((error) => `${error.name}: ${error.message}`)
+"""
+
 WRONG = """
 (async () => {
   const { UmqClient } = await import("./twisted-msgproto/index.js");
@@ -180,6 +213,41 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
 
 
 @needs_browser
+@pytest.mark.parametrize("protocol", ["http:", "https:"])
+def test_a_page_and_a_server_call_each_other(
+    launch: Launcher, site: ThreadingHTTPServer, tmp_path: Path, protocol: str
+) -> None:
+    """UM-09 … UM-16 from a real page, by ``ws:``, and by ``wss:`` from a page that came by TLS."""
+    secure = protocol == "https:"
+    pair = Authority(tmp_path).server()
+    origin = f"{protocol}//127.0.0.1:{site.server_port}"
+    words = ["--tls", str(pair.cert), str(pair.key), origin]
+    server = launch.command([sys.executable, str(HERE / "server.py"), *words])
+    url = as_secure(server.address("secure")) if secure else as_websocket(server.address("umq"))
+    (tmp_path / "site" / "index.html").write_text("<!doctype html><p>A page")
+    if secure:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.cert, pair.key)
+        site.socket = context.wrap_socket(site.socket, server_side=True)
+    debugging = start_browser(launch, trusted=pair.cert)
+
+    async def visit() -> None:
+        async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
+            page = Page(socket)
+            await page.open(f"{origin}/")
+            await page.shown("A page")
+            said = await page.value(RPC.replace("URL", url))
+            assert said[:2] == [protocol, True], said  # a page of this machine is trusted
+            answers = ["Hello, Ünï!", "no bread left", "The weather? It is sunny."]
+            works = ["one is done", "two is done", 300_000]
+            assert said[2:] == [*answers, *works, "tick 1", "tick 2", "closed"]
+            await page.open("about:blank")
+            assert await page.value(FOREIGN.replace("URL", url)) == "kept out"
+
+    asyncio.run(asyncio.wait_for(visit(), 150))
+
+
+@needs_browser
 def test_the_page_of_the_readme_and_slow_programs_in_it(
     launch: Launcher, site: ThreadingHTTPServer, tmp_path: Path
 ) -> None:
@@ -187,7 +255,6 @@ def test_the_page_of_the_readme_and_slow_programs_in_it(
 
     A WebSocketStream is paused; a WebSocket cannot be, and what is too slow on it is told so.
     """
-    connect = pytest.importorskip("websockets.asyncio.client").connect
     origin = f"http://127.0.0.1:{site.server_port}"
     pair = Authority(tmp_path).server()
     words = ["--tls", str(pair.cert), str(pair.key), origin]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import json
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_pem_x509_certificate
 
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 
@@ -68,18 +71,38 @@ new Promise((resolve) => {
 })
 """
 
+FOREIGN = """
+new Promise((resolve) => {
+  const socket = new WebSocket("URL", "umq");
+  socket.onopen = () => resolve("let in");
+  socket.onerror = () => resolve("kept out");
+})
+"""
+"""What becomes of a connection from the page that is shown."""
+
 
 needs_browser = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)"
 )
 
 
-def start_browser(launch: Launcher) -> str:
-    """Start a browser and return the address of its debugging protocol."""
+def start_browser(launch: Launcher, trusted: Path | None = None) -> str:
+    """Start a browser and return the address of its debugging protocol.
+
+    It knows no authority of ours: ``trusted`` is a server's certificate whose key it accepts.
+    """
     assert BROWSER is not None
     profile = f"--user-data-dir={launch.directory / 'profile'}"
-    browser: Launched = launch.command([BROWSER, profile, *QUIET])
+    keys = [] if trusted is None else [f"--ignore-certificate-errors-spki-list={pin(trusted)}"]
+    browser: Launched = launch.command([BROWSER, profile, *keys, *QUIET])
     return browser.line(r"DevTools listening on (ws://\S+)", seconds=START_SECONDS)[1]
+
+
+def pin(certificate: Path) -> str:
+    """The digest of a certificate's key, as browsers write it."""
+    key = load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
 class Page:

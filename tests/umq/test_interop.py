@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.tools.javascript import Page, needs_browser, start_browser
+from tests.tools.javascript import FOREIGN, Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
 
 websockets = pytest.importorskip("websockets")
@@ -154,15 +154,6 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"
-
-FOREIGN = """
-new Promise((resolve) => {
-  const socket = new WebSocket("URL", "umq");
-  socket.onopen = () => resolve("let in");
-  socket.onerror = () => resolve("kept out");
-})
-"""
-
 
 FAULTY = """
 new Promise((resolve) => {
