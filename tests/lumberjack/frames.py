@@ -38,13 +38,13 @@ def encode_json(sequences, bodies, version=V2):
 
 
 def encode_data(sequences, mappings, version=V1):
-    found = b""
+    found = bytearray()
     for sequence, mapping in zip(sequences, mappings, strict=True):
         found += struct.pack(">BcII", version, b"D", sequence, len(mapping))
         for text in (text for pair in mapping.items() for text in pair):
             octets = text.encode("utf-8", "surrogateescape")
             found += struct.pack(">I", len(octets)) + octets
-    return found
+    return bytes(found)
 
 
 def compressed(payload, version=V2):
