@@ -10,6 +10,8 @@ import datetime
 import json
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,25 @@ def test_work_and_results_travel_without_rows__TB_16(tmp_path: Path, queue: Path
     assert len(travels) < 3000
 
 
+def test_a_worker_of_a_raw_bridge_does_not_import_pandas(queue: Path, tmp_path: Path) -> None:
+    """It takes half of a worker's start, and 40 MB of each."""
+    work = """
+import pickle, sys
+from pathlib import Path
+from twisted_msgproto.spark import jobs
+target, ranges = pickle.loads(Path(sys.argv[1]).read_bytes())
+[landed] = jobs.Landing(target, (pickle.dumps(ranges),))(0, ())
+list(jobs.warm(0, ()))
+print(sum(landed.rows.values()), "pandas" in sys.modules)
+"""
+    pytest.importorskip("pandas")
+    task = tmp_path / "task"
+    task.write_bytes(pickle.dumps((Target(str(tmp_path / "table")), [whole(queue)])))
+    words = [sys.executable, "-P", "-c", work, str(task)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "1500 False\n"
+
+
 # -- statistics; that readers find their rows: test_readers ----------------------------------------
 
 
@@ -348,8 +369,11 @@ def landed_statistics(tmp_path: Path, rows: pa.Table) -> dict[str, Any]:
         pa.array([1.0, float("nan")]),
         pa.array([{"a": 1}]),
         pa.array([datetime.datetime(2026, 1, 1)], pa.timestamp("us")),
+        pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC")),
+        pa.array([-62_135_596_800_000_001], pa.timestamp("us", "UTC")),
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
     ],
-    ids=["float", "structure", "no zone"],
+    ids=["float", "structure", "no zone", "year 10000", "year 0", "a day of the year 10000"],
 )
 def test_one_column_which_is_not_known_leaves_the_number_of_rows_alone(
     tmp_path: Path, column: pa.Array

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import reduce
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -462,3 +464,50 @@ def test_files_are_shared_among_tasks_by_their_size(
     monkeypatch.undo()
     [whole] = source.reader(source.schema()).partitions()
     assert len(whole.files) == 18
+
+
+UTC = dt.UTC
+
+EXTREMES: Mapping[pa.DataType, Sequence[Any]] = {
+    pa.timestamp("us", "UTC"): [
+        dt.datetime(1, 1, 1, tzinfo=UTC),  # Go's zero
+        dt.datetime(999, 5, 5, 1, 2, 3, 500_000, tzinfo=UTC),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        dt.datetime(2026, 1, 31, tzinfo=UTC),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    ],
+    pa.date32(): [dt.date(1, 1, 1), dt.date(999, 5, 5), dt.date(1969, 12, 31), dt.date.max],
+    pa.int64(): [-(1 << 63), -1, 0, (1 << 53) + 1, (1 << 63) - 1],
+    pa.float64(): [-1.7976931348623157e308, -0.0, 5e-324, 0.1, 1.7976931348623157e308],
+    pa.string(): ["", "\0", "ä" * 40, "\ue000", "\U0010ffff" * 33],
+    pa.decimal128(38, 2): [Decimal("-" + "9" * 36 + ".99"), Decimal("0.00"), Decimal("0.01")],
+    pa.bool_(): [False, True],
+}
+
+
+@pytest.mark.parametrize("kind", EXTREMES, ids=str)
+def test_a_reader_finds_every_value_of_a_column_however_far(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """Files of one value and of two: what a file's bounds say hides none of them."""
+    schema = pa.schema([pa.field("gateway", pa.string()), pa.field("x", kind), DAY])
+    table = Table.create(tmp_path, schema)
+    files = []
+    values = EXTREMES[kind]
+    for some in [*combinations(values, 1), *combinations(values, 2)]:
+        writer = Files(Target(str(tmp_path), schema=schema), table.storage)
+        count = len(some) + 1
+        days = pa.array([dt.date(2026, 1, 31)] * count, pa.date32())
+        columns = [pa.array(["g"] * count), pa.array([None, *some], kind), days]
+        writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+        files += writer.finish()
+    table.commit(files, {"g": Landed(1, 1, 1)}, before={}, run=RUN)
+    delta = deltalake.DeltaTable(str(tmp_path))
+    for value in values:
+        wanted = pa.scalar(value, kind)
+        for filter in (
+            pc.field("x") == wanted,
+            (pc.field("x") >= wanted) & (pc.field("x") <= wanted),
+        ):
+            found = delta.to_pyarrow_dataset().to_table(filter=filter)
+            assert found.num_rows == len(values), value

@@ -78,7 +78,7 @@ def settle() -> None:
 
 def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
     """Do nothing, as a task that lands nothing: afterwards its worker has everything imported."""
-    pq.write_table(TABLE_SCHEMA.empty_table(), pa.BufferOutputStream(), compression="zstd")
+    pq.ParquetWriter(pa.BufferOutputStream(), TABLE_SCHEMA, compression="zstd").close()
     settle()
     yield from (None for _ in rows)
 

@@ -24,7 +24,7 @@ SETTLE_RANGES = 4096
 
 Ranges = tuple[pa.Array, pa.Array]
 
-NONE: Ranges = (pa.array([], pa.int64()), pa.array([], pa.int64()))
+NONE: Ranges = (pa.nulls(0, pa.int64()), pa.nulls(0, pa.int64()))
 
 
 def united(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:

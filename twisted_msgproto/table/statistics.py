@@ -23,6 +23,9 @@ TEXT_MAX = 32
 """Characters of a text's minimum and maximum that the log keeps, as Delta's own writer does."""
 TIE_BREAKER = "\U0010ffff"
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MICRO = datetime.timedelta(microseconds=1)
+
 
 @dataclass(slots=True)
 class _Bounds:
@@ -30,7 +33,9 @@ class _Bounds:
     least: Any = None
     most: Any = None
 
-    def take(self, column: Any, ordered: bool, known: tuple[str, str] | None) -> bool:
+    def take(
+        self, column: Any, kind: pa.DataType, ordered: bool, known: tuple[str, str] | None
+    ) -> bool:
         """Add a row group's column; False when its footer does not say enough.
 
         ``known`` bounds the texts of groups in which the footer has no room for them.
@@ -43,7 +48,10 @@ class _Bounds:
             return True
         if not found.has_min_max and known is None:
             return False
-        least, most = (found.min, found.max) if found.has_min_max else known or ("", "")
+        try:
+            least, most = _bounds_of(found, kind) if found.has_min_max else known or ("", "")
+        except (OverflowError, ValueError):
+            return False  # Python has no such time, and JSON no such year
         self.least = least if self.least is None else min(self.least, least)
         self.most = most if self.most is None else max(self.most, most)
         return True
@@ -93,7 +101,7 @@ def _collect(
         bounds = _Bounds()
         for group in range(footer.num_row_groups):
             part = footer.row_group(group).column(places[column.name])
-            if not bounds.take(part, ordered, texts.get(column.name)):
+            if not bounds.take(part, column.type, ordered, texts.get(column.name)):
                 return None
         collected.nulls[column.name] = bounds.nulls
         if bounds.least is not None:
@@ -102,13 +110,21 @@ def _collect(
     return collected
 
 
+def _bounds_of(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    if pa.types.is_timestamp(kind):
+        # For these Arrow would import pandas: half of a worker's start, and 40 MB.
+        least, most = (EPOCH + MICRO * value for value in (found.min_raw, found.max_raw))
+        return least, most
+    return found.min, found.max
+
+
 def _ordered(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)
         or pa.types.is_boolean(kind)
         or pa.types.is_date32(kind)
-        or (pa.types.is_timestamp(kind) and kind.tz == "UTC")
+        or kind == pa.timestamp("us", "UTC")
     )
 
 
@@ -127,7 +143,7 @@ def _most(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         # Whole microseconds: a time cut to milliseconds is below the rows it speaks of.
-        return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     if isinstance(value, datetime.date):
         return value.isoformat()
     return value
