@@ -490,6 +490,8 @@ def test_arrow_says_what_the_reference_says(request: pytest.FixtureRequest) -> N
         ({"a b": {"type": "int"}}, "a name has no blank"),
         ({"a=b": {"type": "int"}}, "a name has no blank"),
         ({"": {"type": "int"}}, "a name has no blank"),
+        ({"a\0b": {"type": "int"}}, "a name has no blank"),
+        ({"a\x7f": {"type": "int"}}, "a name has no blank"),
         ({"User": {"type": "int"}, "user": {"type": "int"}}, "only in case"),
         ({"Offset": {"type": "int"}}, "the table has one already"),
         ({"_error": {"type": "int"}}, "the table has one already"),

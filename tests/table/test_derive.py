@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -26,7 +27,7 @@ from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
-from twisted_msgproto.table.derive import Derived, derive
+from twisted_msgproto.table.derive import Derived, derive, propose, raw_rows
 from twisted_msgproto.table.landing import DAY, Target
 from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, expire
@@ -532,3 +533,43 @@ def test_a_gateway_whose_queue_is_gone_is_carried_with_its_rows(
     raw, typed = local, typed_of(local)
     assert set(typed.landed()) == set(opened_again(raw).landed())
     assert replace(typed.landed()[a.id], offset=0).incarnation
+
+
+NAMES = [
+    "a.b",
+    "`a`",
+    "ä",
+    "😀",
+    "select",
+    '"',
+    "'",
+    "\\",
+    "%41",
+    "*",
+    "\0",
+    "\r\n",
+    "\x7f",
+    "\ud800",
+]
+
+
+def test_a_proposal_is_a_file_that_finds_what_is_there_whatever_names_are_in_it(
+    local: Table, a: Gateway
+) -> None:
+    def body(number: int) -> bytes:
+        return json.dumps(
+            {name: {**dict.fromkeys(NAMES, number), "": 0} for name in NAMES}
+        ).encode()
+
+    a.put(2, body=body, fields=lambda number: dict.fromkeys(NAMES[:-1], "text"))
+    land(local, a)
+    proposed = tomllib.loads(propose(raw_rows(opened_again(local), 10)))
+    shape = shape_of({"columns": proposed["table"]["columns"]})
+    assert shape is not None and shape.columns is not None
+    names = NAMES[:-1]  # of these no file can speak
+    wanted = {(one, other) for one in names for other in names} | {(name,) for name in names}
+    assert {column.path for column in shape.columns.columns} == wanted
+    [_, *rows] = [row for batch in raw_rows(opened_again(local), 10) for row in batch.to_pylist()]
+    for row in rows:
+        values, error = shape.columns.row(row["body"], row["fields"])
+        assert error is None and set(values.values()) == {row["offset"], "text"}

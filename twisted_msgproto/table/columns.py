@@ -50,7 +50,7 @@ TYPES: dict[str, pa.DataType] = {
 EPOCHS = {"epoch_ms": 1000, "epoch_s": 1_000_000}
 """Microseconds of the unit that a format counts in."""
 
-UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=]")
+UNFIT_NAME = re.compile(r"[\x00-\x20\x7f,;{}()=]")
 
 OWN_NAMES = ("gateway", "offset", "received_at", "day", "_error", "_body")
 
@@ -115,10 +115,10 @@ def json_text(value: Any) -> str:
 
 def _quoted(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if _is_utf8(text) else json.dumps(value)
+    return text if is_utf8(text) else json.dumps(value)
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -167,7 +167,7 @@ EPOCH_DIGITS = 60
 
 
 def as_string(text: str) -> str:
-    if not _is_utf8(text):
+    if not is_utf8(text):
         raise Unfit("not Unicode: half of a surrogate pair")
     return str(text)
 
@@ -395,7 +395,7 @@ def _to_map(convert: Convert) -> Convert:
         found: Errors = []
         values = []
         for key, part in value.items():
-            if not _is_utf8(key):
+            if not is_utf8(key):
                 found.append(f"{name}: a name in {shown(value)} is not Unicode")
             values.append((key, convert(part, f"{name}.{key}", found)))
         errors += found[:1]
@@ -554,8 +554,8 @@ def columns_of(given: Mapping[str, Any], taken: Sequence[str] = OWN_NAMES) -> Co
 def _column(name: str, settings: object) -> Column:
     if not name or UNFIT_NAME.search(name):
         raise ConfigurationError(
-            f"the column {name!r} has a name that cannot be: a name has no blank, tab, line feed "
-            "nor any of ,;{}()="
+            f"the column {name!r} has a name that cannot be: a name has no blank, control "
+            "character nor any of ,;{}()="
         )
     if isinstance(settings, str):
         settings = {"type": settings}

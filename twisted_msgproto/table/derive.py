@@ -28,6 +28,7 @@ from .columns import (
     OWN_NAMES,
     BodyError,
     Number,
+    is_utf8,
     parse,
     text_of,
 )
@@ -163,7 +164,7 @@ def propose(batches: Iterable[pa.RecordBatch]) -> str:
     for place in [place for place in seen if place in set(chosen)]:
         lines.append(_line(place, seen[place], taken))
     rest = [".".join(path) for (_, path), one in seen.items() if (_, path) not in set(chosen)]
-    lines += [f"# seldom: {', '.join(map(json.dumps, rest))}"] if rest else []
+    lines += [f"# seldom: {', '.join(map(_quoted, rest))}"] if rest else []
     return "\n".join(lines)
 
 
@@ -176,10 +177,17 @@ def _members(body: bytes | None) -> Iterator[tuple[Path, Any]]:
     while waiting:
         path, value = waiting.pop(0)
         if isinstance(value, dict):
-            inner = [((*path, name), part) for name, part in value.items() if name]
+            inner = [
+                ((*path, name), part) for name, part in value.items() if name and is_utf8(name)
+            ]
             waiting = [*inner, *waiting]
         elif path:
             yield path, value
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML has it, which knows no halves of surrogate pairs."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _line(place: tuple[bool, Path], seen: _Seen, taken: set[str]) -> str:
@@ -191,7 +199,7 @@ def _line(place: tuple[bool, Path], seen: _Seen, taken: set[str]) -> str:
         name = f"{base}_{number}"
     taken.add(name.lower())
     dotted = not in_fields and any("." in part for part in path)
-    where = json.dumps(list(path)) if dotted else json.dumps(".".join(path))
+    where = f"[{', '.join(map(_quoted, path))}]" if dotted else _quoted(".".join(path))
     source = 'from = "fields", ' if in_fields else ""
     kind = "string" if in_fields and seen.type.startswith(("json", "array")) else seen.type
     return f'{name} = {{ {source}path = {where}, type = "{kind}" }}'
