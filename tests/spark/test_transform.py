@@ -57,6 +57,13 @@ def even(messages):
 def shuffled(messages):
     return messages.repartition(3).select("gateway", "offset", "received_at", "protocol")
 
+NAMES = ["a.b", "`x`", "a`b", "*", "select", "_error", "ä", "\\U0001f600"]
+
+def named(messages):
+    inner = sf.struct(*(sf.lit(1).alias(name) for name in NAMES)).alias("s")
+    numbers = (sf.col("offset").alias(name) for name in NAMES)
+    return messages.select("gateway", "offset", "received_at", inner, *numbers)
+
 def own_day(messages):
     day = sf.when(sf.col("offset") < 700, sf.lit("2026-01-01")).otherwise("2026-01-02")
     return messages.select("gateway", "offset", day.cast("date").alias("day"))
@@ -121,7 +128,8 @@ def disk(messages):
 def crash(messages):
     def each(offset):
         return os._exit(3) if offset == 700 else offset
-    return messages.select("gateway", "offset", "received_at", sf.udf(each, "long")("offset"))
+    number = sf.udf(each, "long")("offset")
+    return messages.select("gateway", "offset", "received_at", number.alias("n"))
 
 calls = []
 
@@ -250,11 +258,21 @@ def test_the_table_has_the_functions_columns_and_a_day() -> None:
             "returns a as timestamp_ntz",
         ),
         (st.StructType().add("day", "date").add("Day", "date"), "column day twice"),
+        *(
+            (inner, "m:f: the column .* has a name that cannot be: .*; give it an alias$")
+            for name in ("count(1)", "a b", "", "a\0b")
+            for inner in (
+                st.StructType().add("day", "date").add(name, "long"),
+                st.StructType().add("day", "date").add("s", st.StructType().add(name, "long")),
+            )
+        ),
+        (st.StructType().add("day", "date").add("s", st.StructType()), "a structure of nothing"),
     ],
 )
 def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
+    with pytest.raises(ConfigurationError, match=text) as told:
         landed_schema("m:f", schema)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -363,6 +381,15 @@ class TestWithSpark:
         if name == "own_day":
             assert [row["day"] for row in rows[699:701]] == [dt.date(2026, 1, n) for n in (1, 2)]
 
+    def test_a_column_may_have_any_name_that_delta_knows(
+        self, landing: Landing, module: str
+    ) -> None:
+        landing(f"{module}:named", [0, 1500])
+        for row in landing.rows():
+            names = row.keys() - {"gateway", "offset", "received_at", "day", "s"}
+            assert names == row["s"].keys() and len(names) == 8
+            assert {row[name] for name in names} == {row["offset"]}
+
     def test_a_function_which_needs_only_some_rows_ends_the_batch_all_the_same(
         self, landing: Landing, module: str
     ) -> None:
@@ -433,13 +460,20 @@ class TestWithSpark:
         ],
     )
     def test_what_a_function_raises_is_told_from_what_is_not_its_fault(
-        self, landing: Landing, module: str, name: str, by_row: bool | None, text: str
+        self,
+        landing: Landing,
+        module: str,
+        name: str,
+        by_row: bool | None,
+        text: str,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         with pytest.raises(TableError) as caught:
             landing(f"{module}:{name}", [0, 1500])
         told = str(caught.value).replace(module, "m")
         assert text in told and "\n" not in told and f"m:{name}" in told
         assert getattr(caught.value, "by_row", None) is by_row
+        assert "QueryContextLogger" not in capfd.readouterr().err
         assert landing.nothing_landed()
 
     @pytest.mark.parametrize(

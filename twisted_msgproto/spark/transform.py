@@ -30,6 +30,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..core.loading import import_object
 from ..queue import SCHEMA
+from ..table.columns import check_name
 from ..table.dead_letters import FunctionFailed
 from ..table.landing import (
     DAY,
@@ -103,8 +104,9 @@ class Transform:
                 f"a transform needs pandas ({first_line(error)}): "
                 "pip install 'twisted-msgproto[spark]'"
             ) from None
-        # It prints a page for each row that SQL refuses.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        # They print a page for each row that SQL refuses, or a step of a query in Python.
+        for words in ("SQL", "DataFrame"):
+            logging.getLogger(f"{words}QueryContextLogger").setLevel(logging.CRITICAL)
         try:
             empty = self._apply(self._spark.createDataFrame([], spark_schema()))
         except MsgprotoError as error:
@@ -133,7 +135,9 @@ class Transform:
             result = self._apply(given)
             self._check_columns(result)
             names = [name for name in target.schema.names if name in result.columns]
-            written = result.select(names).mapInArrow(writing(target), "landed binary").collect()
+            # mapInArrow takes a dot or a backtick in a name for more than a letter.
+            plain = result.select(*map(quoted, names)).toDF(*(f"c{n}" for n in range(len(names))))
+            written = plain.mapInArrow(writing(target, names), "landed binary").collect()
         except Exception as error:
             failed = failures(str(error))
             if failed:
@@ -253,6 +257,7 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
     if twice:
         raise ConfigurationError(f"the transform {name} returns the column {twice[0]} twice")
     for field in schema.fields:
+        refuse_name(name, field.name)
         refuse_type(name, field.name, field.dataType)
     landed = arrow_schema(schema)
     if DAY.name in schema.names:
@@ -272,10 +277,28 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
     return landed.append(DAY)
 
 
+def quoted(column: str) -> str:
+    """Return a column's name as Spark takes it for one name, whatever is in it."""
+    return f"`{column.replace('`', '``')}`"
+
+
+def refuse_name(name: str, column: str) -> None:
+    try:
+        check_name(column)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the transform {name}: {error}; give it an alias") from None
+
+
 def refuse_type(name: str, column: str, kind: st.DataType) -> None:
     """Raises ConfigurationError for a type that a table cannot hold."""
     if isinstance(kind, st.StructType):
+        if not kind.fields:
+            raise ConfigurationError(
+                f"the transform {name} returns {column} as a structure of nothing, which a table "
+                "cannot hold"
+            )
         for field in kind.fields:
+            refuse_name(name, field.name)
             refuse_type(name, f"{column}.{field.name}", field.dataType)
     elif isinstance(kind, st.ArrayType):
         refuse_type(name, column, kind.elementType)
@@ -338,11 +361,13 @@ def read_task(
             met.add(frozenset([(part.gateway, part.lo, part.hi, rows[part], damaged)]))
 
 
-def writing(target: Target) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Yield what a worker does with rows of the function's result: it lands them."""
+def writing(target: Target, names: Sequence[str]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """Yield what a worker does with rows of the function's result, in these columns: it lands
+    them.
+    """
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        landed = write_rows(target, batches)
+        landed = write_rows(target, (batch.rename_columns(list(names)) for batch in batches))
         yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(landed)]})
 
     return write

@@ -551,12 +551,17 @@ def columns_of(given: Mapping[str, Any], taken: Sequence[str] = OWN_NAMES) -> Co
     return Columns(columns)
 
 
-def _column(name: str, settings: object) -> Column:
+def check_name(name: str) -> None:
+    """Raise ConfigurationError for what no column of a Delta table is called."""
     if not name or UNFIT_NAME.search(name):
         raise ConfigurationError(
             f"the column {name!r} has a name that cannot be: a name has no blank, control "
             "character nor any of ,;{}()="
         )
+
+
+def _column(name: str, settings: object) -> Column:
+    check_name(name)
     if isinstance(settings, str):
         settings = {"type": settings}
     if not isinstance(settings, Mapping):

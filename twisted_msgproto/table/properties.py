@@ -16,7 +16,7 @@ from deltalake import Schema
 
 from ..core.errors import ConfigurationError, TableChanged, TableError
 from .actions import DataFile, Metadata, ProtocolVersions
-from .storage import Storage
+from .storage import Storage, one_line
 
 PROTOCOL = ProtocolVersions(reader=1, writer=2)
 """The plainest table there is: every reader of Delta tables knows it."""
@@ -56,7 +56,9 @@ def metadata_of(
     try:
         text = Schema.from_arrow(schema).to_json()
     except Exception as error:  # delta-rs raises its own types, which differ between releases
-        raise ConfigurationError(f"a Delta table cannot hold this schema: {error}") from None
+        raise ConfigurationError(
+            f"a Delta table cannot hold this schema: {one_line(error)}"
+        ) from None
     return Metadata(table_id, text, tuple(partition_by), {**PROPERTIES, **(properties or {})})
 
 
@@ -178,7 +180,8 @@ def columns_of(
             stored = [name for name in wanted if name in parquet.schema_arrow.names]
             rows = parquet.read(columns=stored)
     except (OSError, pa.ArrowException) as error:
-        raise TableError(f"cannot read {file.path} of {storage.location}: {error}") from error
+        line = one_line(error)
+        raise TableError(f"cannot read {file.path} of {storage.location}: {line}") from error
     for name in wanted:
         if name not in stored:  # of the partition, or of rows that do not have it
             value = pa.scalar(file.partition.get(name), pa.string()).cast(schema.field(name).type)

@@ -203,7 +203,7 @@ def one_line(error: BaseException) -> str:
     """Return an error's text on one line: what a store's answer says, without its markup and
     arrows.
     """
-    text = str(error).partition("\n\nDebug source")[0]
+    text = re.split(r"\n\nDebug source|\n +0: ", str(error))[0]  # and no backtrace
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
     code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
