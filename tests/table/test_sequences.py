@@ -1,4 +1,5 @@
-"""Acts on a table in any order, each perhaps killed on its way or met by another one in the middle.
+"""Acts on a table in any order, each perhaps killed on its way, met by another one in the middle,
+or on a disk that is full for a step or from a step on.
 
 A model knows each row's fate: whatever else happens, no row is twice or lost, nothing that was
 erased is there, and place - begin = rows + expired + damaged + erased + left out + rejected.
@@ -7,6 +8,7 @@ erased is there, and place - begin = rows + expired + damaged + erased + left ou
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,6 +59,7 @@ class Steps:
     left: int | None = None
     event: Callable[[], None] | None = None
     dead: bool = False
+    full: bool = False
 
     def step(self) -> None:
         if self.dead:
@@ -68,6 +71,8 @@ class Steps:
                 if self.event is None:
                     raise Killed
                 self.event()
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture
@@ -175,9 +180,19 @@ class World:
         self.doubt &= not self.alone
 
     def stranger(self) -> None:
-        delta, number = DeltaTable(self.place), self.chance.randrange(3)
-        if number:
-            delta.delete(f"offset % 7 = {number}")
+        delta, number = DeltaTable(self.place), self.chance.randrange(6)
+        some = f"offset % 7 = {number}"
+        if number < 2:
+            delta.delete(some)
+        elif number == 2:
+            delta.update({"received_at": "received_at"}, predicate=some)
+        elif number == 3:
+            rows = delta.to_pyarrow_table(columns=["gateway", "offset"])
+            same = "old.gateway = new.gateway AND old.offset = new.offset"
+            merge = delta.merge(rows.slice(1, 5), same, source_alias="new", target_alias="old")
+            merge.when_matched_delete(f"new.{some}").execute()
+        elif number == 4:
+            delta.optimize.z_order(["offset"])
         else:
             delta.optimize.compact()
 
@@ -203,16 +218,22 @@ class World:
                 getattr(self, self.chance.choice(MEANWHILE))()
             self.seen |= self.there()
 
-        what = self.chance.choice(["", "kill", "other", "other", "other"])
+        def full() -> None:
+            self.alone = False
+            self.steps.full = self.chance.random() < 0.5
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        what = self.chance.choice(["", "kill", "full", "other", "other", "other"])
         self.alone = True
-        self.steps.left = self.chance.randrange(12 if what == "kill" else 4) if what else None
-        self.steps.event = meanwhile if what == "other" else None
+        self.steps.left = self.chance.randrange(4 if what == "other" else 12) if what else None
+        self.steps.event = {"other": meanwhile, "full": full}.get(what)
         try:
             yield
         except Killed:
             pass
         finally:
-            self.steps.left, self.steps.event, self.steps.dead = None, None, False
+            self.steps.left, self.steps.event = None, None
+            self.steps.dead = self.steps.full = False
 
     def act(self) -> bool:
         """Do something; return False where the table cannot go on, as it says."""
