@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -381,3 +382,16 @@ def test_an_id_costs_at_most_16_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert octets / len(ids) <= 16
+
+
+@pytest.mark.parametrize("arrived", [-1e9, 2.0**32, 1e12])
+def test_a_clock_that_was_set_anywhere_stops_no_queue(arrived: float) -> None:
+    made, reader = broker(), Reader()
+    made.publish(ORDERS, queued_all([1, 2], arrived=arrived), arrived)
+    for _ in range(2):  # they come back, and wait again
+        made.subscribe(reader, ORDERS, arrived)
+        made.go_on()
+        assert list(reader.unsettled) == [1, 2]
+        reader.unsettled.clear()
+        made.gone(reader, arrived)
+    assert [row.message_id for row in made.store.peek(ORDERS, 9)] == [1, 2]

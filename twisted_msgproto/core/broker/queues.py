@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .message_table import LARGE, SMALL, MessageTable
-from .terms import DEAD, Consumer, Figures, QueuedMessage, QueueName, Waiting
+from .terms import DEAD, Consumer, Figures, QueuedMessage, QueueName, Waiting, second
 
 
 class Row(NamedTuple):
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, message: QueuedMessage) -> Row:
-        return cls(message.message_id, message.nbytes, int(message.arrived))
+        return cls(message.message_id, message.nbytes, second(message.arrived))
 
 
 class Rows(NamedTuple):

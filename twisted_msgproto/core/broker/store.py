@@ -36,6 +36,7 @@ from .terms import (
     TooManyQueues,
     Waiting,
     Wanted,
+    second,
 )
 
 READ_MESSAGES: Final = 512
@@ -220,7 +221,7 @@ class QueueStore:
         queue.kept = queue.kept or kept
         if self._age and now >= CLOCK_SECOND:
             # A clock that was not set yet said nothing about their age.
-            arrived = [second if second >= CLOCK_SECOND else int(now) for second in arrived]
+            arrived = [at if at >= CLOCK_SECOND else second(now) for at in arrived]
         queue.waiting.extend(message_ids, weights, arrived)
         queue.nbytes += sum(weights)
         if tries is not None:
@@ -297,7 +298,7 @@ class QueueStore:
 
     def add(self, queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> None:
         weights = [message.nbytes for message in messages]
-        seconds = [int(messages[0].arrived)] * len(messages)
+        seconds = [second(messages[0].arrived)] * len(messages)
         queue.waiting.extend([message.message_id for message in messages], weights, seconds)
         if not self.durable or queue.may_keep(sum(weights)):
             queue.keep(messages)

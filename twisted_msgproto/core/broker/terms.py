@@ -37,6 +37,8 @@ AGE: Final = "age"
 FULL: Final = "full"
 REASONS: Final = (TRIES, AGE, FULL)
 
+SECOND_MAX: Final = 2**32 - 1
+
 TRIES_COUNTED: Final = 2**16 - 1
 """More tries of one message than this many are not told apart."""
 
@@ -103,6 +105,11 @@ class QueuedMessage:
     arrived: float
     tries: int = 0
     again: bool = False
+
+
+def second(time: float) -> int:
+    """Return the whole second of a time, as 32 bits hold it, wherever a clock was set to."""
+    return min(max(int(time), 0), SECOND_MAX)
 
 
 def weight(envelope: bytes, body: bytes) -> int:
