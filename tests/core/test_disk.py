@@ -7,14 +7,18 @@ import fcntl
 import os
 import stat
 import types
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.doubles import own_time
+from tests.sim.disk import SimulatedDisk
+from tests.tools.measures import no_file_stays_open
 from twisted_msgproto.core import disk as disk_module
-from twisted_msgproto.core.disk import sync_call
+from twisted_msgproto.core.disk import replace_file, sync_call
 from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue import OS_DISK
 
@@ -46,11 +50,25 @@ def test_the_sync_is_the_strongest_cheap_one_there_is_and_has_a_name() -> None:
     assert OS_DISK.sync_name == sync_call()[0]
 
 
-def test_many_pieces_are_written_in_several_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [1, 7, 1000, 1 << 30])
+def test_all_is_written_however_little_a_call_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """As a signal may end one, and as no call takes 2 GiB; what stands in its way is told."""
+    whole = os.pwritev
+
+    def short(descriptor: int, pieces: Sequence[Any], at: int) -> int:
+        return whole(descriptor, [b"".join(pieces)[:most]], at)
+
+    monkeypatch.setattr(os, "pwritev", short)
     file = OS_DISK.open(str(tmp_path / "f"), write=True)
     pieces = [b"%05d" % number for number in range(1027)]
-    assert file.write(2, pieces) == 5 * len(pieces)
-    assert file.read(0, file.size()) == b"\0\0" + b"".join(pieces)
+    file.write(2, [memoryview(array("i", [1, 2])), b"", *pieces])
+    written = b"\0\0" + array("i", [1, 2]).tobytes() + b"".join(pieces)
+    assert file.read(0, file.size()) == written
+    monkeypatch.setattr(os, "pwritev", lambda *_: 0)
+    with pytest.raises(OSError, match="No space left"):
+        file.write(0, [b"x"])
     file.close()
 
 
@@ -199,6 +217,38 @@ def test_a_lock_that_goes_while_it_is_taken_is_not_held(
     monkeypatch.setattr(disk_module, "time", own_time(sleep=meanwhile))
     with pytest.raises(QueueLocked, match="was removed or replaced meanwhile"):
         OS_DISK.lock(str(path), "busy", used=True)
+
+
+@pytest.mark.parametrize("call", ["flock", "stat", "fstat"])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EACCES, errno.ENOTDIR, errno.EIO])
+def test_a_lock_that_cannot_be_had_is_held_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    path = str(tmp_path / "lock")
+    with no_file_stays_open(), monkeypatch.context() as patched:
+        patched.setattr(fcntl if call == "flock" else os, call, broken)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            OS_DISK.lock(path, "busy")
+    OS_DISK.lock(path, "busy")()
+
+
+@pytest.mark.parametrize("step", ["write", "truncate", "sync", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_file_that_could_not_be_replaced_takes_no_room(step: str, number: int) -> None:
+    """What is left of it would fill a disk that has too little."""
+    disk = SimulatedDisk()
+    disk.make_directory("/d")
+    replace_file(disk, "/d/f", b"old")
+    disk.fail_next(step, number)
+    disk.capacity = disk.used() + 50
+    for data in (b"new", b"long" * 1000):
+        with pytest.raises(OSError):
+            replace_file(disk, "/d/f", data)
+        assert (disk.names("/d"), disk.bytes_of("/d/f")) == (["f"], b"old")
+    assert not disk.opened.total()
 
 
 def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_somebody_removed_is_told_and_verify_names_it(
     assert command is not None
     assert cli.main(shlex.split(command[1])) == 1
     report = verify(queue)
-    assert not report.whole
+    assert not report.intact
     assert report.lines[0] in capsys.readouterr().out
     assert report.damaged or any(named in line for line in report.lines)
 
@@ -230,7 +230,7 @@ def test_two_writers_lose_nothing_when_the_lock_is_lost(
     # The last one may have been written before the loss was noticed, and is not acknowledged.
     found = ids(rows(queue, CONSUMED))
     assert found in ([*safe[CONSUMED:], *last, 1000] for last in ([], [len(safe)]))
-    assert verify(queue).whole
+    assert verify(queue).intact
 
 
 def empty_the_end(queue: Path) -> None:

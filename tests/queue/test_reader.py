@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import random
@@ -28,7 +29,8 @@ from tests.tools.queues import (
 )
 from twisted_msgproto.core.disk import Stat
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
-from twisted_msgproto.queue import Landed, QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue import OS_DISK, Landed, QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue.verify import segments, verify
 from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/queue"
@@ -148,6 +150,40 @@ def test_a_segment_trimmed_between_listing_and_opening_is_looked_for_again() -> 
     disk.open = trimmed_first  # type: ignore[method-assign]
     with pytest.raises(QueueMismatch, match="was trimmed"):
         list(reader.read(1, 3))
+
+
+def test_a_segment_whose_name_leads_nowhere_is_an_error_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """As a link to a disk that is not there; verify says that it has not seen it."""
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    for number in range(3):
+        log.append([frame(number)])
+    log.close()
+    path = tmp_path / segment_name(1)
+    path.unlink()
+    path.symlink_to("nowhere")
+    found = QueueReader(tmp_path).read(0, 3)
+    with pytest.raises(FileNotFoundError, match=segment_name(1)):
+        list(found)
+    report = verify(tmp_path)
+    assert (report.intact, report.damaged, report.messages) == (False, [], 2)
+    assert report.unseen[0].startswith(f"{segment_name(1)}: not read")
+    with pytest.raises(FileNotFoundError, match=segment_name(1)):
+        segments(OS_DISK, str(tmp_path), 3)
+
+
+def test_a_segment_of_unknown_size_leaves_no_file_open() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 3]).close()
+    reader = QueueReader(DIRECTORY, disk=disk)
+    for ask in (reader.describe, lambda: reader.place(2), lambda: list(reader.read(0, 5))):
+        for operation in ("size", "stat", "read"):
+            disk.fail_next(operation, errno.EACCES, ".segment")
+            with contextlib.suppress(PermissionError):
+                ask()
+            assert not disk.opened.total()
+            disk.mend()
 
 
 def test_without_segments_everything_was_trimmed() -> None:

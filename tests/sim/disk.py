@@ -12,7 +12,7 @@ import itertools
 import os
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -94,20 +94,20 @@ class SimulatedFile:
             self._use("read")
             return bytes(self._content.nbytes[position : position + nbytes])
 
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
+    def write(self, position: int, pieces: Sequence[Any]) -> None:
         with self._disk.mutex:
             self._use("write")
             octets = b"".join(bytes(memoryview(piece)) for piece in pieces)
             grown = position + len(octets) - len(self._content.nbytes)
             room = self._disk.room()
-            if room is not None and grown > room:
-                fitting = max(0, len(octets) - (grown - room))
-                if not fitting:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                octets = octets[:fitting]
-            self._content.change("write", position, octets)
-            self._content.modified = self._disk.now
-            return len(octets)
+            full = room is not None and grown > room
+            if full:
+                octets = octets[: max(0, len(octets) - (grown - room))]
+            if octets:
+                self._content.change("write", position, octets)
+                self._content.modified = self._disk.now
+            if full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def truncate(self, size: int) -> None:
         with self._disk.mutex:
@@ -125,7 +125,8 @@ class SimulatedFile:
             self._content.sync()
 
     def close(self) -> None:
-        pass
+        if self._life == self._disk.life:
+            self._disk.opened[self._path] -= 1
 
 
 class SimulatedDisk:
@@ -141,6 +142,8 @@ class SimulatedDisk:
         """The time which files are given when they are written, µs since 1970 UTC."""
         self.process = 1
         """Who takes locks; another number is another process."""
+        self.opened = Counter[str]()
+        """How many files of each path are open now."""
         self.journal: deque[tuple[str, str]] = deque(maxlen=10_000)
         """The last operations with their file's name, oldest first."""
         self._names: dict[str, dict[str, Content]] = {"/": {}}
@@ -210,6 +213,7 @@ class SimulatedDisk:
         with self.mutex:
             self.life += 1
             self._locks.clear()
+            self.opened.clear()
 
     def lose_power(self, source: random.Random) -> None:
         """The machine ends at once; what was not synced survives as a random prefix."""
@@ -316,7 +320,9 @@ class SimulatedDisk:
             directory, name = split(path)
             if write and name not in self._directory(directory):
                 self._change(directory, [(name, Content())])
-            return SimulatedFile(self, path, self._content(path))
+            file = SimulatedFile(self, path, self._content(path))
+            self.opened[path] += 1
+            return file
 
     def stat(self, path: str) -> Stat:
         with self.mutex:

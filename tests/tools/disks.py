@@ -120,11 +120,10 @@ class StepFile:
         self.size, self.read, self.close = file.size, file.read, file.close
         self._file = file
 
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
+    def write(self, position: int, pieces: Sequence[Any]) -> None:
         self.disk.step("write", self.path)
-        taken = self._file.write(position, pieces)
+        self._file.write(position, pieces)
         self.disk.written(self.path)
-        return taken
 
     def truncate(self, size: int) -> None:
         self.disk.step("truncate", self.path)

@@ -122,10 +122,10 @@ def _verify(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue.verify import verify
 
     report = verify(arguments.directory)
-    status, words = 0, "all whole"
-    if report.damaged or report.lines:
-        status, words = DAMAGED, "damaged"
-    elif report.unseen:
+    status, words = DAMAGED, "damaged"
+    if report.intact:
+        status, words = 0, "intact"
+    elif not (report.damaged or report.lines):
         status, words = UNSEEN, "not all could be looked at"
     if arguments.json:
         facts = asdict(report)

@@ -54,10 +54,10 @@ class File(Protocol):
     def read(self, position: int, nbytes: int) -> bytes:
         """Read up to ``nbytes`` bytes from ``position``; fewer only at the end of the file."""
 
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
+    def write(self, position: int, pieces: Sequence[Any]) -> None:
         """Write the buffers ``pieces`` one after another at ``position``.
 
-        Returns how many bytes were written: fewer than all means that the disk is full.
+        After an OSError a part of them may have been written.
         """
 
     def truncate(self, size: int) -> None:
@@ -141,34 +141,22 @@ def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[in
     return "fsync", system.fsync
 
 
-def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
-    """Write buffers at a position of a file descriptor, in one system call where the system has
-    one.
-    """
-    if hasattr(system, "pwritev"):
-        at: Callable[[int, Sequence[Any], int], int] = system.pwritev
-        return at
-
-    def seek_and_write(descriptor: int, pieces: Sequence[Any], position: int) -> int:
-        system.lseek(descriptor, position, os.SEEK_SET)
-        written: int = system.writev(descriptor, pieces)
-        return written
-
-    return seek_and_write
+def _behind(pieces: Sequence[Any], nbytes: int) -> list[memoryview]:
+    """Return what of some buffers lies behind the first ``nbytes`` bytes of them."""
+    rest = []
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        rest.append(view[nbytes:])
+        nbytes = max(nbytes - len(view), 0)
+    return rest
 
 
 class OSFile:
-    __slots__ = ("_descriptor", "_sync", "_write_at")
+    __slots__ = ("_descriptor", "_sync")
 
-    def __init__(
-        self,
-        descriptor: int,
-        sync: Callable[[int], object],
-        write_at: Callable[[int, Sequence[Any], int], int],
-    ) -> None:
+    def __init__(self, descriptor: int, sync: Callable[[int], object]) -> None:
         self._descriptor = descriptor
         self._sync = sync
-        self._write_at = write_at
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -182,17 +170,18 @@ class OSFile:
             data += more
         return data
 
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
-        if len(pieces) <= PIECES_PER_WRITE_MAX:
-            return self._write_at(self._descriptor, pieces, position)
-        written = 0
+    def write(self, position: int, pieces: Sequence[Any]) -> None:
         for start in range(0, len(pieces), PIECES_PER_WRITE_MAX):
             some = pieces[start : start + PIECES_PER_WRITE_MAX]
-            taken = self._write_at(self._descriptor, some, position + written)
-            written += taken
-            if taken < sum(memoryview(piece).nbytes for piece in some):
-                break
-        return written
+            left = sum([memoryview(piece).nbytes for piece in some])
+            while left:
+                written = os.pwritev(self._descriptor, some, position)
+                position += written
+                left -= written
+                if left:  # a signal, a full disk, or 2 GiB: the next call goes on, or says which
+                    if not written:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    some = _behind(some, written)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
@@ -217,7 +206,6 @@ class OSDisk:
 
     def __init__(self, *, shared: bool = False) -> None:
         self.sync_name, self._sync = sync_call()
-        self._write_at = write_call()
         self._directory_mode, self._file_mode = SHARED_MODES if shared else PRIVATE_MODES
 
     def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
@@ -269,7 +257,7 @@ class OSDisk:
 
     def open(self, path: str, *, write: bool = False) -> File:
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-        return OSFile(os.open(path, flags, self._file_mode), self._sync, self._write_at)
+        return OSFile(os.open(path, flags, self._file_mode), self._sync)
 
     def stat(self, path: str) -> Stat:
         found = os.stat(path)
@@ -298,11 +286,17 @@ class OSDisk:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, self._file_mode)
         try:
+            self._take(descriptor, path, busy, used)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return lambda: os.close(descriptor)
+
+    def _take(self, descriptor: int, path: str, busy: str, used: bool) -> None:
+        try:
             self._flock(descriptor)
         except BlockingIOError:
-            holder = self._holder(descriptor)
-            os.close(descriptor)
-            raise QueueLocked(f"{busy} (process {holder})") from None
+            raise QueueLocked(f"{busy} (process {self._holder(descriptor)})") from None
         own = os.fstat(descriptor)
         if used and self._words(descriptor)[1:] != [str(own.st_ino)]:
             time.sleep(LOST_LOCK_S)
@@ -311,12 +305,10 @@ class OSDisk:
         except FileNotFoundError:
             held = False
         if not held:
-            os.close(descriptor)
             raise QueueLocked(f"{path} was removed or replaced meanwhile")
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d %d\n" % (os.getpid(), own.st_ino), 0)
-        return lambda: os.close(descriptor)
 
     def lock_holder(self, path: str) -> str | None:
         try:
@@ -397,12 +389,7 @@ def write_file(disk: Disk, path: str, data: bytes) -> None:
     """Make a file of these bytes, or overwrite one, and sync it; a crash may leave half of it."""
     file = disk.open(path, write=True)
     try:
-        written = 0
-        while written < len(data):
-            taken = file.write(written, [memoryview(data)[written:]])
-            if not taken:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            written += taken
+        file.write(0, [data])
         file.truncate(len(data))
         file.sync()
     finally:
@@ -413,8 +400,13 @@ def replace_file(disk: Disk, path: str, data: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
-    write_file(disk, beside, data)
-    disk.rename(beside, path)
+    try:
+        write_file(disk, beside, data)
+        disk.rename(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # half of it would fill what room is left
+            disk.remove(beside)
+        raise
     disk.sync_directory(directory)
 
 

@@ -248,18 +248,12 @@ class QueueReader:
                 size = published.nbytes
             else:
                 known = self._sizes.get(first)
-                size = self._size(first) if known is None else known
+                path = os.path.join(self.directory, segment_name(first))
+                size = self._disk.stat(path).nbytes if known is None else known
             sizes[first] = size
         # The last one may still grow.
         self._sizes = {first: sizes[first] for first in firsts[:-1] if first != published.segment}
         return sizes
-
-    def _size(self, first: int) -> int:
-        file = self._disk.open(os.path.join(self.directory, segment_name(first)))
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _waiting(
         self, start: int, published: Published, firsts: Sequence[int], sizes: dict[int, int]
@@ -358,17 +352,18 @@ class QueueReader:
             index = max(index for index, first in enumerate(firsts) if first <= lo)
             first = firsts[index]
             following = firsts[index + 1] if index + 1 < len(firsts) else hi
+            stop = min(hi, following)
+            opened = recovery.opened(
+                self._disk, self.directory, first, self.identity.frame_seed, blanks=True
+            )
             try:
-                file = self._disk.open(os.path.join(self.directory, segment_name(first)))
+                with opened as segment:
+                    for record in self._segment_records(segment, lo, stop, note):
+                        yield segment, record
             except FileNotFoundError:
+                if recovery.is_listed(self._disk, self.directory, first):
+                    raise
                 continue  # trimmed since it was listed: look again
-            try:
-                segment = Segment(file, self.identity.frame_seed, first, blanks=True)
-                stop = min(hi, following)
-                for record in self._segment_records(segment, lo, stop, note):
-                    yield segment, record
-            finally:
-                file.close()
             lo = stop
 
     def _segment_records(

@@ -28,6 +28,7 @@ from .format import (
     IDENTITY_FILE,
     OFFSET_MAX,
     SEGMENT_HEADER_BYTES,
+    WINDOW_BYTES,
     Damage,
     Identity,
     Published,
@@ -81,6 +82,30 @@ def segment_offsets(disk: Disk, directory: str) -> list[int]:
     return sorted(offset for offset in offsets if offset is not None)
 
 
+def is_listed(disk: Disk, directory: str, first: int) -> bool:
+    """Return whether a segment that was not found is there all the same, as a link to nowhere."""
+    return segment_name(first) in disk.names(directory)
+
+
+@contextlib.contextmanager
+def opened(
+    disk: Disk,
+    directory: str,
+    first: int,
+    frame_seed: int,
+    *,
+    write: bool = False,
+    window: int = WINDOW_BYTES,
+    blanks: bool = False,
+) -> Iterator[Segment]:
+    """Open a segment for a while.  Raises OSError, and FileNotFoundError if it was trimmed."""
+    file = disk.open(os.path.join(directory, segment_name(first)), write=write)
+    try:
+        yield Segment(file, frame_seed, first, window=window, blanks=blanks)
+    finally:
+        file.close()
+
+
 def read_identity(disk: Disk, directory: str) -> Identity | None:
     """Return what the file ``identity`` says; None if it is missing or damaged.
 
@@ -110,15 +135,14 @@ def read_headers(
     """
     headers: dict[int, tuple[SegmentHeader | None, int]] = {}
     for first in firsts:
-        file = disk.open(os.path.join(directory, segment_name(first)))
-        try:
-            headers[first] = None, file.size()
-            headers[first] = Segment(file, 0, first, window=0).header(), file.size()
-        except OSError:
-            if all_needed or first == firsts[-1] or first not in headers:
-                raise
-        finally:
-            file.close()
+        with opened(disk, directory, first, 0, window=0) as segment:
+            header = None
+            try:
+                header = segment.header()
+            except OSError:
+                if all_needed or first == firsts[-1]:
+                    raise
+            headers[first] = header, segment.size
     return headers
 
 
@@ -226,28 +250,21 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
     Raises OSError for what the disk cannot read now.
     """
     path = os.path.join(directory, segment_name(first))
-    file = disk.open(path)
-    try:
-        segment = Segment(file, state.identity.frame_seed, first)
+    with opened(disk, directory, first, state.identity.frame_seed) as segment:
         if segment.header() is None:
             state.recovery.lines.append(f"damaged segment header in {path}: no message is lost")
         for item in findings(segment, first, bound, stretches=True):
             if isinstance(item, Damage) and item.hi is not None:
                 _quarantine(disk, directory, state, segment, item, item.hi)
-    finally:
-        file.close()
 
 
 def _reaches(disk: Disk, directory: str, state: Found, first: int, bound: int) -> bool:
-    file = disk.open(os.path.join(directory, segment_name(first)))
-    try:
-        segment = Segment(file, state.identity.frame_seed, first, window=LOOK_BYTES)
+    seed = state.identity.frame_seed
+    with opened(disk, directory, first, seed, window=LOOK_BYTES) as segment:
         position, end = segment.locate(bound - 1)
         for item in segment.walk(position, end, check=False):
             end = item.end if isinstance(item, Record) else item.hi or end
-        return not damage.uncovered(end, bound, state.damaged)
-    finally:
-        file.close()
+    return not damage.uncovered(end, bound, state.damaged)
 
 
 def _newest(
@@ -267,9 +284,7 @@ def _newest(
         return
     first, (header, _) = list(headers.items())[-1]
     path = os.path.join(directory, segment_name(first))
-    file = disk.open(path, write=True)
-    try:
-        segment = Segment(file, state.identity.frame_seed, first)
+    with opened(disk, directory, first, state.identity.frame_seed, write=True) as segment:
         size, end = segment.size, first
         position = min(SEGMENT_HEADER_BYTES, size)
         tail: Damage | None = None
@@ -292,7 +307,7 @@ def _newest(
                 _cut(disk, directory, state, segment, position)
             # What a killed process had written but not synced is published now.
             _write_again(segment, known.offset)
-            file.sync()
+            segment.file.sync()
             return
         # Published messages are damaged, or gone with their bytes.
         state.appendable = False
@@ -302,8 +317,6 @@ def _newest(
         if not in_place:
             why = f"the queue ends at {end}, it was published up to {known.offset} ({known.by})"
             _note_loss(recovery, why)
-    finally:
-        file.close()
 
 
 def _write_again(segment: Segment, published: int) -> None:
@@ -321,14 +334,12 @@ def _write_again(segment: Segment, published: int) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, segment_name(segment.first)) from error
         try:
-            written = file.write(position, [data])
+            file.write(position, [data])
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             return
-        if written < len(data):
-            return
-        position += written
+        position += len(data)
 
 
 def _in_place(segment: Segment, position: int, published: Published | None, known: Proven) -> bool:

@@ -7,10 +7,10 @@ queue of any size.
 from __future__ import annotations
 
 import errno
-import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..core.disk import Disk
@@ -27,6 +27,7 @@ from .format import (
 )
 from .lineage import Landed, Lineage, witness
 from .payload import received_at
+from .recovery import opened
 
 LOOK_BYTES = 16 << 10
 HINTS_MAX = 64
@@ -72,11 +73,8 @@ class RowLocator:
         if index < 0:
             return None
         for first in firsts[index:]:
-            segment = self._open(first, published)
-            try:
+            with self._opened(first, published) as segment:
                 record = self._in_segment(segment, row, firsts)
-            finally:
-                segment.file.close()
             if record is None or record.first > row:
                 _check_read(segment)
             if record is not None:
@@ -85,12 +83,15 @@ class RowLocator:
                 return Placed(first, record)
         return None
 
-    def _open(self, first: int, published: Published) -> Segment:
-        file = self._disk.open(os.path.join(self._directory, segment_name(first)))
-        size = file.size()
-        if published.segment == first:
-            size = min(size, published.nbytes)
-        return Segment(file, self._identity.frame_seed, first, size, LOOK_BYTES, blanks=True)
+    @contextmanager
+    def _opened(self, first: int, published: Published) -> Iterator[Segment]:
+        seed = self._identity.frame_seed
+        with opened(
+            self._disk, self._directory, first, seed, window=LOOK_BYTES, blanks=True
+        ) as segment:
+            if published.segment == first:
+                segment.size = min(segment.size, published.nbytes)
+            yield segment
 
     def _in_segment(self, segment: Segment, row: int, firsts: Sequence[int]) -> Record | None:
         hinted, position = self._hints.get(row, (segment.first, SEGMENT_HEADER_BYTES))
@@ -128,8 +129,7 @@ class RowLocator:
     def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
         """Return what the head of the segment ``first`` says of the row before it."""
         incarnation = lineage.incarnation(first - 1) if first else 0
-        segment = self._open(first, published)
-        try:
+        with self._opened(first, published) as segment:
             record = segment.record_at(SEGMENT_HEADER_BYTES)
             if record is not None and not record.count:
                 payload = segment.payload(record)
@@ -137,8 +137,6 @@ class RowLocator:
                     said, proof = LINEAGE.unpack_from(payload)
                     return Landed(first, incarnation or said, proof)
             _check_read(segment)
-        finally:
-            segment.file.close()
         return Landed(first, incarnation)
 
     # -- times ------------------------------------------------------------------------------------
@@ -147,14 +145,11 @@ class RowLocator:
         """Return when the message ``row`` of this frame was received; None if that cannot be
         read.
         """
-        segment = self._open(placed.segment, published)
-        try:
+        with self._opened(placed.segment, published) as segment:
             record = placed.record
             head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)
             _check_read(segment)
             return received_at(head, max(row - record.first, 0))
-        finally:
-            segment.file.close()
 
 
 def _check_read(segment: Segment) -> None:

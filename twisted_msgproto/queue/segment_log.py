@@ -8,7 +8,6 @@ on the caller's ``Disk``, so that a simulator can drive it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import secrets
@@ -300,9 +299,7 @@ class SegmentLog:
             file = self._writable(nbytes)
             position = self._sizes[self._first]
             pieces, end = self._framed(group)
-            if file.write(position, pieces) < nbytes:
-                self._cut_back()
-                raise QueueFull(f"no room on the disk of {self.directory}")
+            file.write(position, pieces)
             file.sync()
             self._check_segment(position + nbytes)
         except OSError as error:
@@ -391,8 +388,8 @@ class SegmentLog:
         path = self._path(self.end)
         with self.no_room_is_full():
             replace_file(self.disk, path, header)
-            self._file = self.disk.open(path, write=True)
             self._segment_path, self._segment = path, self.disk.stat(path)
+            self._file = self.disk.open(path, write=True)
         self._first = self.end
         self.nbytes += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
@@ -441,8 +438,7 @@ class SegmentLog:
         assert self._end_file is not None
         self._unpublished = None
         try:
-            if self._end_file.write(0, [published]) < len(published):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._end_file.write(0, [published])
         except OSError as error:
             self.publish_failures += 1
             self._unpublished = error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeVar
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
@@ -51,7 +52,7 @@ class Report:
     """These lines say what an operator may want to know, and are no faults."""
 
     @property
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         return not (self.damaged or self.lines or self.unseen)
 
     @property
@@ -67,32 +68,29 @@ class Report:
         return sum(segment.groups for segment in self.segments)
 
 
-def segments(
-    disk: Disk, directory: str, end: int, unreadable: list[str] | None = None
-) -> list[SegmentReport]:
+def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
     """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out.
 
-    A segment that cannot be opened is a line in ``unreadable``; without that list it is an OSError.
+    Raises OSError.
     """
-    firsts = recovery.segment_offsets(disk, directory)
     found = []
-    for index, first in enumerate(firsts):
-        following = firsts[index + 1] if index + 1 < len(firsts) else max(first, end)
-        name = segment_name(first)
+    for report in _listed(disk, directory, end):
         try:
-            file = disk.open(os.path.join(directory, name))
+            report.bytes = disk.stat(os.path.join(directory, report.name)).nbytes
         except FileNotFoundError:
-            continue
-        except OSError as error:
-            if unreadable is None:
+            if recovery.is_listed(disk, directory, report.lo):
                 raise
-            unreadable.append(f"{name}: not read: {error}")
-            continue
-        try:
-            found.append(SegmentReport(name, first, following, file.size()))
-        finally:
-            file.close()
+        else:
+            found.append(report)
     return found
+
+
+def _listed(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
+    firsts = recovery.segment_offsets(disk, directory)
+    return [
+        SegmentReport(segment_name(first), first, max(first, end) if hi is None else hi, 0)
+        for first, hi in zip_longest(firsts, firsts[1:])
+    ]
 
 
 def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report:
@@ -115,27 +113,21 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
         )
     if published is None and newest is not None:
         report.end = max(report.end, newest)
-    listed = segments(disk, reader.directory, report.end, report.unseen)
     ranges: list[Range] = []
     behind: Behind | None = None
-    for found in listed:
+    for found in _listed(disk, reader.directory, report.end):
         try:
-            file = disk.open(os.path.join(reader.directory, found.name))
-        except FileNotFoundError:
-            continue  # trimmed since it was listed
+            with recovery.opened(
+                disk, reader.directory, found.lo, reader.identity.frame_seed
+            ) as segment:
+                found.bytes = segment.size
+                report.segments.append(found)
+                last = found.lo == newest
+                behind = _verify_segment(segment, found, last, published is None, report, ranges)
         except OSError as error:
-            report.unseen.append(f"{found.name}: not read: {error}")
-            continue
-        report.segments.append(found)
-        try:
-            segment = Segment(file, reader.identity.frame_seed, found.lo)
-            last = found is listed[-1]
-            rest = _verify_segment(segment, found, last, published is None, report, ranges)
-            behind = rest if found.lo == newest else None
-        except OSError as error:
-            report.unseen.append(f"{found.name}: not read to its end: {error}")
-        finally:
-            file.close()
+            gone = isinstance(error, FileNotFoundError)
+            if not gone or recovery.is_listed(disk, reader.directory, found.lo):
+                report.unseen.append(f"{found.name}: not read to its end: {error}")
     if behind is not None:
         _tell_behind(disk, reader, report, behind)
     _verify_broker(disk, reader, report)

@@ -169,9 +169,9 @@ class _BrokenFile:
         self._disk.look("read", self._path)
         return self._file.read(position, nbytes)
 
-    def write(self, position: int, pieces: Sequence[Any]) -> int:
+    def write(self, position: int, pieces: Sequence[Any]) -> None:
         self._disk.look("write", self._path)
-        return self._file.write(position, pieces)
+        self._file.write(position, pieces)
 
     def truncate(self, size: int) -> None:
         self._disk.look("truncate", self._path)

@@ -40,7 +40,7 @@ def verified(world: World) -> Any:
 
 def test_whole_files_are_whole(world: World) -> None:
     report = verified(world)
-    assert report.whole
+    assert report.intact
     assert "are kept in broker/log" in report.notes[-1]
     assert world.state.copied_messages
 
@@ -59,7 +59,7 @@ def test_what_is_damaged_is_named(world: World, file: str, told: str) -> None:
     world.disk.spoil(f"{BROKER}/{file}", bytes(octets))
     report = verified(world)
     assert any(line.startswith(told) for line in report.lines), report.lines
-    assert not report.whole
+    assert not report.intact
     assert not report.damaged  # the queue's own messages are all there
 
 
@@ -67,7 +67,7 @@ def test_a_missing_log_could_not_be_looked_at(world: World) -> None:
     world.disk.remove(f"{BROKER}/log/identity")
     report = verified(world)
     assert any(line.startswith("broker: ") for line in report.unseen)
-    assert not report.whole
+    assert not report.intact
 
 
 def test_files_of_another_queue_are_told(world: World) -> None:

@@ -8,7 +8,6 @@ layout stands in ``docs/queue-format.md``.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import struct
@@ -225,8 +224,7 @@ class SettledFile:
             return
         data = framed(group.packed())
         try:
-            if self._file.write(self._end, [data]) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            self._file.write(self._end, [data])
             self._file.sync()
         except OSError:
             self.close()
