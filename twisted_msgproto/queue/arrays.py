@@ -257,14 +257,6 @@ def written(columns: int, made: Sequence[Buffers]) -> tuple[int, list[Any]]:
     return partial, pieces if nbytes > JOINED_BYTES else [b"".join(pieces)]
 
 
-def place_of(columns: int, partial: int, bit: int) -> int:
-    """Return which buffer of a block is the first of a column behind its presence; -1 for none."""
-    if not columns & bit:
-        return -1
-    before = form_of(columns & (bit - 1), partial).roles
-    return sum([there + len(own) for there, own in before]) + bool(partial & bit)
-
-
 @cache
 def bits_of(columns: int) -> tuple[int, ...]:
     return tuple(bit for bit, _, _ in STORED if columns & bit)

@@ -372,15 +372,6 @@ class Segment:
         last = max(end_position - 1, position) // BLOCK_BYTES
         return any(position // BLOCK_BYTES <= block <= last for block in self._unread or ())
 
-    def at_hand(self, position: int, nbytes: int) -> tuple[bytes, int]:
-        """Return what is in memory, and where ``position`` is in it.
-
-        It is at least ``nbytes`` bytes from there on, or up to the segment's end.
-        """
-        self.nbytes(position, nbytes)
-        whole: bytes = self._window.obj  # type: ignore[assignment]
-        return whole, position - self._window_position
-
     def forget(self) -> None:
         """Read again what was read: the file may have changed."""
         self._window = memoryview(b"")

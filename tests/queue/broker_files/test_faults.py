@@ -11,7 +11,7 @@ import pytest
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.broker import QueueName
-from twisted_msgproto.core.errors import QueueError, QueueFull
+from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.queue import QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import state as state_room
 
@@ -412,6 +412,8 @@ def test_a_broker_that_was_closed_does_nothing_more() -> None:
     written = {path: world.disk.bytes_of(path) for path in world.disk.paths()}
     world.state.settle(sorted(world.there)[:3])
     world.state.tend()
+    with pytest.raises(QueueClosed):  # a declaration that waited for a full disk
+        world.state.declare({QueueName("micromsg2", "new"): 0})
     world.state.close()
     assert {path: world.disk.bytes_of(path) for path in world.disk.paths()} == written
 

@@ -5,25 +5,27 @@ A broker's durable half beside a writer that writes, with threads and a real dis
 
 from __future__ import annotations
 
+import errno
 import random
+import struct
 import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
 from tests.queue.broker_files.test_remains import copies, segment_of
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
-from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import Results, batch, encode
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState, settled
+from twisted_msgproto.queue.broker_files.message_frames import Frame, gathered
 
 
 class Nothing(random.Random):
@@ -220,70 +222,58 @@ def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
     assert world.there == {}
 
 
-def test_a_closed_broker_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, closed = list[str](), list[str]()
-    open_file = SimulatedDisk.open
-
-    def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
-        file = open_file(self, path, write=write)
-        opened.append(path)
-        return file
-
-    monkeypatch.setattr(SimulatedDisk, "open", noted)
-    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+def test_a_closed_broker_leaves_no_file_open() -> None:
+    """Nor one whose size could not be known, nor for a read that comes late."""
     world = copies()
-    world.settle_some()
-    world.tend()
-    world.crash(power=False)
-    world.consume()
-    world.trim()
-    world.tend()
-    world.state.load(sorted(world.there))
-    opened.clear()
-    closed.clear()
     world.crash(power=False)
     world.publish(12)
     world.consume()
     world.trim()
     world.settle_some()
     world.tend()
+    for _ in range(2):
+        world.disk.fail_next("size", errno.EIO, ".segment")
+        assert world.state.load(sorted(world.there)).unread
     world.state.load(sorted(world.there))
-    assert len(opened) > len(closed)
+    assert world.disk.opened.total() > 3
     world.close()
-    assert sorted(opened) == sorted(closed)
+    late = world.state.load(sorted(world.there))
+    assert (late.messages, late.unread) == ([], sorted(world.there))
+    assert not world.disk.opened.total()
 
 
-def test_few_segments_are_open_at_once_and_none_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_few_segments_are_open_at_once_and_none_that_is_gone() -> None:
     """An open file would keep its bytes on the disk."""
-    opened, open_file, close = list[str](), SimulatedDisk.open, SimulatedFile.close
 
-    def noted(self: Any, path: str, *, write: bool = False) -> SimulatedFile:
-        if path.startswith(f"{DIRECTORY}/0") and not write:
-            opened.append(path)
-        return open_file(self, path, write=write)
-
-    def closed(self: Any) -> None:
-        if self._path in opened:
-            opened.remove(self._path)
-        close(self)
+    def opened() -> set[str]:
+        """The segments of the queue's log that are open, but for the one being written."""
+        paths = {path for path, count in world.disk.opened.items() if count and "/queue/0" in path}
+        return paths - {f"{DIRECTORY}/{world.log.firsts[-1]:020d}.segment"}
 
     world = World(random.Random(1))
     for _ in range(30):
         world.publish()
     assert len(world.log.firsts) > 20
-    monkeypatch.setattr(SimulatedDisk, "open", noted)
-    monkeypatch.setattr(SimulatedFile, "close", closed)
     for message_id in sorted(world.there):
         world.state.load([message_id])
-        assert len(opened) <= 8
+        assert len(opened()) <= 8
     world.settle([message_id for message_id in world.there if message_id < world.log.firsts[-2]])
     world.tend()
     world.consume()
     assert world.log.trim() > 10
     world.state.load(sorted(world.there))
-    assert {path for path in opened if path < f"{DIRECTORY}/{world.log.begin:020d}"} == set()
+    assert {path for path in opened() if path < f"{DIRECTORY}/{world.log.begin:020d}"} == set()
+
+
+def test_neighbouring_frames_are_never_joined_beyond_what_arrow_holds() -> None:
+    """A segment may be larger than 2 GiB, and so may the messages of some thousand frames."""
+    data = pa.py_buffer(bytes(600 << 20))
+    body = pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 600 << 20)), data]
+    )
+    envelope = pa.array([b"envelope"], pa.binary())
+    frames = [Frame(first, 1, [0], [1], envelope, body, None) for first in range(4)]
+    assert [frame.count for frame in gathered(frames)] == [1, 1, 1, 1]
 
 
 def test_a_letter_has_the_time_at_which_its_batch_came() -> None:

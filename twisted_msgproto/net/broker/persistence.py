@@ -223,16 +223,16 @@ class BrokerPersistence:
         done: Deferred[None] = Deferred()
 
         def ask() -> None:
-            assert self.state is not None
-            self._in_thread(self.state.declare, names).addCallbacks(done.callback, failed)
+            if self._closed is None:
+                assert self.state is not None
+                self._in_thread(self.state.declare, names).addCallbacks(done.callback, failed)
 
         def failed(failure: Failure) -> None:
             self.log.warn(
                 "broker: the names of queues cannot be written: {text}; trying again",
                 text=failure.getErrorMessage(),
             )
-            if self._closed is None:
-                self._clock.callLater(AGAIN_SECONDS, ask)
+            self._clock.callLater(AGAIN_SECONDS, ask)
 
         ask()
         return done

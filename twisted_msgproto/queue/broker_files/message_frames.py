@@ -10,18 +10,18 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, islice, pairwise, repeat
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from twisted_msgproto.core.broker.envelopes import head_of
-from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueuedMessage, weight
+from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueuedMessage, second, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from ...core.disk import Disk
 from ..arrays import array_from, bits_of, compute, read, scalar_of
-from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
+from ..format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
 from ..payload import read_head
 from ..recovery import segment_offsets
 from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
@@ -29,22 +29,17 @@ from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
-WEIGHT_MAX = 2**32 - 1
 
 _NONE = scalar_of(0, pa.int32())
 _OBJECTS = scalar_of(QUEUED_MESSAGE_BYTES, pa.int64())
 
 
-def second(time: int) -> int:
-    """Return µs since 1970 as whole seconds that fit 32 bits without a sign."""
-    return min(max(time // SECOND, 0), WEIGHT_MAX)
-
-
 def seconds(times: Sequence[int]) -> array[int]:
+    """Return µs since 1970 as whole seconds."""
     try:
         return array("I", [time // SECOND for time in times])
     except OverflowError:
-        return array("I", map(second, times))
+        return array("I", [second(time // SECOND) for time in times])
 
 
 class Messages(Protocol):
@@ -89,19 +84,13 @@ class Frame:
     bodies: pa.BinaryArray
     message_ids: pa.Int64Array | None
 
-    def received_at(self) -> Iterator[int]:
-        """Yield for each message when it was received, µs since 1970 UTC."""
-        for time, count in zip(self.times, self.counts, strict=True):
-            for _ in range(count):
-                yield time
+    @property
+    def nbytes(self) -> int:
+        return int(self.envelopes.nbytes + self.bodies.nbytes)
 
-    def received(self, row: int) -> int:
-        """Return when the message ``row`` was received, µs since 1970 UTC."""
-        for time, count in zip(self.times, self.counts, strict=True):
-            if row < count:
-                return time
-            row -= count
-        raise IndexError("a row behind the frame")
+    def received_at(self) -> Iterator[int]:
+        """Return for each message when it was received, µs since 1970 UTC."""
+        return chain.from_iterable(map(repeat, self.times, self.counts))
 
     def heads(self) -> list[bytes | None]:
         _, bounds, data = self.envelopes.buffers()
@@ -138,16 +127,15 @@ class Frame:
         return weights
 
     def arrived(self) -> array[int]:
-        arrived = array("I")
-        for time, count in zip(self.times, self.counts, strict=True):
-            arrived.extend(array("I", [second(time)]) * count)
-        return arrived
+        return seconds([*self.received_at()])
 
 
 GATHERED_MESSAGES = 4096
 """Neighbouring frames are joined up to this many messages: each step costs the same for one
 message as for a thousand.
 """
+GATHERED_BYTES = 16 << 20
+"""Beyond this the frames before are not joined with the next; Arrow joins no more than 2 GiB."""
 
 
 Others = TypeVar("Others", bound=Messages)
@@ -155,18 +143,20 @@ Others = TypeVar("Others", bound=Messages)
 
 def gathered(parts: Iterable[Frame | Others]) -> Iterator[Frame | Others]:
     joined: list[Frame] = []
-    count = 0
+    count = nbytes = 0
     for frame in parts:
         if joined and (
             not isinstance(frame, Frame)
             or frame.first != joined[-1].first + joined[-1].count
             or count + frame.count > GATHERED_MESSAGES
+            or nbytes + frame.nbytes > GATHERED_BYTES
         ):
             yield _joined(joined)
-            joined, count = [], 0
+            joined, count, nbytes = [], 0, 0
         if isinstance(frame, Frame):
             joined.append(frame)
             count += frame.count
+            nbytes += frame.nbytes
         else:
             yield frame
     if joined:
@@ -189,7 +179,7 @@ def _joined(frames: list[Frame]) -> Frame:
 
 def may_have_envelopes(segment: Segment, record: Record) -> bool:
     """Return whether a frame has the column of envelopes, by the first bytes of its payload."""
-    position = record.end_position - record.nbytes + 32
+    position = record.position + FRAME_HEADER_BYTES
     data = segment.nbytes(position, COLUMNS_WORD.size) if record.runs else b""
     if len(data) < COLUMNS_WORD.size:
         return False
@@ -241,7 +231,7 @@ class Loaded:
 class Indexed:
     def __init__(self, disk: Disk, path: str, frame_seed: int, first: int) -> None:
         self._file = disk.open(path)
-        self._segment = Segment(self._file, frame_seed, first, window=INDEX_BYTES)
+        self._segment = Segment(self._file, frame_seed, first, 0, INDEX_BYTES)
         self._firsts = array("q")
         self._ends = array("q")
         self._positions = array("q")
@@ -328,7 +318,7 @@ class Bodies:
             loaded.unreadable.append(message_id)
             return
         body = frame.bodies[row].as_py() or b""
-        arrived = frame.received(row) / SECOND
+        arrived = next(islice(frame.received_at(), row, None)) / SECOND
         loaded.messages.append(
             QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived)
         )

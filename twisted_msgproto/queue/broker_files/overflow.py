@@ -18,10 +18,9 @@ from twisted_msgproto.core.message import MessageBatch
 
 from ...core.disk import Disk
 from ..damage import Range, merged
-from ..format import Record, Segment, segment_name
-from ..format import Segment as LogSegment
+from ..format import Record, Segment
 from ..payload import encode
-from ..recovery import segment_offsets
+from ..recovery import opened, segment_offsets
 from ..segment_log import SegmentLog
 from .marks import Marks
 from .message_frames import Frame, may_have_envelopes, read_frame
@@ -145,8 +144,7 @@ class OverflowLog:
                 continue
             message_ids = array("q", frame.message_ids.to_pylist())
             if message_ids[-1] < begin:
-                nbytes = frame.envelopes.nbytes + frame.bodies.nbytes
-                self._add(Chunk(frame.first, message_ids, nbytes, len(message_ids)))
+                self._add(Chunk(frame.first, message_ids, frame.nbytes, len(message_ids)))
             else:
                 self._shadows[frame.first] = message_ids[0], message_ids[-1] + 1
 
@@ -194,11 +192,9 @@ class OverflowLog:
         for first, end in zip(firsts, [*firsts[1:], self.log.end], strict=True):
             if end <= lo:
                 continue
-            file = self._disk.open(os.path.join(self.log.directory, segment_name(first)))
-            try:
-                yield LogSegment(file, self.log.identity.frame_seed, first), end
-            finally:
-                file.close()
+            seed = self.log.identity.frame_seed
+            with opened(self._disk, self.log.directory, first, seed) as segment:
+                yield segment, end
 
     # -- copying ----------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ Most frames are for one queue from their first message to their last, and nothin
 done: such a frame is added as a whole, and no message of it becomes a Python object.
 
 Messages that come slowly are synced one by one, so each has a frame of its own, and Arrow takes
-longer to begin with a frame than with a thousand messages.  Frames with the same columns and as
-many messages have their numbers at the same positions: a :class:`Layout` knows these.  A frame that
-makes no sense, or whose checksum is wrong, is left to :func:`~.message_frames.read_frame`.
+longer to begin with a frame than with a thousand messages: small frames are read without it.
 """
 
 from __future__ import annotations
@@ -17,30 +15,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, repeat
-from typing import NamedTuple
 
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueueName
 
-from ..arrays import form_of, place_of
-from ..format import (
-    FRAME_HEADER,
-    FRAME_HEADER_BYTES,
-    FRAME_MARKER,
-    SEGMENT_HEADER_BYTES,
-    Damage,
-    Record,
-    Segment,
-    crc32,
-)
-from ..payload import RUNS, SMALL_MESSAGES
-from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS
+from ..arrays import END_BYTES, Buffers, bits_of, read
+from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32
+from ..payload import SMALL_MESSAGES, read_head
+from ..schema import BODY, ENVELOPE
 from .marks import Marks
 from .message_frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
 from .names import Names
 
 HEADS_REMEMBERED_MAX = 4096
+SMALL_BYTES = 64 << 10
+"""A larger frame is left to Arrow, which does not copy its bytes."""
 
 
 @dataclass(slots=True)
@@ -200,56 +190,43 @@ def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
                 yield item
 
 
-def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | SmallFrameRun]:
-    """Yield the same; small frames are read at once, many together."""
-    small = SmallFrames(segment)
-    position, expected = SEGMENT_HEADER_BYTES, segment.first
-    while (item := next(segment.walk(position, expected, check=False), None)) is not None:
-        if isinstance(item, Damage):
-            if item.hi is None:
-                return
-            position, expected = item.end_position, item.hi
+def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | SmallFrames]:
+    """Yield the same; neighbouring small frames are read at once, many together."""
+    small = SmallFrames(segment, segment.first)
+    for item in segment.walk(SEGMENT_HEADER_BYTES, segment.first, check=False):
+        if not isinstance(item, Record) or not item.count:
             continue
-        if item.count and item.first >= hi:
-            return
-        position, expected = item.end_position, item.end
-        if 0 < item.count <= SMALL_MESSAGES:
-            run, behind = small.read(item.position, item.first, hi)
-            if run.count:
-                position, expected = behind, run.end
-                yield run
-                continue
-        if item.count and _may_wait(segment, item, marks):
-            yield item
+        if item.first >= hi:
+            break
+        added = item.first == small.end and small.count < GATHERED_MESSAGES and small.add(item)
+        if not added:
+            if small.count:
+                yield small
+            small = SmallFrames(segment, item.first)
+            if not small.add(item):
+                small = SmallFrames(segment, item.end)
+                if _may_wait(segment, item, marks):
+                    yield item
+    if small.count:
+        yield small
 
 
 def _may_wait(segment: Segment, record: Record, marks: Marks) -> bool:
     return bool(may_have_envelopes(segment, record) and marks.unsettled(record.first, record.end))
 
 
-SMALL_BYTES = 16 << 10
-"""So much is read at once behind the beginning of a frame.  A larger one may be left to Arrow: most
-of the time goes to its checksum then.
-"""
-LAYOUTS_MAX = 1024
-
-_SHAPE = slice(24, FRAME_HEADER_BYTES + RUNS.size)
-"""Here a frame says how many messages, bytes of runs, columns and runs it has."""
-_COUNT = struct.Struct("<I")
-_ONE = _COUNT.pack(1)
-
-
-@dataclass(slots=True)
-class SmallFrameRun:
+class SmallFrames:
     """The messages of neighbouring small frames, without their bodies.
 
-    It may be added to a scan, as a :class:`~.message_frames.Frame` may.
+    They may be added to a scan, as a :class:`~.message_frames.Frame` may.
     """
 
-    first: int
-    _heads: list[bytes | None] = field(default_factory=list)
-    _weights: list[int] = field(default_factory=list)
-    _times: list[int] = field(default_factory=list)  # µs since 1970 UTC
+    def __init__(self, segment: Segment, first: int) -> None:
+        self._segment = segment
+        self.first: int = first
+        self._heads: list[bytes | None] = []
+        self._weights = array("I")
+        self._arrived = array("I")
 
     @property
     def count(self) -> int:
@@ -267,218 +244,54 @@ class SmallFrameRun:
         return head if self._heads.count(head) == len(self._heads) else None
 
     def weights(self) -> array[int]:
-        return array("I", self._weights)
+        return self._weights
 
     def arrived(self) -> array[int]:
-        return seconds(self._times)
+        return self._arrived
 
-    def add(self, head: bytes | None, weight: int, time: int) -> None:
-        """Add a message that was received at ``time``, in µs since 1970 UTC."""
-        self._heads.append(head)
-        self._weights.append(weight)
-        self._times.append(time)
-
-    def add_all(
-        self, heads: Sequence[bytes | None], weights: Sequence[int], times: Sequence[int]
-    ) -> None:
-        self._heads += heads
-        self._weights += weights
-        self._times += times
-
-
-class Layout(NamedTuple):
-    """Where the numbers of a frame stand.
-
-    ``frame`` reads a frame from its beginning: its header up to the first message's offset; its
-    ``shape``; the time of the first run, and the other times and all counts; and where each buffer
-    of its block ends.
-    """
-
-    frame: struct.Struct
-    shape: bytes
-    block_at: int
-    """Where, from the frame's beginning, the buffers begin."""
-    ends: struct.Struct
-    messages: int
-    columns: int
-    envelopes: int
-    bodies: int
-    """Of the buffers these have the ends of envelopes and bodies; -1 for no bodies."""
-
-    def add(
-        self,
-        run: SmallFrameRun,
-        data: bytes,
-        at: int,
-        end: int,
-        time: int,
-        runs: bytes,
-        buffers: list[int],
-    ) -> bool:
-        """Add the messages of the frame from ``at`` to ``end``; it was checked and has this layout.
-
-        The other arguments are what ``frame`` has read.  False if they make no sense.
-        """
-        block, index, of_bodies = at + self.block_at, self.envelopes, self.bodies
-        if block + buffers[-1] > end:
+    def add(self, record: Record) -> bool:
+        """Add the messages of the next frame; False for one that is large, damaged or nonsense."""
+        count = record.count
+        if count > SMALL_MESSAGES or record.nbytes > SMALL_BYTES:
+            return False
+        payload = bytes(self._segment.payload(record))
+        if crc32(payload) != record.payload_crc:
             return False
         try:
-            if self.messages == 1 and runs == _ONE:
-                start, stop = buffers[index], buffers[index + 1]
-                weight = QUEUED_MESSAGE_BYTES + stop - start
-                if of_bodies >= 0:
-                    weight += buffers[of_bodies + 1] - buffers[of_bodies]
-                if weight < QUEUED_MESSAGE_BYTES:
-                    return False
-                run.add(_head(data, block + start, block + stop), weight, time)
-                return True
-            ends, start = self._ends(data, block, buffers, index)
-            bodies: Sequence[int] = (0,) * self.messages
-            if of_bodies >= 0:
-                bodies, _ = self._ends(data, block, buffers, of_bodies)
-            spans = list(pairwise((0, *ends)))
-            run.add_all(
-                [_head(data, start + lo, start + hi) for lo, hi in spans],
-                [
-                    QUEUED_MESSAGE_BYTES + hi - lo + to - begin
-                    for (lo, hi), (begin, to) in zip(spans, pairwise((0, *bodies)), strict=True)
-                ],
-                _times(time, runs, self.messages),
+            columns, partial, at, counts, _, _ = read_head(
+                memoryview(payload)[: record.runs], count
             )
-        except (struct.error, IndexError):
+            heads: Sequence[bytes | None] = [None] * count
+            sizes: Sequence[int] = [0] * count
+            if columns & ENVELOPE:
+                block = read(columns, partial, payload[record.runs :], count)
+                found = dict(zip(bits_of(columns), block, strict=True))
+                sizes, heads = _envelopes(found[ENVELOPE])
+                if BODY in found:
+                    bodies = pairwise((0, *_ends(found[BODY])))
+                    sizes = [size + hi - lo for size, (lo, hi) in zip(sizes, bodies, strict=True)]
+            times = at if count == 1 else [*chain(*map(repeat, at, counts))]
+        except (ValueError, struct.error, IndexError):
             return False
+        self._heads += heads
+        self._weights.extend([QUEUED_MESSAGE_BYTES + size for size in sizes])
+        self._arrived += seconds(times)
         return True
 
-    def _ends(
-        self, data: bytes, block: int, buffers: list[int], index: int
-    ) -> tuple[tuple[int, ...], int]:
-        """Return where the values of a column end, and where they begin."""
-        at = buffers[index - 1] if index else 0
-        ends = self.ends.unpack_from(data, block + at)
-        start = buffers[index]
-        if at + self.ends.size != start or ends[-1] != buffers[index + 1] - start:
-            raise struct.error("a column has other values")
-        return ends, block + start
+
+def _ends(column: Buffers) -> tuple[int, ...]:
+    ends = struct.unpack(f"<{len(column[1]) // END_BYTES}i", column[1])
+    if ends[0] < 0 or (len(ends) > 1 and list(ends) != sorted(ends)):
+        raise ValueError("a column has an end before its beginning")
+    return ends
 
 
-def _head(data: bytes, lo: int, hi: int) -> bytes | None:
-    head = data[lo : lo + (data[lo + 2] | data[lo + 3] << 8)] if lo < hi else None
-    return data[lo:hi] if head and len(head) > hi - lo else head
-
-
-def _times(time: int, runs: bytes, count: int) -> list[int]:
-    """Return when each message was received; ``runs`` are the first count, or the other times and
-    all counts.  Raises struct.error if they count other messages than ``count``.
-    """
-    if runs == _COUNT.pack(count):
-        return [time] * count
-    others = (len(runs) - 4) // 12
-    numbers = struct.unpack(f"<{others}q{others + 1}I", runs)
-    times, counts = (time, *numbers[:others]), numbers[others:]
-    if sum(counts) != count:
-        raise struct.error("the runs have other messages")
-    return list(chain(*map(repeat, times, counts)))
-
-
-def layout_of(frame: bytes) -> Layout | None:
-    """Return the layout of a frame that was checked; None if it makes no sense."""
-    *_, count, runs_bytes = FRAME_HEADER.unpack_from(frame)
-    columns, runs, _, partial = RUNS.unpack_from(frame, FRAME_HEADER_BYTES)
-    rest = runs_bytes - RUNS.size - 12 * runs
-    if columns & ~KNOWN_COLUMNS or runs < 1 or rest < 0:
-        return None
-    shape = frame[_SHAPE]
-    buffers = form_of(columns, partial).head.format[1:]
-    frame_form = struct.Struct(f"<4sIIIQ{len(shape)}sq{12 * runs - 8}s{rest}x{buffers}")
-    return Layout(
-        frame_form,
-        shape,
-        frame_form.size,
-        struct.Struct(f"<{count}I"),
-        count,
-        columns,
-        place_of(columns, partial, ENVELOPE),
-        place_of(columns, partial, BODY),
-    )
-
-
-class SmallFrames:
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
-        self._layouts: dict[bytes, Layout] = {}
-
-    def read(self, position: int, expected: int, bound: int) -> tuple[SmallFrameRun, int]:
-        """Read consecutive small frames from ``position`` on that begin below the offset ``bound``.
-
-        ``expected`` is the offset of the first one.  Return their messages, at most about
-        :data:`~.message_frames.GATHERED_MESSAGES`, and the position behind them.  Raises OSError.
-        """
-        run = SmallFrameRun(expected)
-        bound = min(bound, expected + GATHERED_MESSAGES)
-        taken = -1
-        while taken and run.end < bound:
-            nbytes, at = self._segment.at_hand(position, SMALL_BYTES)
-            taken = self._take(nbytes, at, run, bound)
-            position += taken
-        return run, position
-
-    def _take(self, data: bytes, begin: int, run: SmallFrameRun, bound: int) -> int:
-        seed = self._segment.frame_seed
-        at, expected = begin, run.end
-        layout = self._layout_at(data, at)
-        while layout is not None and expected < bound:
-            try:
-                marker, checksum, payload_crc, length, first, shape, time, runs, *buffers = (
-                    layout.frame.unpack_from(data, at)
-                )
-            except struct.error:
-                break  # the bytes end here
-            if shape != layout.shape:
-                layout = self._layout_at(data, at)
-                continue
-            payload = at + FRAME_HEADER_BYTES
-            end = payload + length
-            if (
-                marker != FRAME_MARKER
-                or first != expected
-                or end > len(data)
-                or crc32(data[at + 8 : payload], seed) != checksum
-                or crc32(data[payload:end]) != payload_crc
-            ):
-                break
-            if not layout.columns & ENVELOPE:
-                nothing = [0] * layout.messages
-                run.add_all([None] * layout.messages, nothing, nothing)
-            elif not layout.add(run, data, at, end, time, runs, buffers):
-                break
-            at = end
-            expected += layout.messages
-        return at - begin
-
-    def _layout_at(self, data: bytes, at: int) -> Layout | None:
-        shape = data[at + _SHAPE.start : at + _SHAPE.stop]
-        layout = self._layouts.get(shape)
-        if layout is None:
-            frame = self._checked(data, at)
-            layout = None if frame is None else layout_of(frame)
-            if layout is not None:
-                if len(self._layouts) >= LAYOUTS_MAX:
-                    self._layouts.clear()
-                self._layouts[shape] = layout
-        return layout
-
-    def _checked(self, data: bytes, at: int) -> bytes | None:
-        if len(data) - at < FRAME_HEADER_BYTES:
-            return None
-        marker, checksum, payload_crc, length, _, count, runs = FRAME_HEADER.unpack_from(data, at)
-        payload = at + FRAME_HEADER_BYTES
-        end = payload + length
-        if (
-            marker != FRAME_MARKER
-            or not 0 < count <= SMALL_MESSAGES
-            or not RUNS.size <= runs <= length <= len(data) - payload
-            or crc32(data[at + 8 : payload], self._segment.frame_seed) != checksum
-            or crc32(data[payload:end]) != payload_crc
-        ):
-            return None
-        return data[at:end]
+def _envelopes(column: Buffers) -> tuple[list[int], list[bytes | None]]:
+    """Return the size and the head of each envelope of a column; None where there is none."""
+    sizes, heads = [], []
+    data = column[2]
+    for lo, hi in pairwise((0, *_ends(column))):
+        envelope = data[lo:hi]
+        sizes.append(hi - lo)
+        heads.append(envelope[: envelope[2] | envelope[3] << 8] if envelope else None)
+    return sizes, heads

@@ -13,20 +13,20 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from enum import Enum, auto
 from itertools import chain, pairwise
 from typing import Any
 
 from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
+from twisted_msgproto.core.errors import QueueClosed, QueueCorrupt, QueueError, QueueFull
 
 from ...core.disk import Disk, read_file
 from ..arrays import compute
-from ..format import Record, segment_name
+from ..format import Record
 from ..format import Segment as LogSegment
-from ..recovery import QUARANTINE
+from ..recovery import QUARANTINE, opened
 from ..segment_log import SegmentLog
 from ..troubles import REMEDY, Troubles, failure
 from . import names, overflow, queue_scan, settled
@@ -35,7 +35,7 @@ from .message_frames import Bodies, Frame, Loaded, gathered, read_frame
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
-from .queue_scan import SmallFrameRun
+from .queue_scan import SmallFrames
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
@@ -224,10 +224,10 @@ class BrokerState:
                 outstanding += found.add(messages)
         self._marks.begun(first).outstanding = outstanding
 
-    def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrameRun]:
+    def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrames]:
         for part in queue_scan.parts(segment, self._marks, self._end_of(segment)):
             messages = (
-                part if isinstance(part, SmallFrameRun) else self._frame(segment, part, told=False)
+                part if isinstance(part, SmallFrames) else self._frame(segment, part, told=False)
             )
             if messages is not None:
                 yield messages
@@ -252,13 +252,9 @@ class BrokerState:
     def _end_of(self, segment: LogSegment) -> int:
         return min(self._marks.begun(segment.first).end, self._log.end)
 
-    @contextmanager
-    def _opened(self, first: int) -> Iterator[LogSegment]:
-        file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
-        try:
-            yield LogSegment(file, self._log.identity.frame_seed, first)
-        finally:
-            file.close()
+    def _opened(self, first: int) -> AbstractContextManager[LogSegment]:
+        log = self._log
+        return opened(log.disk, log.directory, first, log.identity.frame_seed)
 
     # -- what the broker says; none of this waits -------------------------------------------------
 
@@ -293,8 +289,11 @@ class BrokerState:
 
         Each has its first offset: :attr:`end` as it was before that message was submitted.  Raises
         QueueFull without room on the disk, OSError if it fails; then there is none of them.
+        QueueClosed after :meth:`close`: another process may have the queue.
         """
         with self._mutex:
+            if self._closed:
+                raise QueueClosed(f"the broker's files in {self._directory} are closed")
             self._forgotten.difference_update(names)
             with self._log.no_room_is_full():
                 self._names.declare(names)
@@ -305,6 +304,9 @@ class BrokerState:
         What cannot be read now is told, and stands in ``unread``: ask for it again.
         """
         with self._reading:
+            if self._closed:
+                closed = QueueClosed(f"the broker's files in {self._directory} are closed")
+                return Loaded(unread=sorted(message_ids), error=closed)
             loaded = self._bodies.read(
                 message_id for message_id in message_ids if message_id >= self._log.begin
             )
