@@ -11,9 +11,8 @@ from .core.connection import Connection, WorkLost
 from .core.deadlines import Deadlines
 from .core.errors import ConnectionClosed, Fault, LimitExceeded, PeerError, Refused
 from .core.limits import Limit, Limits
-from .core.machine import IllegalTransition, State
+from .core.machine import IllegalTransition, ReceiveWindow, State
 from .core.message import Message, MessageBatch
-from .core.window import ReceiveWindow
 from .registry import LOOPBACK, Registered
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
     from .net.lifetimes import Connecting, connecting
-    from .net.link import Link, SteadyLogger
+    from .net.link import Link
+    from .net.logs import SteadyLogger
     from .net.options import ServerOptions
     from .net.session import ClientSession, Session, SessionLink, hook
     from .net.wires.stream import StreamWire
@@ -91,7 +91,8 @@ LATE: Final = {
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",
     "lifetimes": "Connecting connecting",
-    "link": "Link SteadyLogger",
+    "link": "Link",
+    "logs": "SteadyLogger",
     "options": "ServerOptions",
     "session": "ClientSession Session SessionLink hook",
     "wires.stream": "StreamWire",

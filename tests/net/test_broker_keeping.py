@@ -21,7 +21,6 @@ from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker import SenderBackpressure, ServedQueues, broker_of, persistence
-from twisted_msgproto.net.memory import ReadControl
 from twisted_msgproto.queue import OS_DISK
 from twisted_msgproto.testing import BrokenDisk
 
@@ -341,23 +340,21 @@ class Keeps(TestCase):
 LIMIT = 100
 
 
-class Wire:
-    def __init__(self) -> None:
-        self.paused = False
-
-    def pauseProducing(self) -> None:
-        self.paused = True
-
-    def resumeProducing(self) -> None:
-        self.paused = False
-
-
 class Sender:
     def __init__(self, *, owing: bool = False) -> None:
-        self.wire = Wire()
-        self.control = ReadControl(self.wire)
+        self.unread_for: set[str] = set()
         self.owes_settlements = owing
         self.ended = False
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.unread_for)
+
+    def pauseReading(self, reason: str) -> None:
+        self.unread_for.add(reason)
+
+    def resumeReading(self, reason: str) -> None:
+        self.unread_for.discard(reason)
 
     def withheld_too_long(self) -> None:
         self.ended = True
@@ -367,13 +364,13 @@ def test_senders_above_the_limit_are_not_read_until_half_of_it_is_gone() -> None
     withheld = SenderBackpressure(LIMIT, 30, Clock())
     first, second = Sender(), Sender()
     withheld.add(first, LIMIT)
-    assert not first.wire.paused
+    assert not first.paused
     withheld.add(second, 1)
-    assert (first.wire.paused, second.wire.paused) == (False, True)
+    assert (first.paused, second.paused) == (False, True)
     withheld.remove(first, LIMIT // 2 - 1)
-    assert second.wire.paused
+    assert second.paused
     withheld.remove(first, 2)
-    assert not second.wire.paused
+    assert not second.paused
     assert not withheld.pressing
 
 
@@ -383,7 +380,7 @@ def test_a_sender_of_which_nothing_waits_is_read_though_others_wait() -> None:
     withheld.add(first, LIMIT)
     withheld.add(second, 10)
     withheld.remove(second, 10)
-    assert not second.wire.paused
+    assert not second.paused
     assert withheld.waiting == LIMIT
 
 
@@ -392,7 +389,7 @@ def test_a_sender_that_owes_acks_is_read_and_has_a_deadline() -> None:
     withheld = SenderBackpressure(LIMIT, 30, clock)
     sender = Sender(owing=True)
     withheld.add(sender, LIMIT + 1)
-    assert not sender.wire.paused
+    assert not sender.paused
     clock.advance(29)
     withheld.settled(sender)
     clock.advance(29)
@@ -409,10 +406,10 @@ def test_who_has_settled_all_waits_like_others() -> None:
     withheld.add(sender, LIMIT + 1)
     sender.owes_settlements = False
     withheld.settled(sender)
-    assert sender.wire.paused
+    assert sender.paused
     sender.owes_settlements = True
     withheld.owing(sender)
-    assert not sender.wire.paused
+    assert not sender.paused
     withheld.forget(sender)
     assert clock.getDelayedCalls() == []
 

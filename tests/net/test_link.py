@@ -257,14 +257,61 @@ class Edges(LinkCase):
         self.assertEqual(shown["not_read_because"], "process-held-bytes, unread-output")
         self.lose()
 
+    def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last(self) -> None:
+        server, transport = self.link()
+        told: list[str] = []
+        server.machine.paused = lambda now: told.append("paused") or []
+        server.machine.resumed = lambda now: told.append("resumed") or []
+        for reason in ("a", "b", "b"):
+            server.pauseReading(reason)
+        self.assertEqual(server.snapshot()["not_read_because"], "a, b")
+        server.resumeReading("a")
+        self.assertEqual((server.reading, transport.producerState), (False, "paused"))
+        server.resumeReading("b")
+        server.resumeReading("b")
+        self.assertEqual((server.reading, transport.producerState), (True, "producing"))
+        self.assertEqual(told, ["paused"] * 3 + ["resumed"])
+        self.lose()
+
+    def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(self) -> None:
+        """The limit, 100 kB, is shared by all of whom something waits; at half all are read."""
+        for others, senders, own, paused in (
+            (0, 1, 100, False),
+            (0, 1, 101, True),
+            (60, 1, 60, False),  # what others have left behind is nobody's share
+            (50, 2, 50, False),
+            (60, 2, 50, False),
+            (60, 2, 51, True),
+            (90, 10, 10, False),
+            (95, 10, 11, True),
+            (80, 10, 11, False),
+        ):
+            sink = Sink(held=True)
+            server, transport = self.link(sink)
+            budget = self.factory.budget
+            budget.limit = 100_000
+            server.dataReceived(b"x" * 1000 + b"\n")
+            budget.waiting, budget.senders = others * 1000 + 3000, senders
+            server.dataReceived(b"x" * (own * 1000 - 5000) + b"\n")
+            why = "process-unsafe-bytes" if paused else None
+            self.assertEqual(server.snapshot()["not_read_because"], why, (others, senders, own))
+            budget.waiting = 53_001
+            sink.waiting[0].callback(None)
+            self.assertEqual(server.reading, not paused)
+            budget.waiting = own * 1000 + 47_000
+            sink.waiting[1].callback(None)
+            self.assertEqual((server.reading, transport.producerState), (True, "producing"))
+            self.lose()
+
     def test_who_is_gone_is_not_read_again_when_there_is_room__NB_01(self) -> None:
-        server, transport = self.link(Sink(held=True))
-        budget = self.factory.budget
-        budget.limit = 3
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        self.factory.budget.limit = 3
         server.dataReceived(b"abcd\n")
         self.assertEqual(transport.producerState, "paused")
         self.lose()
-        budget.remove(4)
+        sink.waiting[0].callback(None)
+        self.assertEqual(self.factory.budget.waiting, 0)
         self.assertEqual(transport.producerState, "paused")
 
     def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.internet.testing import MemoryReactorClock
 
 from twisted_msgproto.core.session_memory import MemoryShare, SessionMemory, table_bytes
 from twisted_msgproto.net import gateway
-from twisted_msgproto.net.memory import ByteBudget, ReadControl
+from twisted_msgproto.net.memory import ByteBudget
 
 LATE_SECONDS, LOOK_SECONDS = 3.0, 0.25
 MIN_RATE = 16 << 10  # bytes a second that a peer must bring at least
@@ -505,25 +505,7 @@ def test_a_crowd_that_holds_all_memory_costs_each_read_next_to_nothing__NB_07() 
     assert Asked.asked <= crowd * 4 * LATE_SECONDS / LOOK_SECONDS
 
 
-# ── pause reasons and the shared budget ─────────────────────────────────────────────────────────
-
-
-def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():
-    transport, changes = StringTransport(), []
-    control = ReadControl(transport, changes.append)
-    control.pause("a")
-    control.pause("b")
-    control.pause("b")
-    assert transport.producerState == "paused"
-    assert control.reasons == {"a", "b"}
-    control.resume("a")
-    assert control.paused
-    assert transport.producerState == "paused"
-    control.resume("b")
-    control.resume("b")
-    assert not control.paused
-    assert transport.producerState == "producing"
-    assert changes == [True, True, True, False]
+# ── the shared budget ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_smallest_limits_of_all_servers_hold():
@@ -533,38 +515,6 @@ def test_the_smallest_limits_of_all_servers_hold():
     budget.bound(3000, 300, 60, clock)
     assert (budget.limit, budget.held.limit, budget.held.min_rate) == (1000, 100, 40)
     assert budget.held.clock is clock
-
-
-@pytest.mark.parametrize(
-    ("others", "senders", "own", "paused"),
-    [
-        (0, 1, 100, False),
-        (0, 1, 101, True),
-        (60, 1, 60, False),  # what others have left behind is nobody's share
-        (60, 0, 60, False),
-        (60, 0, 101, True),
-        (50, 2, 50, False),
-        (60, 2, 50, False),
-        (60, 2, 51, True),
-        (90, 10, 10, False),
-        (95, 10, 11, True),
-        (80, 10, 11, False),
-    ],
-)
-def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
-    others: int, senders: int, own: int, paused: bool
-) -> None:
-    """The limit is 100, shared by all of whom something waits; at half of it all are read again."""
-    transport = StringTransport()
-    control = ReadControl(transport)
-    budget = ByteBudget(100, "why")
-    budget.waiting, budget.senders = others, senders
-    budget.add(own, control, own)
-    assert control.reasons == (frozenset({"why"}) if paused else frozenset())
-    budget.remove(others + own - 51)
-    assert control.paused is paused
-    budget.remove(1)
-    assert (control.paused, transport.producerState) == (False, "producing")
 
 
 # ── what sessions keep for their peers has one bound for all of ─────────────────────────────────

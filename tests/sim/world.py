@@ -377,7 +377,7 @@ class World:
         """Too much of this connection is not safe: it must not be read."""
         end = link.transport
         paused = getattr(end, "paused", None)
-        if "connection-bytes" not in link._control.reasons or paused is False:
+        if "connection-bytes" not in link.snapshot()["not_read_because"] or paused is False:
             raise Violation(f"{link._unsafeBytes} bytes wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.protocol import connectionDone
@@ -33,35 +33,19 @@ from .counters import CounterPaths
 from .deferreds import run_on
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .logs import NEWS
-from .memory import ReadControl
 from .peers import is_address
-from .turns import TURN_SECONDS, next_read_bytes
+from .turns import (
+    FIRST_READ_BYTES,
+    PARTIAL_READ_BYTES,
+    READ_BYTES_MIN,
+    TIMED_BYTES,
+    TURN_SECONDS,
+    next_read_bytes,
+)
 from .wires import Wire
 from .wires.stream import StreamWire
 
-FIRST_READ_BYTES: Final = 16 << 10
-"""The first reads of a connection return at most this many bytes."""
-
-TIMED_BYTES: Final = 4 << 10
-"""The pace does not change for smaller reads: none of them is slow."""
-
-PARTIAL_READ_BYTES: Final = 64 << 10
-"""While a message is not here in full, a read returns at most this many bytes.  A thousand peers
-that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
-can hold them back.
-"""
-
-READ_BYTES_MIN: Final = 1 << 10
-"""However slow a peer's input is to process, one read may return this many bytes."""
-
 Actions = Mapping[type, Callable[[Any, Any], None]]
-
-
-class SteadyLogger(Logger):
-    """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> Logger:
-        return self
 
 
 class MachineTimer:
@@ -189,6 +173,7 @@ class Link:
     _gone = False  # the connection is lost
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
+    _pausedFor: frozenset[str] = frozenset()  # reading is
     _held = 0  # bytes of incomplete messages
     _grown_at = 0.0  # when these became more
     _readAtMost = FIRST_READ_BYTES  # bytes that one read may return now
@@ -246,9 +231,9 @@ class Link:
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""
         if not paused:
-            self._control.resume("unread-output")
+            self.resumeReading("unread-output")
         elif not self.readsWhileUnread:
-            self._control.pause("unread-output")
+            self.pauseReading("unread-output")
 
     def roomFor(self, nbytes: int) -> None:
         """A verb is going to write ``nbytes`` to a peer that does not read: raise LimitExceeded if
@@ -311,7 +296,6 @@ class Link:
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
-        self._control = ReadControl(self.wire, self._readingChanged)
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self.protocol, self.address)
@@ -481,7 +465,7 @@ class Link:
         if self._held or self.wire.held or not machine.no_partial_input:
             self._hold(machine.input_weight + self.wire.held)
             if machine.unfinished:
-                self._control.pause("decoding")
+                self.pauseReading("decoding")
                 self._lookUnfinished()
         self._timer.look()
 
@@ -499,27 +483,43 @@ class Link:
 
         One read may hold more than one turn should decode.
         """
-        if self._control.reasons == {"decoding"} and self._resumption is None and not self._ended:
+        if self._pausedFor == {"decoding"} and self._resumption is None and not self._ended:
             self._resumption = self.factory.clock.callLater(0, self._resume)
 
     def _resume(self) -> None:
         self._resumption = None
-        if self._ended or self._control.reasons != {"decoding"}:
+        if self._ended or self._pausedFor != {"decoding"}:
             return
         self._followAlone(self.machine.receive(self.noInputs, self._now()))
         if not self._ended and not self.machine.unfinished:
-            self._control.resume("decoding")
+            self.resumeReading("decoding")
             if self._inputEnded:
                 self._followAlone(self.machine.ended(self._now()))
 
     noInputs: ClassVar[Any] = b""
     """This input makes a machine continue with what it has; frames come in lists."""
 
-    def _readingChanged(self, paused: bool) -> None:
+    def pauseReading(self, reason: str) -> None:
+        """Do not read while ``reason`` stands; any number of them may stand at a time."""
+        if reason not in self._pausedFor:
+            self._pausedFor |= {reason}
+            if len(self._pausedFor) == 1:
+                self.wire.pauseProducing()
+            self._readingChanged()
+
+    def resumeReading(self, reason: str) -> None:
+        """``reason`` stands no longer: read again unless there is another."""
+        if reason in self._pausedFor:
+            self._pausedFor = (self._pausedFor - {reason}) or Link._pausedFor
+            if not self._pausedFor:
+                self.wire.resumeProducing()
+            self._readingChanged()
+
+    def _readingChanged(self) -> None:
         if self._ended:
             return
         now = self._now()
-        if paused:
+        if self._pausedFor:
             if self._held:
                 self.factory.budget.held.paused(self, now)
             self._follow(self.machine.paused(now))
@@ -537,7 +537,7 @@ class Link:
         """
         if not self._ended:
             if not self.readsWhileDraining:
-                self._control.pause("draining")
+                self.pauseReading("draining")
             self._follow(self.machine.drain(self._now()))
 
     def setCloseReason(self, error: Exception) -> None:
@@ -608,14 +608,14 @@ class Link:
     @property
     def reading(self) -> bool:
         """Whether the connection is read now."""
-        return not self._control.paused
+        return not self._pausedFor
 
     def holdBack(self, held_back: bool) -> None:
         """The process holds too much: do not read (True), or read again."""
         if held_back:
-            self._control.pause("process-held-bytes")
+            self.pauseReading("process-held-bytes")
         elif not self._gone:
-            self._control.resume("process-held-bytes")
+            self.resumeReading("process-held-bytes")
 
     def cutOff(self, nbytes: int, limit: float) -> None:
         """All connections together hold too much, and this one's peer is the latest."""
@@ -679,7 +679,7 @@ class Link:
         self._resumption = self._handshake = None
         self._hold(0)
         factory = self.factory
-        factory.budget.forget(self._control)
+        factory.budget.paused.pop(self, None)
         factory.counters.leave(self)
         factory.connectionClosed(self.protocol, reason)
         for event in events:
@@ -692,7 +692,7 @@ class Link:
         return {
             "session": self.session,
             "peer": self.peer,
-            "not_read_because": ", ".join(sorted(self._control.reasons)) or None,
+            "not_read_because": ", ".join(sorted(self._pausedFor)) or None,
             **self.machine.snapshot(),
         }
 

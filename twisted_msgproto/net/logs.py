@@ -56,6 +56,13 @@ the others that have no sum of their own.
 """
 
 
+class SteadyLogger(Logger):
+    """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Logger:
+        return self
+
+
 @dataclass(frozen=True)
 class Topic:
     """What is summed up together.

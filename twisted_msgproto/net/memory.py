@@ -1,7 +1,8 @@
 """What peers make this process hold, of all protocols and connections.
 
 Nothing is dropped for lack of space.  Bytes that wait for the sink can wait for better times:
-above the bound of :class:`ByteBudget` those who have more than their share of it are not read.
+above the bound in :class:`ByteBudget` those who have more than their share of it are not read
+(:mod:`.session`).
 Unfinished messages and unread output cannot, because only the peer can finish or read them: with
 :class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
 off for what others hold.  What sessions keep for their peers has a bound of its own, above which
@@ -371,60 +372,15 @@ class Ledger:
                 heappop(turns)
 
 
-# ── what waits for the sink ───────────────────────────────────────────────────────────────────────
-
-
-_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 bytes
-
-
-class ReadControl:
-    """The reading of one transport, which pauses for any number of reasons at a time."""
-
-    __slots__ = ("_changed", "_reasons", "_transport")
-
-    def __init__(self, transport: Any, changed: Callable[[bool], None] = lambda paused: None):
-        """``changed(paused)`` is called whenever a reason comes or goes."""
-        self._transport = transport
-        self._changed = changed
-        self._reasons = _NO_REASON
-
-    @property
-    def paused(self) -> bool:
-        """The transport is not read now."""
-        return bool(self._reasons)
-
-    @property
-    def reasons(self) -> frozenset[str]:
-        """Return why not."""
-        return self._reasons
-
-    def pause(self, reason: str) -> None:
-        """Do not read while ``reason`` stands."""
-        if reason not in self._reasons:
-            self._reasons |= {reason}
-            if len(self._reasons) == 1:
-                self._transport.pauseProducing()
-            self._changed(True)
-
-    def resume(self, reason: str) -> None:
-        """``reason`` stands no longer: read again unless there is another."""
-        if reason in self._reasons:
-            self._reasons = (self._reasons - {reason}) or _NO_REASON
-            if not self._reasons:
-                self._transport.resumeProducing()
-            self._changed(bool(self._reasons))
-
-
 class ByteBudget:
-    """The bound of bytes that wait for the sink, over all connections of a process.
-
-    Above the limit connections with more than their share of it are not read; a connection with
-    little waiting is never paused for the others.
+    """What all connections of a process have in common: the bounds of memory, and who offends.
 
     Attributes:
-        limit: bytes; above it reading pauses, at half of it reading resumes.
+        limit: bytes that may wait for the sink.  Above it connections with more than their share
+            are not read; at half of it they are read again.
         waiting: bytes that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
+        paused: connections that are not read because of that.
         held: what peers make the process hold, and what cannot wait for the sink.
         session_memory: what sessions keep for their peers for longer than a message.
         peer_log: what peers do is logged through it, whichever server they came to.
@@ -432,18 +388,16 @@ class ByteBudget:
         shared: what servers of one kind share, by its class.
     """
 
-    def __init__(self, limit: float = inf, reason: str = "process-unsafe-bytes") -> None:
-        """``reason`` is what connections are paused for; two budgets have two reasons."""
-        self.limit: float = limit
+    def __init__(self) -> None:
+        self.limit: float = inf
+        self.waiting: int = 0
+        self.senders: int = 0
+        self.paused: dict[Any, None] = {}
         self.held: Ledger = Ledger()
         self.session_memory: SessionMemory = SessionMemory()
         self.peer_log: PeerLog = PeerLog()
         self.offenders: Offenders = Offenders()
         self.shared: dict[type, Any] = {}
-        self._reason = reason
-        self.waiting: int = 0
-        self.senders = 0
-        self._paused: dict[ReadControl, None] = {}
 
     def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
         """One of the servers of this process has these limits; the smallest of all hold.
@@ -455,28 +409,3 @@ class ByteBudget:
         ledger.bound(held)
         ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
         ledger.clock = clock
-
-    def add(self, nbytes: int, control: ReadControl, own: float = inf) -> None:
-        """Note that ``nbytes`` of the connection behind ``control`` wait from now on.
-
-        ``own`` is what waits of that connection with them.  Without it the connection is paused
-        whenever all together are above the limit.
-        """
-        self.waiting += nbytes
-        if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
-            self._paused[control] = None
-            control.pause(self._reason)
-
-    def remove(self, nbytes: int) -> None:
-        """Note that ``nbytes`` wait no longer."""
-        self.waiting -= nbytes
-        if self._paused and self.waiting <= self.limit // 2:
-            paused, self._paused = self._paused, {}
-            for control in paused:
-                control.resume(self._reason)
-
-    def forget(self, control: ReadControl) -> None:
-        """Note that the connection behind ``control`` is gone; its bytes still wait for the
-        sink.
-        """
-        self._paused.pop(control, None)

@@ -469,24 +469,33 @@ class SessionLink(OrderlyLink):
             self._safe(position)  # at once, without a callback
             return
         nbytes = batch.nbytes + batch.weight + BATCH_WEIGHT_BYTES
+        budget = factory.budget
         if not self._unsafeBatches:
-            factory.budget.senders += 1
+            budget.senders += 1
         self._unsafeBytes += nbytes
         self._unsafeBatches += 1
-        factory.budget.add(nbytes, self._control, self._unsafeBytes)
+        budget.waiting += nbytes
+        if budget.waiting > budget.limit and self._unsafeBytes > budget.limit / budget.senders:
+            budget.paused[self] = None
+            self.pauseReading("process-unsafe-bytes")
         if self._unsafeBytes > factory.unsafe_bytes_max:
-            self._control.pause("connection-bytes")
+            self.pauseReading("connection-bytes")
         result.addBoth(self._delivered, nbytes, position, count, traffic.seconds())
 
     def _delivered(self, result: Any, nbytes: int, position: Any, count: int, began: float) -> None:
         factory = self.factory
+        budget = factory.budget
         self._unsafeBytes -= nbytes
         self._unsafeBatches -= 1
         if not self._unsafeBatches:
-            factory.budget.senders -= 1
-        factory.budget.remove(nbytes)
+            budget.senders -= 1
+        budget.waiting -= nbytes
+        if budget.paused and budget.waiting <= budget.limit // 2:
+            paused, budget.paused = budget.paused, {}
+            for link in paused:
+                link.resumeReading("process-unsafe-bytes")
         if self._unsafeBytes <= factory.unsafe_bytes_max // 2:
-            self._control.resume("connection-bytes")
+            self.resumeReading("connection-bytes")
         if isinstance(result, Failure):
             self._notSafe(position, result)
         else:
@@ -517,7 +526,7 @@ class SessionLink(OrderlyLink):
         self._lossLogged = self._inputIgnored = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
-            self._control.pause("draining")
+            self.pauseReading("draining")
             follow = self._follow if self._following else self._followAlone
             follow(self.machine.not_safe(position, self._now()))
 

@@ -19,6 +19,21 @@ TURN_SECONDS: Final = 0.008
 A good client's message needs two or three turns, so about 25 ms beside one hostile peer.
 """
 
+FIRST_READ_BYTES: Final = 16 << 10
+"""The first reads of a connection return at most this many bytes."""
+
+TIMED_BYTES: Final = 4 << 10
+"""The pace does not change for smaller reads: none of them is slow."""
+
+PARTIAL_READ_BYTES: Final = 64 << 10
+"""While a message is not here in full, a read returns at most this many bytes.  A thousand peers
+that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
+can hold them back.
+"""
+
+READ_BYTES_MIN: Final = 1 << 10
+"""However slow a peer's input is to process, one read may return this many bytes."""
+
 Slow = Callable[[str, str, float], None]
 
 

@@ -54,9 +54,10 @@ from ...net.lifetimes import (
     subclass_of,
 )
 from ...net.limit_types import LumberjackClientLimits, LumberjackServerLimits
-from ...net.link import FIRST_READ_BYTES, SteadyLogger
+from ...net.logs import SteadyLogger
 from ...net.session import ClientSession, Session, SessionLink
 from ...net.sink import MessageSink
+from ...net.turns import FIRST_READ_BYTES
 from ..machine import Reader, Writer
 from ..machine.sending import Packer
 from ..terms import (

@@ -29,7 +29,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import MicroMsg2ServerLimits
 from ...net.logs import LIMITS as LIMITS_MET
-from ...net.memory import ByteBudget, ReadControl
+from ...net.memory import ByteBudget
 from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
 from ..application import (
@@ -84,13 +84,13 @@ class Publication:
         self._bytes = event.nbytes + event.weight + QUEUED_MESSAGE_BYTES * len(event.sequences)
         if self._parts:
             self._paused = True
-            self._server.control.pause("fan-out")
+            self._server.pauseReading("fan-out")
         self._server.factory.senderBackpressure.add(self._server, self._bytes)
 
     def came(self) -> None:
         self._parts -= 1
         if self._paused and not self._parts:
-            self._server.control.resume("fan-out")
+            self._server.resumeReading("fan-out")
         self.look()
 
     def durable(self) -> None:
@@ -131,9 +131,9 @@ class MicroMsg2ServerLink(MicroMsg2Link):
 
     def outputChanged(self, paused: bool) -> None:
         if paused:
-            self._control.pause("unread-output")
+            self.pauseReading("unread-output")
         else:
-            self._control.resume("unread-output")
+            self.resumeReading("unread-output")
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
@@ -270,10 +270,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         self._abort()
 
     # What is asked of a sender to queues.
-
-    @property
-    def control(self) -> ReadControl:
-        return self._control
 
     @property
     def owes_settlements(self) -> bool:

@@ -23,7 +23,7 @@ from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import CounterPaths
 from ...net.deferreds import ProducerControl, Ticket, awaited, fail_all
 from ...net.factory import MsgprotoServerFactory, expect
-from ...net.link import SteadyLogger
+from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionHooks, SessionLink, hook, put_into
 from .. import application, terms
 from ..machine.extensions import Extension, Proposal

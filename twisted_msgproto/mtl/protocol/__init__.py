@@ -18,8 +18,7 @@ from ...core.message import MessageBatch
 from ...core.session_memory import SESSION_LIMIT
 from ...net.authentication import sasl
 from ...net.factory import MsgprotoServerFactory
-from ...net.link import SteadyLogger
-from ...net.logs import Topic
+from ...net.logs import SteadyLogger, Topic
 from ...net.session import SessionLink, log_not_stored
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server

@@ -25,7 +25,7 @@ from ...net.clients.reconnect import (
 from ...net.deferreds import Tickets
 from ...net.factory import SessionFactory, expect
 from ...net.limit_types import MtlClientLimits
-from ...net.link import SteadyLogger
+from ...net.logs import SteadyLogger
 from ...net.session import ClientSession
 from ..machine.client import Client, Credentials
 from ..terms import (

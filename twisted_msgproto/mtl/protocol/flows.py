@@ -19,7 +19,8 @@ from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
 from ...net.deferreds import Tickets, Waiters
 from ...net.factory import SessionFactory
-from ...net.link import Link, SteadyLogger
+from ...net.link import Link
+from ...net.logs import SteadyLogger
 from ..machine.client_flow import ClientFlow, too_large
 from ..terms import (
     LEASE_UNANSWERED,
@@ -429,7 +430,7 @@ class ReaderLink(FlowLink):
         if self._hook is None:
             self.backlog.put(starmap(Received, rows))
             if self._share >= 1 and not self._gone:
-                self._control.pause("backlog")
+                self.pauseReading("backlog")
             return
         for row in rows:
             if self._ended:
@@ -443,7 +444,7 @@ class ReaderLink(FlowLink):
 
     def _taken(self, content: Received, nbytes: int) -> None:
         if self._share <= 0.5 and not self._gone:
-            self._control.resume("backlog")
+            self.resumeReading("backlog")
 
     def sessionEnding(self, reason: Failure) -> None:
         super().sessionEnding(reason)

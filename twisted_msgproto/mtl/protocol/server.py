@@ -29,8 +29,7 @@ from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.limit_types import MtlServerLimits
-from ...net.link import SteadyLogger
-from ...net.logs import Topic
+from ...net.logs import SteadyLogger, Topic
 from ...net.memory import ByteBudget
 from ...net.session import SessionHooks, hook, only_hooks
 from ...net.sink import MessageSink

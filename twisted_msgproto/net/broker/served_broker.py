@@ -38,7 +38,6 @@ from ...core.broker import (
 from ...core.broker.store import QueueStore
 from ...core.errors import QueueError
 from ...core.limits import Limits
-from ..memory import ReadControl
 from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 
@@ -364,9 +363,11 @@ OWING_TIMES: Final = 4
 class Sender(Protocol):
     """What is needed of a connection that sends to queues."""
 
-    @property
-    def control(self) -> ReadControl:
-        """Return what pauses its reading."""
+    def pauseReading(self, reason: str) -> None:
+        """Do not read it while ``reason`` stands."""
+
+    def resumeReading(self, reason: str) -> None:
+        """``reason`` stands no longer."""
 
     @property
     def owes_settlements(self) -> bool:
@@ -410,12 +411,12 @@ class SenderBackpressure:
         if not sender.owes_settlements:
             self._clear(sender)
             self._paused[sender] = None
-            sender.control.pause(PAUSED_FOR)
+            sender.pauseReading(PAUSED_FOR)
         elif self.waiting > self.limit * OWING_TIMES:
             sender.withheld_too_long()
         else:
             self._paused.pop(sender, None)
-            sender.control.resume(PAUSED_FOR)
+            sender.resumeReading(PAUSED_FOR)
             if self._seconds and sender not in self._deadlines:
                 self._deadlines[sender] = self._clock.callLater(self._seconds, self._late, sender)
 
@@ -448,13 +449,13 @@ class SenderBackpressure:
             self._own.pop(sender, None)
             self._clear(sender)
             if self._paused.pop(sender, True) is None:
-                sender.control.resume(PAUSED_FOR)
+                sender.resumeReading(PAUSED_FOR)
         if self.waiting <= self.limit // 2 and self.pressing:
             for late in list(self._deadlines):
                 self._clear(late)
             paused, self._paused = self._paused, {}
             for each in paused:
-                each.control.resume(PAUSED_FOR)
+                each.resumeReading(PAUSED_FOR)
 
     def forget(self, sender: Sender) -> None:
         """Note that ``sender`` is gone; what it sent still waits for room."""

@@ -33,7 +33,7 @@ from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import CounterPaths
 from ...net.deferreds import Ticket, awaited, fail_all, promised
-from ...net.link import SteadyLogger
+from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionLink, hook
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from ..machine import Client, Server

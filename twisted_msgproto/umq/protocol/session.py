@@ -25,7 +25,7 @@ from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
 from ...net.counters import CounterPaths
 from ...net.deferreds import fail_all
-from ...net.link import SteadyLogger
+from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
@@ -145,12 +145,6 @@ class UmqLink(SessionLink):
     def count(self, name: str) -> None:
         self._tally[name] += 1
 
-    def pauseReading(self, why: str) -> None:
-        self._control.pause(why)
-
-    def resumeReading(self, why: str) -> None:
-        self._control.resume(why)
-
     def keptTooMuch(self, what: str) -> None:
         self.factory.counters[f"limit:{SESSION_LIMIT}"] += 1
 
@@ -250,7 +244,7 @@ class UmqLink(SessionLink):
         waited ``before``.
         """
         if self._inbox or (not self.readsWhileUnread and self.wire.waiting > before):
-            self._control.pause("unread-output")
+            self.pauseReading("unread-output")
 
     def oversized(self) -> None:
         if not self._ended:
@@ -277,7 +271,7 @@ class UmqLink(SessionLink):
         self._holds += (done,)
         if self._rest is None:
             self._rest = iter(())
-        self._control.pause(SERVING)
+        self.pauseReading(SERVING)
         done.addBoth(self._serveAgain, done)
         self._keepRest()
 
@@ -321,7 +315,7 @@ class UmqLink(SessionLink):
             if (self._holds or turn.over()) and not (self._ended or self.machine.closed):
                 rest = self._rest  # after a hold there is one: it came before
                 self._rest = events if rest is None else chain(rest, events)
-                self._control.pause(SERVING)
+                self.pauseReading(SERVING)
                 self._serveLater()
                 return
 
@@ -367,7 +361,7 @@ class UmqLink(SessionLink):
         if self._ready or self._rest is not None:
             self._serveLater()
         elif not self._ended:
-            self._control.resume(SERVING)
+            self.resumeReading(SERVING)
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────
 
@@ -459,7 +453,7 @@ class UmqLink(SessionLink):
             else:
                 self._settle()
             if not self.over:
-                self._control.resume("unread-output")
+                self.resumeReading("unread-output")
 
     def outputDrained(self) -> None:
         self.topics.drain()
