@@ -19,7 +19,7 @@ from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.frame_buffer import FrameBuffer
-from twisted_msgproto.core.window import ReceiveWindow
+from twisted_msgproto.core.machine import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer

@@ -18,8 +18,7 @@ from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
-from twisted_msgproto.core.window import ReceiveWindow, SendWindow
+from twisted_msgproto.core.machine import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
     Broker,
     MicroMsg2Client,
@@ -31,6 +30,7 @@ from twisted_msgproto.micromsg2 import (
 )
 from twisted_msgproto.micromsg2.machine import receiving
 from twisted_msgproto.micromsg2.machine.sides import Session
+from twisted_msgproto.micromsg2.terms import SEQUENCES
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -222,7 +222,7 @@ class ForeignClient:
             self._send()
         elif isinstance(frame, ExtensionFrame):
             sequence = int.from_bytes(frame.payload, "big")
-            newest = self._first + SPACE.steps(self._before or SPACE.last, sequence)
+            newest = self._first + SEQUENCES.steps(self._before or SEQUENCES.last, sequence)
             if not self._first < newest <= self._sent:
                 raise Violation(f"an ack of {sequence}, sent {self._sent - self._first}")
             if newest <= self._done:
@@ -241,7 +241,7 @@ class ForeignClient:
         self._sent = max(self._sent, end)
         address = encode_address("orders")
         for index in range(self._done, end):
-            number = SPACE.after(self._before or SPACE.last, index - self._first + 1)
+            number = SEQUENCES.after(self._before or SEQUENCES.last, index - self._first + 1)
             (frame,) = encode_message(number, address, self._bodies[index])
             self._write(frame)
         if end > self._done:

@@ -10,7 +10,7 @@ from unittest import mock
 from tests.sim.bugs import LUMBERJACK_BUGS, SHARED_BUGS
 from tests.sim.mtl import MTL_BUGS
 from twisted_msgproto.core.deadlines import Deadlines
-from twisted_msgproto.core.window import ReceiveWindow
+from twisted_msgproto.core.machine import ReceiveWindow
 from twisted_msgproto.lumberjack.machine import Reader
 from twisted_msgproto.micromsg2.machine.sides import Session
 from twisted_msgproto.queue import recovery

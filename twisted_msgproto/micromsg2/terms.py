@@ -4,7 +4,7 @@ are data only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import auto
 from typing import Any, Final
@@ -53,6 +53,39 @@ FAILED: Final = "failed"
 
 ERROR_CHARACTERS_MAX: Final = 200
 """Errors that we send are not longer."""
+
+
+@dataclass(slots=True, frozen=True)
+class SequenceSpace:
+    """A sequence space has the numbers ``first`` … ``last``, in a circle."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def __contains__(self, number: int) -> bool:
+        return self.first <= number <= self.last
+
+    def after(self, number: int, steps: int = 1) -> int:
+        return (number - self.first + steps) % self.size + self.first
+
+    def following(self, number: int, count: int) -> Sequence[int]:
+        first = self.after(number)
+        if first + count - 1 <= self.last:
+            return range(first, first + count)
+        return [self.after(number, steps) for steps in range(1, count + 1)]
+
+    def steps(self, start: int, end: int) -> int:
+        """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
+        return (end - start) % self.size
+
+
+SEQUENCES: Final = SequenceSpace(1, 0xFFFF)
+"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
+
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 

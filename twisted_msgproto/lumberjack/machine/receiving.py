@@ -18,8 +18,7 @@ from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
 from ...core.errors import Fault
 from ...core.limits import Limits
-from ...core.machine import Machine
-from ...core.window import ReceiveWindow
+from ...core.machine import Machine, ReceiveWindow
 from ..terms import (
     READER,
     READER_LIMITS,

@@ -21,8 +21,7 @@ from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import Machine
-from ...core.window import SendWindow
+from ...core.machine import Machine, SendWindow
 from .. import wire
 from ..terms import (
     COMPRESS_DEFAULT,

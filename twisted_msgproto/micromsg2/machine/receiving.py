@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ...core.limits import Limits
-from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
-from ...core.window import ReceiveWindow
-from ..terms import PARTS_MAX, Counters, MessagesReceived
+from ...core.machine import ReceiveWindow
+from ..terms import PARTS_MAX, SEQUENCES, Counters, MessagesReceived
 from ..wire import (
     LIMIT_EXCEEDED,
     NO_PROPERTIES,
@@ -289,7 +288,7 @@ class Inbox:
         """
         first = sequences[0]
         last = first + len(sequences) - 1
-        if first != self._last + 1 or last > SPACE.last:  # after a wrap they come one by one
+        if first != self._last + 1 or last > SEQUENCES.last:  # after a wrap they come one by one
             return False
         if sequences != list(range(first, last + 1)):
             return False
@@ -300,13 +299,13 @@ class Inbox:
         """Return True for one of the last numbers, False for the next; raise Broken for any
         other (MM-13).
         """
-        following = SPACE.after(self._last)
+        following = SEQUENCES.after(self._last)
         if sequence == following:
             return False
         assert self.count is not None
-        back = SPACE.steps(sequence, self._last)
+        back = SEQUENCES.steps(sequence, self._last)
         known = min(self.window.received, max(self.count, REPEATS_KNOWN_MIN))
-        if sequence not in SPACE or back >= known:
+        if sequence not in SEQUENCES or back >= known:
             raise Broken(PROTOCOL_ERROR, f"message {sequence}, expected {following}")
         self._counters.repeats += 1
         self.repeat_seen |= self.window.received - back <= self.window.acknowledged
@@ -426,7 +425,7 @@ class Inbox:
     @staticmethod
     def _check_number(payload: _Payload, sequence: int) -> None:
         """The second part decides for its payload: the same number for all, or one for each."""
-        same, following = payload.last, SPACE.after(payload.last)
+        same, following = payload.last, SEQUENCES.after(payload.last)
         if payload.numbered is None and sequence in (same, following):
             payload.numbered = sequence == following
         if sequence != (following if payload.numbered else same):

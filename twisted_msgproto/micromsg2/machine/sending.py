@@ -13,10 +13,8 @@ from ...core.connection import Connection
 from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import IllegalTransition, Machine, Table
-from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
-from ...core.window import SendWindow
-from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
+from ...core.machine import IllegalTransition, Machine, SendWindow, Table
+from ..terms import ERROR_CHARACTERS_MAX, LIMITS, SEQUENCES, Counters, Event, Side
 from ..wire import (
     LARGE_HEADER_BYTES,
     NO_PROPERTIES,
@@ -209,7 +207,7 @@ class Sending(Connection[bytes, bytes, Event]):
             messages = messages[: window.room]
         if not messages:
             return
-        given = SPACE.following(self._last_sent, len(messages))
+        given = SEQUENCES.following(self._last_sent, len(messages))
         if window is not None:
             window.sent_run(given, given)
         self._last_sent = given[-1]

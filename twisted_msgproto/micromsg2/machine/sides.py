@@ -18,10 +18,8 @@ from typing import Any, ClassVar, Final
 from ...core.connection import WorkLost
 from ...core.errors import Fault, shown
 from ...core.limits import Limits
-from ...core.machine import Table
+from ...core.machine import SendWindow, Table
 from ...core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
-from ...core.window import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
-from ...core.window import SendWindow
 from ..terms import (
     ACK_TIMEOUT,
     BAD_COMMAND,
@@ -32,6 +30,7 @@ from ..terms import (
     IDLE_TIMEOUT,
     REFUSED,
     REFUSED_BY_PEER,
+    SEQUENCES,
     SERVER,
     UNKNOWN_COMMAND,
     CommandReceived,
@@ -64,7 +63,7 @@ from .extensions import Ack, Acknowledging, BatchAck, Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending
 
-SPACE_SIZE: Final = SPACE.size
+SPACE_SIZE: Final = SEQUENCES.size
 
 FRAMES_A_TURN: Final = 1024
 """One call of ``receive`` follows this many frames.  An ERROR of three bytes needs 20 µs, and one
@@ -392,8 +391,8 @@ class Session(Sending):
         It changes nothing unless all events before that one are (``MM-19``).
         """
         if self._acks is not None:
-            last = SPACE.first + (position - 1) % SPACE_SIZE
-            self._window.made_safe_within(position - SPACE.steps(sequence, last) - 1)
+            last = SEQUENCES.first + (position - 1) % SPACE_SIZE
+            self._window.made_safe_within(position - SEQUENCES.steps(sequence, last) - 1)
             self._look_safe(now)
 
     def _look_safe(self, now: float) -> None:
@@ -458,7 +457,7 @@ class Session(Sending):
         if self.deadlines.next is not None:
             self.deadlines.clear("ack")
         self.counters.acks += 1
-        number = SPACE.first + (window.safe - 1) % SPACE_SIZE
+        number = SEQUENCES.first + (window.safe - 1) % SPACE_SIZE
         self._out.append(self._ack_start + number.to_bytes(2, "big"))
 
     def _break(self, reason: str, text: str, data: bytes = b"") -> Fault:

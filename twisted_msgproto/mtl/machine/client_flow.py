@@ -17,8 +17,7 @@ from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines, Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import Machine
-from ...core.window import SendWindow
+from ...core.machine import Machine, SendWindow
 from ..terms import (
     CLIENT_FLOW,
     CLIENT_LIMITS,

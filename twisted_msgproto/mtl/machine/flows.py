@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from ...core.machine import Machine
+from ...core.machine import Machine, ReceiveWindow
 from ...core.session_memory import SESSION_WEIGHT_BYTES, MemoryShare
-from ...core.window import ReceiveWindow
 from ..terms import SESSION, FlowState, SessionState
 from ..wire import data
 
