@@ -287,10 +287,11 @@ def test_everything_comes_from_there_and_doctor_knows_whether_it_is_compiled(
 ) -> None:
     code = (
         "import twisted_msgproto, twisted_msgproto.core.packed as packed,"
-        " twisted_msgproto.lumberjack.wire.scan as scan\n"
+        " twisted_msgproto.lumberjack.wire.frames as frames\n"
         "from twisted_msgproto.cli.doctor import compiled_parts\n"
         "found = compiled_parts()\n"
-        "print(twisted_msgproto.__file__, packed.COMPILED, scan.COMPILED, found.state, found.text)"
+        "print(twisted_msgproto.__file__, packed.COMPILED, frames.COMPILED)\n"
+        "print(found.state, found.text)"
     )
     place, *compiled, told = installed.run(installed.python, "-c", code).split(maxsplit=3)
     assert Path(place) == installed.site / "twisted_msgproto" / "__init__.py"
@@ -345,8 +346,8 @@ def test_without_a_compiler_an_sdist_does_the_same_work_in_python(
             sys.executable,
             "-c",
             "from twisted_msgproto.core import packed\n"
-            "from twisted_msgproto.lumberjack.wire import scan\n"
-            "print(scan.__file__, scan.COMPILED, packed.COMPILED)",
+            "from twisted_msgproto.lumberjack.wire import frames\n"
+            "print(frames.__file__, frames.COMPILED, packed.COMPILED)",
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -354,7 +355,7 @@ def test_without_a_compiler_an_sdist_does_the_same_work_in_python(
         env={**os.environ, "PYTHONPATH": str(site)},
     )
     assert told.stdout.split() == [
-        str(site / "twisted_msgproto/lumberjack/wire/scan.py"),
+        str(site / "twisted_msgproto/lumberjack/wire/frames.py"),
         "False",
         "False",
     ]

@@ -24,7 +24,7 @@ from twisted_msgproto.core.packed import (
     joined,
     kept_packed,
 )
-from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.lumberjack.wire import frames
 
 
 def test_a_batch_gives_a_view_of_each_row():
@@ -176,7 +176,11 @@ def loop(name: str, form: str) -> Any:
     ("module", "user", "form"),
     [
         ("twisted_msgproto.core._packed", "twisted_msgproto.core.packed", packed.FORM),
-        ("twisted_msgproto.lumberjack._scan", "twisted_msgproto.lumberjack.wire.scan", scan.FORM),
+        (
+            "twisted_msgproto.lumberjack._scan",
+            "twisted_msgproto.lumberjack.wire.frames",
+            frames.FORM,
+        ),
     ],
 )
 @pytest.mark.parametrize("older", [None, 1, 0])
@@ -206,7 +210,7 @@ def test_a_compiled_form_of_another_version_is_not_used(
 
 
 @pytest.mark.parametrize(
-    ("source", "form"), [("core/_packed.c", packed.FORM), ("lumberjack/_scan.c", scan.FORM)]
+    ("source", "form"), [("core/_packed.c", packed.FORM), ("lumberjack/_scan.c", frames.FORM)]
 )
 def test_both_forms_have_the_same_number(source: str, form: int) -> None:
     """With another number the compiled form is never used, and what tests it is skipped."""

@@ -19,7 +19,7 @@ from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import wire as lumberjack
-from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.lumberjack.wire import frames as lumberjack_runs
 from twisted_msgproto.micromsg2 import terms as micromsg2_terms
 from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
@@ -141,20 +141,21 @@ def both_scanners_read(pieces: list[bytes], source: Random) -> Reading:
     """The compiled scanners and those in Python, which must agree."""
     state = source.getstate()
     reading = lumberjack_read(pieces, source)
-    compiled = scan.json_run, scan.data_run
-    scan.json_run, scan.data_run = scan.json_run_python, scan.data_run_python
+    compiled = lumberjack_runs.json_run, lumberjack_runs.data_run
+    lumberjack_runs.json_run = lumberjack_runs.json_run_python
+    lumberjack_runs.data_run = lumberjack_runs.data_run_python
     try:
         source.setstate(state)
         plain = lumberjack_read(pieces, source)
     finally:
-        scan.json_run, scan.data_run = compiled
+        lumberjack_runs.json_run, lumberjack_runs.data_run = compiled
     assert plain.events == reading.events, "compiled and not compiled differ"
     return reading
 
 
 LUMBERJACK = Target(
     lumberjack_stream,
-    both_scanners_read if scan.COMPILED else lumberjack_read,
+    both_scanners_read if lumberjack_runs.COMPILED else lumberjack_read,
     frozenset(
         [
             "version",

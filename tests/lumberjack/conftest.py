@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.lumberjack.wire import frames
 
 
 @pytest.fixture(params=["python", "compiled"], scope="module")
 def form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Lets the decoder use this form of the loops in scan.py."""
+    """Lets the decoder use this form of the loops in wire/frames.py."""
     name: str = request.param
-    if name == "compiled" and not scan.COMPILED:
+    if name == "compiled" and not frames.COMPILED:
         pytest.skip("the compiled scan was not built: pip install -e . with a C compiler at hand")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "json_run", getattr(scan, f"json_run_{name}"))
-        patch.setattr(scan, "data_run", getattr(scan, f"data_run_{name}"))
+        patch.setattr(frames, "json_run", getattr(frames, f"json_run_{name}"))
+        patch.setattr(frames, "data_run", getattr(frames, f"data_run_{name}"))
         yield name

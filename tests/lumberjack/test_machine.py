@@ -26,7 +26,7 @@ from tests.lumberjack.frames import (
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.lumberjack.machine import Reader
-from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.lumberjack.wire import frames
 from twisted_msgproto.testing import splits
 
 # ── Windows ─────────────────────────────────────────────────────────────────────────────────────
@@ -579,4 +579,4 @@ def test_long_runs_are_events_of_their_own():
 
 def test_the_reader_uses_the_compiled_form_of_the_scan_where_there_is_one():
     (event,) = Reader().receive(encode_data([1], [{"a": "b"}]), 0.0)
-    assert (type(event.pairs) is list) is not scan.COMPILED
+    assert (type(event.pairs) is list) is not frames.COMPILED

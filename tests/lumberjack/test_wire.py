@@ -28,7 +28,7 @@ from tests.lumberjack.frames import (
 )
 from tests.tools.byte_streams import deflated
 from twisted_msgproto.lumberjack.machine import Reader
-from twisted_msgproto.lumberjack.wire import scan
+from twisted_msgproto.lumberjack.wire import frames
 from twisted_msgproto.testing import splits
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -383,7 +383,7 @@ def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pai
 
 
 needs_compiled = pytest.mark.skipif(
-    not scan.COMPILED,
+    not frames.COMPILED,
     reason="the compiled scan was not built: pip install -e . with a C compiler at hand",
 )
 

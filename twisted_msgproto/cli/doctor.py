@@ -132,7 +132,7 @@ def compiled_parts() -> Finding:
     missing = []
     for name, module in (
         ("packed columns", "twisted_msgproto.core.packed"),
-        ("Lumberjack frames", "twisted_msgproto.lumberjack.wire.scan"),
+        ("Lumberjack frames", "twisted_msgproto.lumberjack.wire.frames"),
     ):
         if not importlib.import_module(module).COMPILED:
             missing.append(name)

@@ -1,5 +1,5 @@
-/* Finds whole frames in bytes: the compiled form of the two loops of scan.py in which a reader
- * spends its time.  scan.py is the reference, says what the functions mean, and does the work
+/* Finds whole frames in bytes: the compiled form of the two loops of wire/frames.py in which a
+ * reader spends its time.  That is the reference, says what the functions mean, and does the work
  * where this module was not built; the tests hold both to the same answers.
  *
  * Bytes are peers': a length among them is any number below 2^32.  So places and limits are
@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What the functions take and give; scan.py wants the same number.  Raise both together. */
+/* What the functions take and give; wire/frames.py wants the same number.  Raise both together. */
 enum { FORM = 5 };
 
 enum { HEADER_BYTES = 10, WINDOW_BYTES = 6, LENGTH_BYTES = 4, PAIRS_MAX = 64, FIRST_BYTES = 1024,
@@ -363,8 +363,8 @@ done:
 }
 
 static PyMethodDef functions[] = {
-    {"json_columns", (PyCFunction)(void (*)(void))json_columns, METH_FASTCALL, "See scan.py."},
-    {"data_columns", data_columns, METH_VARARGS, "See scan.py."},
+    {"json_columns", (PyCFunction)(void (*)(void))json_columns, METH_FASTCALL, "See wire/frames.py."},
+    {"data_columns", data_columns, METH_VARARGS, "See wire/frames.py."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -380,7 +380,7 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_scan", "See scan.py.", 0, functions, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_scan", "See wire/frames.py.", 0, functions, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

@@ -10,7 +10,7 @@ from ...core.errors import Fault
 from ...core.frame_buffer import FrameBuffer
 from ...core.limits import Limits
 from ...core.packed import PackedNumbers, kept_packed, listed
-from . import scan
+from . import frames
 from .frames import (
     COMPRESSION_DEPTH_MAX,
     FAULT_BYTES,
@@ -30,16 +30,13 @@ from .frames import (
     TYPE_WINDOW,
     VERSIONS,
     Ack,
-    BrokenStream,
     Compressed,
     Data,
     Frame,
-    Inflation,
     Json,
-    Level,
     Window,
 )
-from .scan import PartialData
+from .partial import BrokenStream, Inflation, Level, PartialData
 
 
 class _Reading(Enum):
@@ -149,7 +146,7 @@ class Decoder:
         self._nested_compressed_bytes_max = self._inflated_bytes_max // NESTED_SHARE
         self._json_bytes_max = limits.integer("json-bytes")
         data_bytes = limits.integer("data-bytes")
-        self._data_limits = scan.DataLimits(PAIRS_MAX, KEY_BYTES, data_bytes, data_bytes)
+        self._data_limits = frames.DataLimits(PAIRS_MAX, KEY_BYTES, data_bytes, data_bytes)
         self._window_max = limits.integer("window")
         self._slice_bytes = limits.integer("slice-bytes")
 
@@ -171,7 +168,7 @@ class Decoder:
         self._kept: list[Frame] = []  # its frames that are not handed on (yet)
 
         self._partial: PartialData | None = None
-        self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
+        self._keys: list[frames.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = FrameBuffer()  # the start of a frame that is known to be longer
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
@@ -283,7 +280,7 @@ class Decoder:
         size = len(data)
         if size < LONG.size or data[0] not in VERSIONS:
             return None
-        position, sequences, bodies, windows, _ = scan.json_run(
+        position, sequences, bodies, windows, _ = frames.json_run(
             data, 0, size, size, self._window_max, size
         )
         if position < size or not sequences:
@@ -397,7 +394,7 @@ class Decoder:
         data, start, end = level.nbytes, level.position, len(level.nbytes)
         # The budget bounds bytes and, by their weight, the number of small documents.
         budget = self._budget
-        run = scan.json_run(
+        run = frames.json_run(
             data,
             start,
             min(end, start + budget),
@@ -408,7 +405,7 @@ class Decoder:
         too_long = 0
         position, sequences, bodies, windows, needed = run
         if position + needed - start > self._json_bytes_max:  # or none is above the limit
-            run, too_long = scan.cut_at_limit(run, self._json_bytes_max)
+            run, too_long = frames.cut_at_limit(run, self._json_bytes_max)
             position, sequences, bodies, windows, needed = run
         if position == start and not needed and not too_long:
             return self._scan_window(level)  # it is no usual one, or the last of all bytes
@@ -437,7 +434,7 @@ class Decoder:
         """
         start = level.position
         budget = self._budget
-        run = scan.data_run(
+        run = frames.data_run(
             level.nbytes,
             start,
             min(len(level.nbytes), start + budget),

@@ -1,4 +1,4 @@
-"""Lumberjack's frames are defined and encoded here, without any state, role or clock.
+"""Lumberjack's frames: what they are, encoded, and decoded in runs; without any role or clock.
 
 The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-08``)::
 
@@ -19,13 +19,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, repeat
+from typing import Any, ClassVar, Final, NamedTuple
 
+from ...core.compiled import compiled
 from ...core.errors import Fault
 from ...core.limits import Limit
-from ...core.packed import PACKED_MIN, PackedBytes, PackedNumbers, joined, kept_packed
+from ...core.packed import PACKED_MIN, PackedBytes, PackedMaps, PackedNumbers, joined, kept_packed
 
 FAULT_BYTES: Final = 16
 """A fault shows this much of its frame (``LJ-16``)."""
@@ -270,6 +273,244 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
     return SHORT.pack(version, TYPE_COMPRESSED, len(payload)) + payload
 
 
+# ── decoding: runs of J and of D frames ─────────────────────────────────────────────────────────
+
+# A reader spends its time in two loops, over runs of J and of D frames.  Each is here in Python.
+# The compiled module ``_scan`` does the same work several times as fast and is used where it was
+# built; COMPILED tells.  A D frame that is not here as a whole, or breaks a limit, is not one for a
+# run: it is read pair by pair.
+
+FORM: Final = 5
+"""This number changes with the arguments and results of ``_scan``; see
+:func:`~twisted_msgproto.core.compiled.compiled`.
+"""
+
+_compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
+
+COMPILED: Final = _compiled is not None
+
+KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
+"""A key as it stands in a D frame, length first; the size of that; the key as text."""
+
+KNOWN_KEYS_MAX: Final = 32
+KNOWN_KEYS_BYTES: Final = 1024
+"""A frame of no more keys and bytes is remembered for the next read: shippers have ten keys or so.
+More would cost a silent connection up to 2 MiB.
+"""
+
+_NO_KEY: Final[KnownKey] = ((), 0, "")
+"""Stands where no key is known: no bytes ever start with an empty tuple."""
+
+
+JsonRun = tuple[int, PackedNumbers, PackedBytes, list[tuple[int, int]], int]
+"""Return J frames of one version that follow each other, and the W frames among them:
+
+* the position behind them,
+* the J frames' sequence numbers,
+* and documents,
+* of each W frame: how many J frames stand before it, and the window it announces,
+* the bytes of the next J frame, if its header stands at the position and its end is not here; else
+  0.
+"""
+
+
+def json_run_python(
+    data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
+    """Return the run of J and W frames that begins at ``position``.
+
+    They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
+    or after ``stop``.  A W frame that announces 0 or more than ``window_max`` is not for a run.
+    """
+    unpack, header_size, end = LONG.unpack_from, LONG.size, len(data)
+    json_head = data[position] << 8 | TYPE_JSON
+    window_head = data[position] << 8 | TYPE_WINDOW
+    sequences: list[int] = []
+    bodies: list[bytes] = []
+    windows: list[tuple[int, int]] = []
+    needed = 0
+    while len(bodies) < count_max and position < stop and position + header_size <= end:
+        head, number, length = unpack(data, position)
+        if head == json_head:
+            start = position + header_size
+            after = start + length
+            if after > end:
+                needed = after - position
+                break
+            sequences.append(number)
+            bodies.append(data[start:after])
+            position = after
+        elif head == window_head and 0 < number <= window_max and len(windows) < windows_max:
+            windows.append((len(bodies), number))
+            position += HEADER_BYTES
+        else:
+            break
+    bounds = array("i", accumulate(map(len, bodies), initial=0))
+    columns = PackedNumbers("q", sequences), PackedBytes(b"".join(bodies), bounds)
+    return position, *columns, windows, needed
+
+
+def json_run_compiled(
+    data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
+    position, sequences, bounds, bodies, windows, needed = _compiled.json_columns(
+        data, position, stop, count_max, window_max, windows_max
+    )
+    columns = PackedNumbers("q", sequences), PackedBytes(bodies, array("i", bounds))
+    return position, *columns, windows, needed
+
+
+def cut_at_limit(run: JsonRun, bytes_max: int) -> tuple[JsonRun, int]:
+    """Return what stands before the first document above ``bytes_max``, and the bytes of that, or
+    0.
+    """
+    position, sequences, bodies, windows, needed = run
+    bounds = bodies.bounds
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        if end - begin > bytes_max:
+            kept = [window for window in windows if window[0] <= row]
+            left = (bounds[-1] - begin) + LONG.size * (len(bodies) - row)
+            left += HEADER_BYTES * (len(windows) - len(kept))
+            columns = (
+                PackedNumbers("q", sequences[:row]),
+                PackedBytes(bodies.nbytes[:begin], bounds[: row + 1]),
+            )
+            return (position - left, *columns, kept, 0), end - begin
+    too_long = needed - LONG.size
+    return run, too_long if too_long > bytes_max else 0
+
+
+class DataLimits(NamedTuple):
+    pairs: int
+    key_bytes: int
+    value_bytes: int
+    nbytes: int
+
+
+class DataRun(NamedTuple):
+    """D frames of one version that follow each other, up to ``position``.
+
+    ``pairs`` has the pairs of each frame, and ``pair_count`` says how many were read, repeated keys
+    included.  ``unusual``: the next frame's header stands there, and the frame is not one for a
+    run.
+    """
+
+    position: int
+    sequences: PackedNumbers
+    pairs: Sequence[dict[str, str]]
+    pair_count: int
+    unusual: bool
+
+
+def data_run_python(
+    data: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    pairs_stop: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
+) -> DataRun:
+    """Return the run of D frames that begins at ``position``.
+
+    They are at most ``count_max``, and none of them begins at or after ``stop``, or behind
+    ``pairs_stop`` pairs.
+
+    Frames that are cut short, above a limit or not UTF-8 are not for a run.  Frames that follow
+    each other mostly have the same keys in the same order, so the keys of the last frame are
+    compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
+    """
+    end = len(data)
+    unpack, unpack_header, header_size = LENGTH.unpack_from, LONG.unpack_from, LONG.size
+    pairs_max, key_max, value_max, size_max = limits
+    run_head = data[position] << 8 | data[position + 1]
+    sequences: list[int] = []
+    all_pairs: list[dict[str, str]] = []
+    known_keys = keys
+    pair_count = 0
+    unusual = False
+    try:
+        for _ in repeat(None, count_max):
+            if position >= stop or pair_count >= pairs_stop:
+                break
+            head, sequence, count = unpack_header(data, position)
+            if head != run_head:
+                break
+            unusual = True  # until this frame has been read to its end
+            if len(known_keys) != count:
+                if count > pairs_max:
+                    break
+                known_keys = [_NO_KEY] * count
+            pairs: dict[str, str] = {}
+            known = True
+            at = position + header_size
+            for key_bytes, key_size, key in known_keys:
+                if data.startswith(key_bytes, at):
+                    at += key_size
+                else:
+                    known = False
+                    (size,) = unpack(data, at)
+                    if size > key_max:
+                        raise ValueError
+                    text_start = at + 4
+                    at = text_start + size
+                    key = data[text_start:at].decode()
+                (size,) = unpack(data, at)
+                if size > value_max:
+                    raise ValueError
+                text_start = at + 4
+                at = text_start + size
+                pairs[key] = data[text_start:at].decode()
+            if at > end or at - position > size_max:
+                break
+            unusual = False
+            if not known:
+                known_keys = [_known_key(key) for key in pairs]
+            position = at
+            pair_count += count
+            sequences.append(sequence)
+            all_pairs.append(pairs)
+    except (struct.error, ValueError):
+        pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
+    keys[:] = known_keys if _are_few(known_keys) else ()
+    return DataRun(position, PackedNumbers("q", sequences), all_pairs, pair_count, unusual)
+
+
+def _are_few(keys: list[KnownKey]) -> bool:
+    return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_BYTES
+
+
+def _known_key(key: str) -> KnownKey:
+    nbytes = key.encode()
+    return LENGTH.pack(len(nbytes)) + nbytes, 4 + len(nbytes), key
+
+
+def data_run_compiled(
+    data: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    pairs_stop: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
+) -> DataRun:
+    """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
+    position, sequences, pairs, key_bounds, key_bytes, value_bounds, value_bytes, unusual = (
+        _compiled.data_columns(data, position, stop, count_max, pairs_stop, *limits)
+    )
+    bounds = array("i", pairs)
+    maps = PackedMaps(
+        bounds,
+        PackedBytes(key_bytes, array("i", key_bounds)),
+        PackedBytes(value_bytes, array("i", value_bounds)),
+    )
+    return DataRun(position, PackedNumbers("q", sequences), maps, bounds[-1], unusual)
+
+
+json_run = json_run_compiled if COMPILED else json_run_python
+data_run = data_run_compiled if COMPILED else data_run_python
+
+
 # ── what a writer reads ─────────────────────────────────────────────────────────────────────────
 
 
@@ -320,131 +561,3 @@ def _no_ack(start: bytes) -> tuple[str, str] | None:
     if start[1] in TYPES:
         return "wrong-role", f"a frame {chr(start[1])!r} from a reader"
     return "frame-type", f"frame type {start[1]:#04x}"
-
-
-# ── the payload of a C frame, inflated slice by slice (LJ-08, LJ-17) ────────────────────────────
-
-_inflating: Any = zlib
-_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
-try:
-    # isal inflates two to three times faster; zlib does the same work where it is not installed.
-    from isal import isal_zlib
-
-    _inflating = isal_zlib
-    _ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
-except ImportError:  # pragma: no cover - the tests run with the extra
-    pass
-
-PIECE_BYTES: Final = 256 << 10
-"""The inflater is given this much at a time, because it copies what it does not come to."""
-
-
-class BrokenStream(ValueError):
-    pass
-
-
-class Inflation:
-    """The payload of one C frame, inflated from its start to its end.
-
-    Attributes:
-        start: the first bytes of the C frame, for the log.
-        ended: whether the zlib stream has been read to its end.
-        trailing_bytes: how many bytes stand behind that end; known once it was read.
-    """
-
-    __slots__ = (
-        *("_given", "_inflater", "_left", "_number", "_tail"),
-        *("ended", "nbytes", "pieces", "start", "trailing_bytes", "version"),
-    )
-
-    def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
-        self.version = version
-        self.pieces = pieces
-        self.nbytes: int = sum(map(len, pieces))
-        self.start = start
-        self.ended: bool = False
-        self._inflater: Any = _inflating.decompressobj()
-        self._tail: bytes | memoryview = b""
-        self._number = 0  # of the piece that comes next, or whose bytes are given now
-        self._given = 0  # bytes of that piece
-        self._left = self.nbytes  # not given yet
-
-    def rewound(self) -> Inflation:
-        return Inflation(self.version, self.pieces, self.start)
-
-    def more(self, bytes_max: int) -> list[bytes]:
-        """Return the next bytes in pieces, at most ``bytes_max``; none only at the end.
-
-        Raises BrokenStream if this is not zlib, or if the stream does not end.
-        """
-        inflater = self._inflater
-        chunks: list[bytes] = []
-        room = bytes_max
-        while room and not self.ended:
-            tail = self._tail
-            if not tail:
-                tail = self._next()
-            try:
-                chunk = inflater.decompress(tail, room)
-            except _ERRORS as error:
-                raise BrokenStream(f"a compressed frame is not zlib: {error}") from None
-            self._tail = inflater.unconsumed_tail
-            if inflater.eof:
-                self.ended = True
-                self.trailing_bytes = len(inflater.unused_data) + self._left
-                self._inflater = None  # its memory is needed for the next one
-            if chunk:
-                chunks.append(chunk)
-                room -= len(chunk)
-            elif not (self.ended or self._tail or self._left):
-                raise BrokenStream("the zlib stream of a compressed frame is unfinished")
-        return chunks
-
-    def _next(self) -> memoryview | bytes:
-        if not self._left:
-            return b""
-        piece = self.pieces[self._number]
-        data = piece[self._given : self._given + PIECE_BYTES]
-        self._given += len(data)
-        if self._given == len(piece):
-            self._number, self._given = self._number + 1, 0
-        self._left -= len(data)
-        return data
-
-
-@dataclass(slots=True)
-class Level:
-    """One stream of frames: the connection's own (index 0), or what a C frame inflates to.
-
-    Attributes:
-        bytes: what is here of it.
-        position: of the next frame within ``nbytes``.
-        inflation: where further bytes come from; None for the connection's own.
-        wanted: so many bytes must be inflated before anything is read again.
-    """
-
-    nbytes: bytes = b""
-    position: int = 0
-    inflation: Inflation | None = None
-    wanted: int = 0
-    _chunks: list[bytes] = field(default_factory=list)
-
-    def want(self, needed: int) -> None:
-        rest = self.nbytes[self.position :]
-        self.nbytes, self.position = rest, 0
-        self.wanted = needed - len(rest)
-        self._chunks = [rest] if rest else []
-
-    def add(self, chunks: Sequence[bytes], nbytes: int, last: bool) -> None:
-        self._chunks += chunks
-        self.wanted -= nbytes
-        if self.wanted <= 0 or last:
-            chunks, self._chunks = self._chunks, []
-            self.nbytes = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            self.wanted = 0
-
-    @property
-    def held_bytes(self) -> int:
-        if self.inflation is None:
-            return len(self.nbytes) - self.position
-        return sum(map(len, self._chunks)) if self.wanted else len(self.nbytes)
