@@ -32,7 +32,7 @@ from ..terms import (
 )
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
 from .attachments import Ordered, Slot, attachments_bytes, text_bytes
-from .receiving import ACTIONS, Peer
+from .peer import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
 """A fault has this reason if nobody has said in time whether the client may come in."""

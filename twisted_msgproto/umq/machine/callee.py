@@ -1,132 +1,146 @@
-"""One half of a UMQ machine listens: it follows the peer's messages and the time.
+"""One half of a UMQ machine is called: it reads the peer's messages, and answers its calls.
 
-The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
-:mod:`.sides`.
+:class:`Callee` is the base of :class:`.peer.Peer`, which has what else there is.  The duties of the
+caller are told in :mod:`.sides`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from ...core.connection import WorkLost
-from ...core.errors import shown
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded, shown
 from ...core.limits import Limits
-from ...core.machine import State
-from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, MemoryShare, SessionMemory
 from .. import wire
 from ..terms import (
+    FILL_SECONDS,
+    LIMITS,
     STREAMABLE,
     Attachment,
     AttachmentFailure,
     AttachmentsAnnounced,
-    AttributeSet,
-    AttributeUnset,
     CallbackReceived,
-    CallExpired,
     CallReceived,
     CallsSafe,
-    ConnectionLost,
+    CommandSent,
     Counters,
-    ErrorReceived,
     Event,
     FatalReceived,
+    FatalSent,
     Faulted,
-    HelloCompleted,
-    HelloReceived,
     MemoryLimitExceeded,
     Message,
-    ResultReceived,
-    TopicClosed,
-    TopicUnsubscribed,
-    TopicUpdated,
 )
 from ..wire import (
     AttachmentError,
-    Call,
-    Callback,
     CallError,
     Code,
     Decoder,
     Fatal,
     Frame,
     Result,
-    SetAttribute,
-    TopicClose,
-    TopicUpdate,
     UmqFault,
-    UnsetAttribute,
-    Unsubscribe,
-    base36,
     coded,
+    command_text,
     encode,
-    is_id,
 )
 from .attachments import (
     ATTACHMENT_BYTES,
     Announcement,
     Filled,
+    Incoming,
     Key,
     Ordered,
-    PeerAttribute,
+    Outgoing,
+    Slot,
     attachments_bytes,
     event_bytes,
     text_bytes,
 )
-from .sending import TOPIC_WEIGHT_BYTES, Speaker, Wire
 
 FAILURE_CHARACTERS: Final = 1024
 """Of the text that says why an attachment failed this many characters are remembered:
 it is for people, and 31 of a mebi-character each could wait for the last attachment.
 """
 
+LATE_BYTES: Final = 1 << 10
+"""A call whose answer comes later needs this much beside: what the application waits with."""
 
-UNKNOWN_TOPICS: Final = 64
-"""While this many topics wait to be forgotten, another that was never ours is not remembered: the
-peer chooses those, and 1,024 fill 100 KB of each connection.
-"""
+Wire = str | bytes
+
+Action = Callable[[Any, Frame, list[Event]], None]
 
 
-class Peer(Speaker):
-    """What both sides share: all of the protocol after ``W``.
-
-    Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
-    state where they cannot be, LimitExceeded above our own limits, ValueError for what is not
-    theirs to answer.
+class Callee(Connection[Sequence[Wire], list[Wire], Event]):
+    """Messages and their attachments, both ways, and the peer's calls until they are answered.
 
     Attributes:
-        clock: the latest ``now`` the machine was told.
-        taken_at: when the peer took something of ours last; the caller may say so, as a function of
-            ``now``.  The time of a call without a time-out of its own runs from there.
+        clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
+        memory: what this side keeps for the peer: calls, topics, attributes.  Clear it
+            when the machine is dropped: until then even a closed one keeps them.
     """
 
-    taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    table: Table[Any]
+    open_state: State
+    closed_state: State
+    counters: Counters
+    deadlines: Deadlines
+    memory: MemoryShare
+    actions: ClassVar[Mapping[type[Frame], Action]]
+
+    # What most connections never change stands here: an idle one weighs less.
     fault: UmqFault | None = None
-    _attributes_bytes = 0
+    _draining = False
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
     _behind_barrier = 0  # bytes of it
 
-    actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
-
     def __init__(
         self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
     ) -> None:
-        super().__init__(initial, limits, now, every)
-        limits = self._limits
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self.memory = MemoryShare(every)
+        self.clock = now
+        self._machine: Machine[Any] = Machine(self.table, initial)
+        self._out: list[Wire] = []
+        self.deadlines = Deadlines()
+        self.deadlines.set("hello", now + limits["hello-seconds"])
+        self.counters = Counters()
+        self._decode = Decoder(limits).decode
+        self._characters_max = limits.integer("payload-characters")
+        self._attachments_max = limits.integer("attachments")
+        self._attachment_seconds = limits["attachment-seconds"]
+        self._fill_seconds = FILL_SECONDS
         self._calls_max = limits.integer("calls")
         self._calls_bytes_max = limits.integer("calls-bytes")
-        self._decode = Decoder(limits).decode
-        self._attachment_seconds = limits["attachment-seconds"]
+        self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, bytes
+        self._serving_bytes = 0
+        self._incoming = Incoming()
         self._incoming_since = now  # of the last announcement or filled slot
-        self.counters: Counters = Counters()
-        self.attributes: dict[str, PeerAttribute] = {}
-
-    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+        self._outgoing = Outgoing()
+        self._outgoing_since = now  # of the last message with slots, or the last slot sent
 
     @property
-    def calls_pending(self) -> int:
-        return len(self._pending)
+    def state(self) -> Any:
+        return self._machine.state
+
+    @property
+    def opened(self) -> bool:
+        return self._machine.state is self.open_state
+
+    @property
+    def closed(self) -> bool:
+        return self._machine.state is self.closed_state
+
+    @property
+    def finished(self) -> bool:
+        return self._machine.state is self.closed_state or (self._draining and not self._serving)
 
     @property
     def calls_serving(self) -> int:
@@ -147,22 +161,7 @@ class Peer(Speaker):
     def no_partial_input(self) -> bool:
         return not (self._incoming.waiting or self._incoming.announcements)
 
-    def snapshot(self) -> dict[str, object]:
-        return {
-            "state": self.state.name,
-            "calls": len(self._serving),
-            "own_calls": len(self._pending),
-            "topics": len(self._published),
-            "subscriptions": len(self._subscriptions),
-            "closing": len(self._closing),
-            "callbacks": len(self._callbacks),
-            "attributes": len(self.attributes),
-            "announcements": len(self._incoming),
-            "held_bytes": self.input_weight,
-            "slots": len(self._outgoing),
-        }
-
-    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+    # ── messages in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
         return list(self.receive_each(inputs, now))
@@ -225,7 +224,9 @@ class Peer(Speaker):
         events.append(fault)
 
     def _end(self) -> None:
-        super()._end()
+        self.deadlines.clear_all()
+        self._incoming = Incoming()
+        self._outgoing.clear()
         self._lift_barrier()
 
     def _give(self, event: Event, events: list[Event]) -> None:
@@ -245,7 +246,7 @@ class Peer(Speaker):
         self._behind_barrier = 0
         return waited or []
 
-    # ── attachments in ──────────────────────────────────────────────────────────────────────────
+    # ── attachments in ────────────────────────────────────────────────────────────────────────────
 
     def _deliver(
         self, message: Message, count: int, key: Key | None, events: list[Event]
@@ -323,43 +324,20 @@ class Peer(Speaker):
         self._give_filled(self._incoming.stream(message), events)
         return events
 
-    # ── complete messages ───────────────────────────────────────────────────────────────────────
-
     def _emit(self, message: Ordered, events: list[Event]) -> None:
+        """A message is here with its attachments, and it is its turn."""
         if self.closed:
             return
-        if isinstance(message, CallReceived | CallbackReceived):
-            if message.attachments and not self._weigh(message, events):
-                return
-        elif isinstance(message, ResultReceived):
-            self._pending.resolve(message.number)
-        elif isinstance(message, TopicUpdated | TopicClosed):
-            if not self._topic_event(message, events):
-                return
-        elif isinstance(message, AttributeSet | AttributeUnset):
-            if not self._attribute_event(message, events):
-                return
-        elif isinstance(message, HelloReceived):
-            self._machine.step(HelloCompleted)
-        else:
-            self._welcomed(message, events)
-            return
-        self._give(message, events)
+        if not isinstance(message, CallReceived | CallbackReceived):
+            self._complete(message, events)
+        elif not message.attachments or self._weigh(message, events):
+            self._give(message, events)
 
-    def _welcomed(self, message: Event, events: list[Event]) -> None:
-        self.deadlines.clear("hello")
-        events.append(message)
-        events += self._lift_barrier()
+    @abstractmethod
+    def _complete(self, message: Ordered, events: list[Event]) -> None:
+        """Do what is to be done for a message that is no call."""
 
-    # ── commands in ─────────────────────────────────────────────────────────────────────────────
-
-    def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
-        self._end()
-        events.append(FatalReceived(*coded(frame.payload)))
-
-    def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
-        self.counters.attachments_failed += 1
-        self._fill(AttachmentFailure(frame.payload[:FAILURE_CHARACTERS]), events)
+    # ── the peer's calls ──────────────────────────────────────────────────────────────────────────
 
     def _on_call(self, frame: Frame, events: list[Event]) -> None:
         if self._serve(frame, events):
@@ -426,144 +404,45 @@ class Peer(Speaker):
         self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
         self._discard(frame, events)
 
-    def _on_callback(self, frame: Frame, events: list[Event]) -> None:
-        digits, colon, argument = frame.payload.partition(":")
-        if not colon or not is_id(digits):
-            text = "B carries no callback id and colon"
-            self._fail(wire.fault("callback", text, frame.payload), events)
-        elif self._serve(frame, events):
-            callback = wire.number(digits)
-            if callback in self._callbacks:
-                message = CallbackReceived(frame.id, callback, argument)
-                self._deliver(message, frame.attachments, None, events)
-            else:
-                self._forget_call(frame.number)
-                self._refuse(frame, Code.CALLBACK_NOT_FOUND, "callback not found", events)
+    def result(self, id: str, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Answer the peer's call ``id`` (``UM-10``); ValueError if it is not pending."""
+        self._answer(id, Result, payload, attachments)
 
-    def _on_result(self, frame: Frame, events: list[Event]) -> None:
-        number = frame.number
-        call = self._pending.get(number)
-        if call is None or call.answer is not None:
-            self.counters.unknown_answers += 1
-            self._discard(frame, events)
-            return
-        self.counters.results += 1
-        message = ResultReceived(number, call.waiter, frame.payload)
-        if frame.attachments:
-            call.answer = self._deliver(message, frame.attachments, None, events)
-        else:
-            self._pending.resolve(number)
-            self._give(message, events)
+    def error(self, id: str, payload: str) -> None:
+        """Refuse the peer's call ``id``, or say that it failed (``UM-09``); ValueError as above."""
+        self._answer(id, CallError, payload, ())
 
-    def _on_error(self, frame: Frame, events: list[Event]) -> None:
-        number = frame.number
-        call = self._pending.get(number)
-        if call is None or call.answer is not None:
-            self.counters.unknown_answers += 1
-            return
-        self.counters.errors += 1
-        self._pending.resolve(number)
-        self._give(ErrorReceived(number, call.waiter, frame.payload), events)
+    def _answer(
+        self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
+    ) -> None:
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
+        number = int(id, 36) if id else 0  # this and the end are written out: each call comes here
+        served = self._serving.get(number)
+        if served is None:
+            raise ValueError(f"no call {id!r} is pending")
+        self._send(kind, served[0], payload, attachments)
+        nbytes = self._serving.pop(number)[1]
+        self._serving_bytes -= nbytes
+        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
 
-    def _on_update(self, frame: Frame, events: list[Event]) -> None:
-        topic = frame.number
-        if topic in self._subscriptions:
-            self.counters.updates += 1
-            message = TopicUpdated(topic, frame.payload)
-            self._deliver(message, frame.attachments, ("topic", topic), events)
-        else:
-            self._unknown_update(topic, frame.id)
-            self._discard(frame, events)
-
-    def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14); to those
-        of a great many topics each time.
+    def later(self, id: str) -> None:
+        """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
+        application's objects count as well.
         """
-        if topic in self._closing:
-            self.counters.late_updates += 1
-            return
-        self.counters.unknown_topics += 1
-        self._out.append(encode(Unsubscribe(id)))
-        if len(self._closing) < UNKNOWN_TOPICS:
-            self._close_topic_here(topic)
+        number = wire.number(id)
+        served = self._serving.get(number)
+        if served is not None:
+            self._serving[number] = served[0], served[1] + LATE_BYTES
+            self._serving_bytes += LATE_BYTES
+            self.memory.add(LATE_BYTES)
 
-    def _on_topic_close(self, frame: Frame, events: list[Event]) -> None:
-        topic = frame.number
-        if topic in self._subscriptions:
-            message = TopicClosed(topic)
-            if not self._behind(message, ("topic", topic), events):
-                self._emit(message, events)
-        elif self._closing.pop(topic, None) is None:
-            self.counters.unknown_topics += 1
+    def _forget_call(self, number: int) -> None:
+        nbytes = self._serving.pop(number)[1]
+        self._serving_bytes -= nbytes
+        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
 
-    def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
-        topic = message.topic
-        if topic in self._subscriptions:
-            if isinstance(message, TopicClosed):
-                del self._subscriptions[topic]
-            return True
-        if isinstance(message, TopicClosed):
-            self._closing.pop(topic, None)
-        else:
-            self._unknown_update(topic, base36(topic))
-        return False
-
-    def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
-        topic = frame.number
-        if self._published.pop(topic, None) is None:
-            self.counters.unknown_topics += 1
-            return
-        self.memory.remove(TOPIC_WEIGHT_BYTES)
-        self._out.append(encode(TopicClose(frame.id)))
-        self._give(TopicUnsubscribed(topic), events)
-
-    def _on_set(self, frame: Frame, events: list[Event]) -> None:
-        name, equals, value = frame.payload.partition("=")
-        if not equals:
-            self._fail(wire.fault("attribute", "S carries no name=value", frame.payload), events)
-        else:
-            key = ("attribute", name)
-            self._deliver(AttributeSet(name, value), frame.attachments, key, events)
-
-    def _on_unset(self, frame: Frame, events: list[Event]) -> None:
-        message = AttributeUnset(frame.payload)
-        if not self._behind(message, ("attribute", message.name), events):
-            self._emit(message, events)
-
-    def _attribute_event(self, message: AttributeSet | AttributeUnset, events: list[Event]) -> bool:
-        """Put the attribute's change in force; False (and a fault) above the limits (``UM-20``)."""
-        self.forget_attribute(message.name)
-        if isinstance(message, AttributeUnset):
-            return True
-        nbytes = len(message.name.encode()) + len(message.value.encode())
-        attachments = attachments_bytes(message.attachments)
-        nbytes += attachments
-        self._attributes_bytes += nbytes
-        if (
-            len(self.attributes) >= self._limits["attributes"]
-            or self._attributes_bytes > self._limits["attributes-bytes"]
-        ):
-            fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
-            self._fail(fault, events)
-            return False
-        weight = text_bytes(message.name) + text_bytes(message.value) + attachments
-        weight += SESSION_WEIGHT_BYTES + ATTACHMENT_BYTES * len(message.attachments)
-        if not self.memory.take(weight):
-            events.append(MemoryLimitExceeded("new attribute"))
-            text = f"too many attributes: {SESSION_LIMIT}"
-            self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
-            return False
-        attribute = PeerAttribute(message.value, message.attachments, nbytes, weight)
-        self.attributes[message.name] = attribute
-        return True
-
-    def forget_attribute(self, name: str) -> None:
-        before = self.attributes.pop(name, None)
-        if before is not None:
-            self._attributes_bytes -= before.nbytes
-            self.memory.remove(before.weight)
-
-    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+    # ── what the sink says ────────────────────────────────────────────────────────────────────────
 
     def made_safe(
         self, position: Sequence[CallReceived | CallbackReceived], now: float
@@ -589,7 +468,111 @@ class Peer(Speaker):
             self.fatal(Code.UNAVAILABLE, "temporarily unavailable")
         return []
 
-    # ── time ────────────────────────────────────────────────────────────────────────────────────
+    # ── messages out ──────────────────────────────────────────────────────────────────────────────
+
+    def outputs(self) -> list[Wire]:
+        """Return and forget the messages to send, in order: ``str`` as text, ``bytes`` as
+        binary.
+        """
+        out, self._out = self._out, []
+        return out
+
+    def _sending(self) -> None:
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
+
+    def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Raise what a verb would raise for this payload and these attachments; send nothing.
+
+        LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for a
+        payload that is no ``str`` and for what is no attachment.
+        """
+        if not isinstance(payload, str):
+            raise TypeError(f"a payload is text, not {type(payload).__name__}")
+        if len(payload) > self._characters_max:
+            raise LimitExceeded("the payload is above payload-characters")
+        if not payload.isascii():
+            payload.encode()
+        if len(attachments) > self._attachments_max:
+            raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
+        for attachment in attachments:
+            if isinstance(attachment, bytes):
+                if len(attachment) > self._limits["attachment-bytes"]:
+                    raise LimitExceeded("an attachment is above attachment-bytes")
+            elif not isinstance(attachment, Slot):
+                raise TypeError(f"an attachment is bytes or a Slot, not {type(attachment)}")
+
+    def _send(
+        self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
+    ) -> None:
+        """Queue a command and its attachments, or raise what ``check`` raises."""
+        if (
+            attachments
+            or not isinstance(payload, str)
+            or len(payload) > self._characters_max
+            or not payload.isascii()
+        ):
+            self.check(payload, attachments)
+        self._out.append(command_text(kind, id, payload, len(attachments)))
+        if not attachments:
+            return
+        if not len(self._outgoing):
+            self._outgoing_since = self.clock
+        self._outgoing.add(attachments)
+        self._send_slots()
+        if len(self._outgoing):
+            self.deadlines.no_later("fill", self._outgoing_since + self._fill_seconds)
+
+    def _send_slots(self) -> None:
+        for slot in self._outgoing.due():
+            self._outgoing_since = self.clock
+            if slot.body is not None:
+                self._out.append(slot.body)
+            else:
+                self._out.append(encode(AttachmentError("", slot.error or "")))
+
+    def fill(self, slot: Slot, body: bytes) -> None:
+        """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
+
+        One above ``attachment-bytes`` is replaced by ``-`` and raises LimitExceeded, what is no
+        bytes TypeError.  A slot that is filled already stays as it is.
+        """
+        if not isinstance(body, bytes):
+            self.fill_error(slot, "the attachment is not available")
+            raise TypeError(f"an attachment is bytes, not {type(body).__name__}")
+        if len(body) > self._limits["attachment-bytes"]:
+            self.fill_error(slot, "the attachment is too large")
+            raise LimitExceeded("the attachment is above attachment-bytes")
+        if not slot.filled:
+            slot.body = body
+            self._send_slots()
+
+    def fill_error(self, slot: Slot, text: str) -> None:
+        """Send ``-`` for this slot, because there will be no attachment (``UM-04``)."""
+        if not slot.filled:
+            slot.error = text
+            self._send_slots()
+
+    def fatal(self, code: int, text: str) -> None:
+        """Say ``F`` as our last command, then close the WebSocket (``UM-08``).
+
+        In any state but closed, where it does nothing.  Of a text what cannot be sent is replaced.
+        """
+        if not self.closed:
+            self._machine.step(FatalSent)
+            said = f"{code:d} {text}"[: self._characters_max]
+            self._out.append(encode(Fatal("0", said.encode("utf-8", "replace").decode())))
+            self._end()
+
+    def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
+        self._end()
+        events.append(FatalReceived(*coded(frame.payload)))
+
+    def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
+        self.counters.attachments_failed += 1
+        self._fill(AttachmentFailure(frame.payload[:FAILURE_CHARACTERS]), events)
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> list[Event]:
         self.clock = max(now, self.clock)
@@ -606,6 +589,10 @@ class Peer(Speaker):
             self.deadlines.no_later("attachment", now + self._attachment_seconds)
         return []
 
+    def drain(self, now: float) -> list[Event]:
+        self._draining = True
+        return []
+
     def _hello_expired(self, now: float, events: list[Event]) -> None:
         text = "no H and no W in time"
         self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
@@ -620,71 +607,14 @@ class Peer(Speaker):
             text = f"no attachment for {self._attachment_seconds:g} s"
             self._fail(UmqFault("attachment-seconds", text), events)
 
-    def _calls_expired(self, now: float, events: list[Event]) -> None:
-        for number, call in self._pending.expire(now):
-            later = call.seconds and self.taken_at(now) + call.seconds
-            if later > now:
-                self._pending.add(number, call, later)
-                continue
-            if call.answer is not None:
-                self._incoming.forget(call.answer)
-            events.append(CallExpired(number, call.waiter))
-        following = self._pending.next_deadline()
-        if following is not None:
-            self.deadlines.set("call", following)
-
     def _fill_expired(self, now: float, events: list[Event]) -> None:
         if len(self._outgoing) and now >= self._outgoing_since + self._fill_seconds:
             self.fill_error(self._outgoing.first, "the attachment is not there in time")
         if len(self._outgoing):
             self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
 
-    def _closing_expired(self, now: float, events: list[Event]) -> None:
-        """Topics that ended here are forgotten: late updates have had their time."""
-        closing = self._closing
-        while closing and (first := next(iter(closing.items())))[1] <= now:
-            del closing[first[0]]
-        if closing:
-            self.deadlines.set("closing", next(iter(closing.values())))
-
     timely: ClassVar[dict[Any, Any]] = {
         "hello": _hello_expired,
         "attachment": _attachment_expired,
-        "call": _calls_expired,
         "fill": _fill_expired,
-        "closing": _closing_expired,
     }
-
-    def drain(self, now: float) -> list[Event]:
-        self._draining = True
-        return []
-
-    # ── out ─────────────────────────────────────────────────────────────────────────────────────
-
-    def lost(self, now: float) -> list[Event | WorkLost]:
-        """Return the waiters of all our calls: these have failed, because the connection is gone or
-        about to be.
-
-        Oldest first; a second call returns none.
-        """
-        if not self.closed:
-            self._machine.step(ConnectionLost)
-            self._end()
-        self._out.clear()
-        waiters = [call.waiter for _, call in self._pending.drain()]
-        return [WorkLost(waiters)] if waiters else []
-
-
-ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {
-    Fatal: Peer._on_fatal,
-    AttachmentError: Peer._on_attachment_error,
-    Call: Peer._on_call,
-    Callback: Peer._on_callback,
-    Result: Peer._on_result,
-    CallError: Peer._on_error,
-    TopicUpdate: Peer._on_update,
-    TopicClose: Peer._on_topic_close,
-    Unsubscribe: Peer._on_unsubscribe,
-    SetAttribute: Peer._on_set,
-    UnsetAttribute: Peer._on_unset,
-}
