@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from inspect import signature
 from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
@@ -40,6 +41,7 @@ from .sink import DurableSink, MessageSink
 
 C = TypeVar("C", bound=ClientSession)
 F = TypeVar("F", bound=MsgprotoServerFactory)
+S = TypeVar("S", bound=SessionFactory)
 
 log: Final = Logger(namespace="twisted_msgproto.net")
 
@@ -71,21 +73,31 @@ def running(reactor: Any) -> Any:
     return reactor
 
 
-def alone(kind: type[Any], factory: object, **given: bool) -> None:
-    """Raise TypeError unless ``factory`` is None or of this kind, and if settings are given beside
-    a factory, which has its own.
+def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **settings: Any) -> S:
+    """Return ``factory``, or a new one of ``kind`` with these settings.
+
+    Among them ``client`` or ``server`` is the class of its connections.  Raises TypeError for a
+    factory of another kind, for settings beside one, which has its own, and for a class that is no
+    subclass of what ``kind`` has.
     """
+    make: Any = kind
+    (side,) = settings.keys() & {"client", "server"}
+    protocol, base = settings[side], make.protocol
     good = isinstance(factory, kind | None)
     expect("factory", factory, f"one of the class {kind.__name__}", good)
-    names = [name for name, is_given in given.items() if is_given]
-    if factory is not None and names:
-        raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")
-
-
-def subclass_of(base: type[Any], found: object, name: str) -> None:
-    """Raise TypeError unless ``found`` is a subclass of ``base``; ``name`` is the argument's."""
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise TypeError(f"{name} is a subclass of {base.__name__}, not {found!r}")
+    if factory is not None:
+        usual = {name: one.default for name, one in signature(kind).parameters.items()}
+        usual[side] = base
+        names = [name for name, value in settings.items() if value != usual[name]]
+        if names:
+            raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")
+        return factory
+    if not (isinstance(protocol, type) and issubclass(protocol, base)):
+        raise TypeError(f"{side} is a subclass of {base.__name__}, not {protocol!r}")
+    del settings[side]
+    made = make(*address, clock=reactor, **settings)
+    made.protocol = protocol
+    return made  # type: ignore[no-any-return]
 
 
 class BeforeShutdown:
@@ -506,16 +518,19 @@ def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
 
 
 def sink_of(
-    sink: MessageSink | None, queue: str | PathLike[str] | None, reactor: Any
+    sink: MessageSink | None, queue: str | PathLike[str] | None, factory: object, reactor: Any
 ) -> tuple[MessageSink | None, DurableSink | None]:
     """Return the sink, and the one of a queue which is opened and closed with the server.
 
-    Raises TypeError for both, ConfigurationError if the extra ``queue`` is not installed.
+    Raises TypeError for both, and for a queue beside a factory; ConfigurationError if the extra
+    ``queue`` is not installed.
     """
     if queue is None:
         return sink, None
     if sink is not None:
         raise TypeError("sink and queue: one of them")
+    if factory is not None:
+        raise TypeError("queue beside factory: give its sink to the factory")
     try:
         owned = DurableSink.unopened(fspath(queue), reactor)
     except ModuleNotFoundError as error:

@@ -46,12 +46,11 @@ from ...net.lifetimes import (
     Ports,
     Serving,
     Where,
-    alone,
     connecting,
     endpoints_of,
+    factory_of,
     running,
     sink_of,
-    subclass_of,
 )
 from ...net.limit_types import LumberjackClientLimits, LumberjackServerLimits
 from ...net.logs import SteadyLogger
@@ -575,28 +574,18 @@ def connect(
     for settings beside ``factory``.
     """
     reactor = running(reactor)
-    alone(
+    made = factory_of(
         LumberjackClientFactory,
         factory,
-        client=client is not LumberjackClient,
-        limits=limits is not None,
-        version=version != 2,
-        window=window != WINDOW_DEFAULT,
-        compress=compress != COMPRESS_DEFAULT,
-        pipelining=pipelining != 1,
+        reactor,
+        client=client,
+        version=version,
+        window=window,
+        compress=compress,
+        pipelining=pipelining,
+        limits=limits,
     )
-    if factory is None:
-        subclass_of(LumberjackClient, client, "client")
-        factory = LumberjackClientFactory(
-            version=version,
-            window=window,
-            compress=compress,
-            pipelining=pipelining,
-            limits=limits,
-            clock=reactor,
-        )
-        factory.protocol = client
-    return connecting(to, factory, timeout, reactor, tls=tls)
+    return connecting(to, made, timeout, reactor, tls=tls)
 
 
 def serve(
@@ -621,19 +610,15 @@ def serve(
     beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
-    sink, owned = sink_of(sink, queue, reactor)
-    alone(
+    sink, owned = sink_of(sink, queue, factory, reactor)
+    made = factory_of(
         LumberjackServerFactory,
         factory,
-        sink=sink is not None and owned is None,
-        queue=owned is not None,
-        server=server is not LumberjackServer,
-        limits=limits is not None,
-        authoriser=authoriser is not None,
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
     )
-    if factory is None:
-        subclass_of(LumberjackServer, server, "server")
-        factory = LumberjackServerFactory(sink, limits=limits, clock=reactor, authoriser=authoriser)
-        factory.protocol = server
-    wanted = [(one, factory, str) for one in endpoints_of(at)]
-    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)
+    wanted = [(one, made, str) for one in endpoints_of(at)]
+    return Serving(made, Ports(reactor, made, wanted), owned, reactor)

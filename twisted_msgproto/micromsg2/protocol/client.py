@@ -27,10 +27,9 @@ from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, E
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
-    alone,
     connecting,
+    factory_of,
     running,
-    subclass_of,
 )
 from ...net.limit_types import MicroMsg2ClientLimits
 from ...net.memory import ByteBudget
@@ -513,18 +512,15 @@ def connect(
     beside ``factory``.
     """
     reactor = running(reactor)
-    alone(
+    made = factory_of(
         MicroMsg2ClientFactory,
         factory,
-        client=client is not MicroMsg2Client,
-        limits=limits is not None,
-        proposal=proposal is not None,
+        reactor,
+        client=client,
+        proposal=proposal,
+        limits=limits,
     )
-    if factory is None:
-        subclass_of(MicroMsg2Client, client, "client")
-        factory = MicroMsg2ClientFactory(proposal=proposal, limits=limits, clock=reactor)
-        factory.protocol = client
-    return connecting(to, factory, timeout, reactor, tls=tls)
+    return connecting(to, made, timeout, reactor, tls=tls)
 
 
 def default_proposal(count: int = 100) -> Proposal:

@@ -21,11 +21,10 @@ from ...net.lifetimes import (
     Ports,
     Serving,
     Where,
-    alone,
     endpoints_of,
+    factory_of,
     running,
     sink_of,
-    subclass_of,
 )
 from ...net.limit_types import MicroMsg2ServerLimits
 from ...net.logs import LIMITS as LIMITS_MET
@@ -471,28 +470,17 @@ def serve(
     together.
     """
     reactor = running(reactor)
-    sink, owned = sink_of(sink, queue, reactor)
-    alone(
+    sink, owned = sink_of(sink, queue, factory, reactor)
+    made = factory_of(
         MicroMsg2ServerFactory,
         factory,
-        sink=sink is not None and owned is None,
-        queue=owned is not None,
-        server=server is not MicroMsg2Server,
-        limits=limits is not None,
-        authoriser=authoriser is not None,
-        proposal=proposal is not None,
-        brokerQueues=bool(brokerQueues),
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
+        proposal=proposal,
+        brokerQueues=brokerQueues,
     )
-    if factory is None:
-        subclass_of(MicroMsg2Server, server, "server")
-        factory = MicroMsg2ServerFactory(
-            sink,
-            limits=limits,
-            clock=reactor,
-            authoriser=authoriser,
-            proposal=proposal,
-            brokerQueues=brokerQueues,
-        )
-        factory.protocol = server
-    wanted = [(one, factory, str) for one in endpoints_of(at)]
-    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)
+    wanted = [(one, made, str) for one in endpoints_of(at)]
+    return Serving(made, Ports(reactor, made, wanted), owned, reactor)

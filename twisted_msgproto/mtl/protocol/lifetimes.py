@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from ...core.limits import Limits
 from ...net.authorising import Authoriser
-from ...net.lifetimes import Connecting, Serving, alone, running, sink_of, somewhere, subclass_of
+from ...net.lifetimes import Connecting, Serving, factory_of, running, sink_of, somewhere
 from ...net.limit_types import MtlClientLimits, MtlServerLimits
 from ...net.sink import MessageSink
 from ..machine.client import Credentials
@@ -48,29 +48,19 @@ def connect(
     beside ``factory``.
     """
     reactor = running(reactor)
-    alone(
+    check_address(control)
+    made = factory_of(
         MtlClientFactory,
         factory,
-        client=client is not MtlClient,
-        limits=limits is not None,
-        virtualHost=virtualHost != "",
-        profile=profile is not None,
-        credentials=credentials is not None,
-        curve=curve is not None,
+        reactor,
+        client=client,
+        virtualHost=virtualHost,
+        profile=profile,
+        credentials=credentials,
+        curve=curve,
+        limits=limits,
     )
-    check_address(control)
-    if factory is None:
-        subclass_of(MtlClient, client, "client")
-        factory = MtlClientFactory(
-            virtualHost,
-            profile,
-            credentials=credentials,
-            limits=limits,
-            curve=curve,
-            clock=reactor,
-        )
-        factory.protocol = client
-    return Connecting(partial(_reach, factory, control), timeout, reactor, control)
+    return Connecting(partial(_reach, made, control), timeout, reactor, control)
 
 
 async def _reach(factory: MtlClientFactory, control: str) -> Any:
@@ -131,21 +121,7 @@ def serve(
     beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
-    sink, owned = sink_of(sink, queue, reactor)
-    alone(
-        MtlServerFactory,
-        factory,
-        sink=sink is not None and owned is None,
-        queue=owned is not None,
-        server=server is not MtlServer,
-        limits=limits is not None,
-        authoriser=authoriser is not None,
-        portal=portal is not None,
-        curve=curve is not None,
-        virtualHosts=virtualHosts is not None,
-        profiles=profiles is not None,
-        insecure=insecure,
-    )
+    sink, owned = sink_of(sink, queue, factory, reactor)
     control = [at] if isinstance(at, str) else list(at)
     somewhere(control)
     for address in (*control, *([] if data is None else [data])):
@@ -154,19 +130,19 @@ def serve(
         data = data_endpoint(control)
     elif data in control:
         data = None
-    if factory is None:
-        subclass_of(MtlServer, server, "server")
-        factory = MtlServerFactory(
-            sink,
-            limits=limits,
-            clock=reactor,
-            authoriser=authoriser,
-            portal=portal,
-            curve=curve,
-            virtualHosts=virtualHosts,
-            profiles=profiles,
-            insecure=insecure,
-        )
-        factory.protocol = server
-    factory.checkAddresses(control, data)
-    return Serving(factory, Sockets(factory, control, data), owned, reactor)
+    made = factory_of(
+        MtlServerFactory,
+        factory,
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
+        portal=portal,
+        curve=curve,
+        virtualHosts=virtualHosts,
+        profiles=profiles,
+        insecure=insecure,
+    )
+    made.checkAddresses(control, data)
+    return Serving(made, Sockets(made, control, data), owned, reactor)

@@ -30,13 +30,12 @@ from ...net.lifetimes import (
     Ports,
     Serving,
     Where,
-    alone,
     connecting,
     endpoints_of,
+    factory_of,
     over_websocket,
     running,
     sink_of,
-    subclass_of,
 )
 from ...net.limit_types import SabcClientLimits, SabcServerLimits
 from ...net.memory import ByteBudget
@@ -467,22 +466,16 @@ def connect(
     beside ``factory``.
     """
     reactor = running(reactor)
-    alone(
+    made = factory_of(
         SabcClientFactory,
         factory,
-        client=client is not SabcClient,
-        limits=limits is not None,
-        clientId=clientId != ANONYMOUS_CLIENT_ID,
-        passcode=passcode is not None,
-        headers=headers is not None,
+        reactor,
+        client=client,
+        clientId=clientId,
+        passcode=passcode,
+        headers=headers,
+        limits=limits,
     )
-    if factory is None:
-        subclass_of(SabcClient, client, "client")
-        factory = SabcClientFactory(
-            clientId, passcode, headers=headers, limits=limits, clock=reactor
-        )
-        factory.protocol = client
-    made = factory
     return connecting(
         to,
         made,
@@ -519,24 +512,18 @@ def serve(
     for settings beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
-    sink, owned = sink_of(sink, queue, reactor)
-    alone(
+    sink, owned = sink_of(sink, queue, factory, reactor)
+    made = factory_of(
         SabcServerFactory,
         factory,
-        sink=sink is not None and owned is None,
-        queue=owned is not None,
-        server=server is not SabcServer,
-        limits=limits is not None,
-        authoriser=authoriser is not None,
-        portal=portal is not None,
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
+        portal=portal,
     )
-    if factory is None:
-        subclass_of(SabcServer, server, "server")
-        factory = SabcServerFactory(
-            sink, limits=limits, clock=reactor, authoriser=authoriser, portal=portal
-        )
-        factory.protocol = server
-    carried = factory.webSocketFactory(origins)
-    wanted: list[Any] = [(one, factory, str) for one in endpoints_of(at)]
+    carried = made.webSocketFactory(origins)
+    wanted: list[Any] = [(one, made, str) for one in endpoints_of(at)]
     wanted += [(one, carried, over_websocket) for one in endpoints_of(websocket)]
-    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)
+    return Serving(made, Ports(reactor, made, wanted), owned, reactor)

@@ -32,13 +32,12 @@ from ...net.lifetimes import (
     Ports,
     Serving,
     Where,
-    alone,
     connecting,
     endpoints_of,
+    factory_of,
     over_websocket,
     running,
     sink_of,
-    subclass_of,
 )
 from ...net.limit_types import UmqClientLimits, UmqServerLimits
 from ...net.memory import ByteBudget
@@ -416,29 +415,18 @@ def connect(
     beside ``factory``.
     """
     reactor = running(reactor)
-    alone(
+    made = factory_of(
         UmqClientFactory,
         factory,
-        client=client is not UmqClient,
-        limits=limits is not None,
-        hello=hello != "",
-        helloAttachments=bool(helloAttachments),
-        methods=methods is not None,
-        origin=origin is not None,
+        reactor,
+        url,
+        client=client,
+        hello=hello,
+        helloAttachments=helloAttachments,
+        methods=methods,
+        origin=origin,
+        limits=limits,
     )
-    if factory is None:
-        subclass_of(UmqClient, client, "client")
-        factory = UmqClientFactory(
-            url,
-            hello=hello,
-            helloAttachments=helloAttachments,
-            limits=limits,
-            clock=reactor,
-            methods=methods,
-            origin=origin,
-        )
-        factory.protocol = client
-    made = factory
     if endpoint is None:
         return connecting(url, made, timeout, reactor, tls=tls, connected=lambda url: made)
     return connecting(endpoint, made, timeout, reactor, tls=tls)
@@ -471,32 +459,20 @@ def serve(
     for settings beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
-    sink, owned = sink_of(sink, queue, reactor)
-    alone(
+    sink, owned = sink_of(sink, queue, factory, reactor)
+    if server is UmqServer and sink is not None and methods is None and factory is None:
+        methods = MethodRegistry()  # without one a call by name would pass for a success
+    made = factory_of(
         UmqServerFactory,
         factory,
-        sink=sink is not None and owned is None,
-        queue=owned is not None,
-        server=server is not UmqServer,
-        limits=limits is not None,
-        authoriser=authoriser is not None,
-        methods=methods is not None,
-        portal=portal is not None,
-        origins=bool(origins),
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
+        methods=methods,
+        portal=portal,
+        origins=origins,
     )
-    if factory is None:
-        subclass_of(UmqServer, server, "server")
-        if server is UmqServer and sink is not None and methods is None:
-            methods = MethodRegistry()  # without one a call by name would pass for a success
-        factory = UmqServerFactory(
-            sink,
-            limits=limits,
-            clock=reactor,
-            authoriser=authoriser,
-            methods=methods,
-            portal=portal,
-            origins=origins,
-        )
-        factory.protocol = server
-    wanted = [(one, factory, over_websocket) for one in endpoints_of(at)]
-    return Serving(factory, Ports(reactor, factory, wanted), owned, reactor)
+    wanted = [(one, made, over_websocket) for one in endpoints_of(at)]
+    return Serving(made, Ports(reactor, made, wanted), owned, reactor)
