@@ -63,28 +63,49 @@ def page() -> str:
 
 
 def types() -> str:
-    """Return a module with a TypedDict for each factory and service; sizes may have their unit."""
-    parts = [TYPES_HEAD]
+    """Return a module with a TypedDict for each factory and service; sizes may have their unit.
+
+    What all factories have stands in it once, and what both sides of a protocol have.
+    """
+    tables: dict[str, dict[str, set[str]]] = {}
     for name in registry.PROTOCOLS:
         package = import_module(f"twisted_msgproto.{name}")
         for side in ("Server", "Client"):
             factory = next(
                 found for kind, found in vars(package).items() if kind.endswith(f"{side}Factory")
             )
-            title = factory.__name__.removesuffix("Factory") + "Limits"
-            parts += typed(title, factory.defaultLimits({}).table.values())
-    parts += typed("LumberjackShipperLimits", Limits.of(SHIPPER_LIMITS).table.values())
-    parts += typed("ReconnectLimits", RECONNECT_LIMITS)
+            kind = factory.__name__.removesuffix(f"{side}Factory")
+            limits = set(map(annotated, factory.defaultLimits({}).table.values()))
+            tables.setdefault(kind, {})[side] = limits
+    both = {kind: sides["Server"] & sides["Client"] for kind, sides in tables.items()}
+    every = set.intersection(*both.values())
+    parts = [TYPES_HEAD, *typed("EveryLimits", every)]
+    for kind, sides in tables.items():
+        parts += typed(f"{kind}Limits", both[kind] - every, "EveryLimits")
+        for side, limits in sides.items():
+            parts += typed(f"{kind}{side}Limits", limits - both[kind], f"{kind}Limits")
+    shipper = set(map(annotated, Limits.of(SHIPPER_LIMITS).table.values()))
+    client = tables["Lumberjack"]["Client"]
+    parts += typed("LumberjackShipperLimits", shipper - client, "LumberjackClientLimits")
+    parts += typed("ReconnectLimits", set(map(annotated, RECONNECT_LIMITS)))
     return "".join(parts).rstrip() + "\n"
 
 
-def typed(title: str, limits: Iterable[Limit]) -> Iterator[str]:
-    yield f'{title} = TypedDict(\n    "{title}",\n    {{\n'
-    for limit in sorted(limits):
-        kind = type(limit.default).__name__
-        sized = kind == "int" and limit.unit.partition("/")[0] == "bytes"
-        yield f'        "{limit.name}": {kind}{" | str" * sized},\n'
-    yield "    },\n    total=False,\n)\n\n"
+def annotated(limit: Limit) -> str:
+    kind = type(limit.default).__name__
+    sized = kind == "int" and limit.unit.partition("/")[0] == "bytes"
+    return f'"{limit.name}": {kind}{" | str" * sized}'
+
+
+def typed(title: str, limits: set[str], base: str = "") -> Iterator[str]:
+    """Yield a TypedDict with these and what ``base`` has; names have hyphens, so it takes two."""
+    own = f"_{title}" if base else title
+    if limits:
+        yield f'{own} = TypedDict(\n    "{own}",\n    {{\n'
+        yield from (f"        {limit},\n" for limit in sorted(limits))
+        yield "    },\n    total=False,\n)\n\n"
+    if base:
+        yield f"\nclass {title}({', '.join([base, own][: 1 + bool(limits)])}):\n    pass\n\n\n"
 
 
 if __name__ == "__main__":

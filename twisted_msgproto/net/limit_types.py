@@ -6,66 +6,77 @@ A mapping whose names are not known before the program runs goes through the fac
 
 from typing import TypedDict
 
-LumberjackServerLimits = TypedDict(
-    "LumberjackServerLimits",
+EveryLimits = TypedDict(
+    "EveryLimits",
     {
-        "compressed-bytes": int | str,
-        "compressed-windows": int,
         "connections": int,
         "connections-per-address": int,
-        "data-bytes": int | str,
         "drain": float,
         "handshake": float,
-        "idle-ack": float,
-        "idle-close": float,
-        "inflated-bytes": int | str,
-        "inflated-ratio": int | str,
-        "json-bytes": int | str,
-        "keepalive": float,
         "min-rate": int | str,
         "process-held-bytes": int | str,
         "process-session-bytes": int | str,
         "process-unsafe-bytes": int | str,
-        "slice-bytes": int | str,
         "unread-seconds": float,
         "unsafe-bytes": int | str,
+    },
+    total=False,
+)
+
+_LumberjackLimits = TypedDict(
+    "_LumberjackLimits",
+    {
+        "compressed-bytes": int | str,
+        "compressed-windows": int,
+        "data-bytes": int | str,
+        "inflated-bytes": int | str,
+        "inflated-ratio": int | str,
+        "json-bytes": int | str,
+        "slice-bytes": int | str,
         "window": int,
     },
     total=False,
 )
 
-LumberjackClientLimits = TypedDict(
-    "LumberjackClientLimits",
+
+class LumberjackLimits(EveryLimits, _LumberjackLimits):
+    pass
+
+
+_LumberjackServerLimits = TypedDict(
+    "_LumberjackServerLimits",
     {
-        "compressed-bytes": int | str,
-        "compressed-windows": int,
-        "connections": int,
-        "connections-per-address": int,
-        "data-bytes": int | str,
-        "drain": float,
-        "handshake": float,
-        "inflated-bytes": int | str,
-        "inflated-ratio": int | str,
-        "json-bytes": int | str,
-        "min-rate": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
-        "slice-bytes": int | str,
+        "idle-ack": float,
+        "idle-close": float,
+        "keepalive": float,
+    },
+    total=False,
+)
+
+
+class LumberjackServerLimits(LumberjackLimits, _LumberjackServerLimits):
+    pass
+
+
+_LumberjackClientLimits = TypedDict(
+    "_LumberjackClientLimits",
+    {
         "timeout": float,
         "ttl": float,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "unsent-bytes": int | str,
         "unsent-events": int,
-        "window": int,
         "window-bytes": int | str,
     },
     total=False,
 )
 
-MicroMsg2ServerLimits = TypedDict(
-    "MicroMsg2ServerLimits",
+
+class LumberjackClientLimits(LumberjackLimits, _LumberjackClientLimits):
+    pass
+
+
+_MicroMsg2Limits = TypedDict(
+    "_MicroMsg2Limits",
     {
         "ack-count": int,
         "ack-wait": float,
@@ -74,19 +85,11 @@ MicroMsg2ServerLimits = TypedDict(
         "broker-queues": int,
         "checked-json-bytes": int | str,
         "command-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
         "dead-letters": int,
-        "drain": float,
         "frame-payload-bytes": int | str,
-        "handshake": float,
         "idle-ack": float,
         "idle-close": float,
-        "min-rate": int | str,
         "payload-bytes": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
         "properties-bytes": int | str,
         "queue-age": float,
         "queue-bytes": int | str,
@@ -96,8 +99,6 @@ MicroMsg2ServerLimits = TypedDict(
         "subscriber-messages": int,
         "subscriptions": int,
         "tries": int,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "unsent-bytes": int | str,
         "unsent-messages": int,
         "withheld-bytes": int | str,
@@ -106,74 +107,35 @@ MicroMsg2ServerLimits = TypedDict(
     total=False,
 )
 
-MicroMsg2ClientLimits = TypedDict(
-    "MicroMsg2ClientLimits",
-    {
-        "ack-count": int,
-        "ack-wait": float,
-        "broker-memory-bytes": int | str,
-        "broker-pin-bytes": int | str,
-        "broker-queues": int,
-        "checked-json-bytes": int | str,
-        "command-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
-        "dead-letters": int,
-        "drain": float,
-        "frame-payload-bytes": int | str,
-        "handshake": float,
-        "idle-ack": float,
-        "idle-close": float,
-        "min-rate": int | str,
-        "payload-bytes": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
-        "properties-bytes": int | str,
-        "queue-age": float,
-        "queue-bytes": int | str,
-        "queue-idle": float,
-        "queue-messages": int,
-        "subscriber-bytes": int | str,
-        "subscriber-messages": int,
-        "subscriptions": int,
-        "tries": int,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
-        "unsent-bytes": int | str,
-        "unsent-messages": int,
-        "withheld-bytes": int | str,
-        "withheld-seconds": float,
-    },
-    total=False,
-)
 
-SabcServerLimits = TypedDict(
-    "SabcServerLimits",
+class MicroMsg2Limits(EveryLimits, _MicroMsg2Limits):
+    pass
+
+
+class MicroMsg2ServerLimits(MicroMsg2Limits):
+    pass
+
+
+class MicroMsg2ClientLimits(MicroMsg2Limits):
+    pass
+
+
+_SabcLimits = TypedDict(
+    "_SabcLimits",
     {
         "connect-seconds": float,
-        "connections": int,
-        "connections-per-address": int,
-        "drain": float,
-        "handshake": float,
         "header-block-bytes": int | str,
         "login-address-failures": int,
         "login-delay": float,
         "login-failures": int,
         "login-rate": float,
         "message-bytes": int | str,
-        "min-rate": int | str,
         "outstanding-requests": int,
         "part-bytes": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
         "response-seconds": float,
         "session-seconds": float,
         "unfinished-messages": int,
         "unread-bytes": int | str,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "websocket-message-bytes": int | str,
         "websocket-ping-seconds": float,
         "websocket-upgrade-seconds": float,
@@ -181,42 +143,30 @@ SabcServerLimits = TypedDict(
     total=False,
 )
 
-SabcClientLimits = TypedDict(
-    "SabcClientLimits",
+
+class SabcLimits(EveryLimits, _SabcLimits):
+    pass
+
+
+class SabcServerLimits(SabcLimits):
+    pass
+
+
+_SabcClientLimits = TypedDict(
+    "_SabcClientLimits",
     {
-        "connect-seconds": float,
-        "connections": int,
-        "connections-per-address": int,
-        "drain": float,
-        "handshake": float,
-        "header-block-bytes": int | str,
-        "login-address-failures": int,
-        "login-delay": float,
-        "login-failures": int,
-        "login-rate": float,
-        "message-bytes": int | str,
-        "min-rate": int | str,
-        "outstanding-requests": int,
-        "part-bytes": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
-        "response-seconds": float,
-        "session-seconds": float,
-        "unfinished-messages": int,
-        "unread-bytes": int | str,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "unsent-bytes": int | str,
-        "websocket-message-bytes": int | str,
-        "websocket-ping-seconds": float,
-        "websocket-upgrade-seconds": float,
     },
     total=False,
 )
 
-UmqServerLimits = TypedDict(
-    "UmqServerLimits",
+
+class SabcClientLimits(SabcLimits, _SabcClientLimits):
+    pass
+
+
+_UmqLimits = TypedDict(
+    "_UmqLimits",
     {
         "announcements": int,
         "attachment-bytes": int | str,
@@ -231,28 +181,18 @@ UmqServerLimits = TypedDict(
         "callbacks": int,
         "calls": int,
         "calls-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
-        "drain": float,
-        "handshake": float,
         "hello-seconds": float,
         "login-address-failures": int,
         "login-delay": float,
         "login-failures": int,
         "login-rate": float,
-        "min-rate": int | str,
         "own-calls": int,
         "own-subscriptions": int,
         "payload-characters": int,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
         "topic-queue-bytes": int | str,
         "topic-queue-messages": int,
         "topics": int,
         "unread-bytes": int | str,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "waiting-messages": int,
         "websocket-message-bytes": int | str,
         "websocket-ping-seconds": float,
@@ -261,79 +201,58 @@ UmqServerLimits = TypedDict(
     total=False,
 )
 
-UmqClientLimits = TypedDict(
-    "UmqClientLimits",
+
+class UmqLimits(EveryLimits, _UmqLimits):
+    pass
+
+
+class UmqServerLimits(UmqLimits):
+    pass
+
+
+_UmqClientLimits = TypedDict(
+    "_UmqClientLimits",
     {
-        "announcements": int,
-        "attachment-bytes": int | str,
-        "attachment-seconds": float,
-        "attachments": int,
-        "attachments-bytes": int | str,
-        "attributes": int,
-        "attributes-bytes": int | str,
-        "backlog": int,
-        "backlog-bytes": int | str,
-        "call-seconds": float,
-        "callbacks": int,
-        "calls": int,
-        "calls-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
-        "drain": float,
-        "handshake": float,
-        "hello-seconds": float,
-        "login-address-failures": int,
-        "login-delay": float,
-        "login-failures": int,
-        "login-rate": float,
-        "min-rate": int | str,
-        "own-calls": int,
-        "own-subscriptions": int,
-        "payload-characters": int,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
-        "topic-queue-bytes": int | str,
-        "topic-queue-messages": int,
-        "topics": int,
-        "unread-bytes": int | str,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "unsent-bytes": int | str,
-        "waiting-messages": int,
-        "websocket-message-bytes": int | str,
-        "websocket-ping-seconds": float,
-        "websocket-upgrade-seconds": float,
     },
     total=False,
 )
 
-MtlServerLimits = TypedDict(
-    "MtlServerLimits",
+
+class UmqClientLimits(UmqLimits, _UmqClientLimits):
+    pass
+
+
+_MtlLimits = TypedDict(
+    "_MtlLimits",
+    {
+        "content-bytes": int | str,
+        "control-bytes": int | str,
+        "heartbeat": float,
+        "liveness": float,
+        "peer-bytes": int | str,
+    },
+    total=False,
+)
+
+
+class MtlLimits(EveryLimits, _MtlLimits):
+    pass
+
+
+_MtlServerLimits = TypedDict(
+    "_MtlServerLimits",
     {
         "authentication": float,
         "broker-memory-bytes": int | str,
         "broker-pin-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
-        "content-bytes": int | str,
-        "control-bytes": int | str,
         "dead-letters": int,
         "deliveries": int,
-        "drain": float,
-        "handshake": float,
-        "heartbeat": float,
-        "liveness": float,
         "login-address-failures": int,
         "login-delay": float,
         "login-failures": int,
         "login-rate": float,
-        "min-rate": int | str,
-        "peer-bytes": int | str,
         "prefetch": int,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
         "queue-age": float,
         "queue-bytes": int | str,
         "queue-contents": int,
@@ -341,73 +260,48 @@ MtlServerLimits = TypedDict(
         "queues": int,
         "session-idle": float,
         "sessions": int,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
     },
     total=False,
 )
 
-MtlClientLimits = TypedDict(
-    "MtlClientLimits",
+
+class MtlServerLimits(MtlLimits, _MtlServerLimits):
+    pass
+
+
+_MtlClientLimits = TypedDict(
+    "_MtlClientLimits",
     {
         "backlog": int,
         "backlog-bytes": int | str,
-        "connections": int,
-        "connections-per-address": int,
-        "content-bytes": int | str,
-        "control-bytes": int | str,
-        "drain": float,
-        "handshake": float,
-        "heartbeat": float,
-        "liveness": float,
         "login-timeout": float,
-        "min-rate": int | str,
-        "peer-bytes": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
         "renewals": int,
         "request-timeout": float,
         "request-tries": int,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
         "waiting": int,
         "window": int,
     },
     total=False,
 )
 
-LumberjackShipperLimits = TypedDict(
-    "LumberjackShipperLimits",
+
+class MtlClientLimits(MtlLimits, _MtlClientLimits):
+    pass
+
+
+_LumberjackShipperLimits = TypedDict(
+    "_LumberjackShipperLimits",
     {
         "backoff-first": float,
         "backoff-most": float,
-        "compressed-bytes": int | str,
-        "compressed-windows": int,
-        "connections": int,
-        "connections-per-address": int,
-        "data-bytes": int | str,
-        "drain": float,
-        "handshake": float,
-        "inflated-bytes": int | str,
-        "inflated-ratio": int | str,
-        "json-bytes": int | str,
-        "min-rate": int | str,
-        "process-held-bytes": int | str,
-        "process-session-bytes": int | str,
-        "process-unsafe-bytes": int | str,
-        "slice-bytes": int | str,
-        "timeout": float,
-        "ttl": float,
-        "unread-seconds": float,
-        "unsafe-bytes": int | str,
-        "unsent-bytes": int | str,
-        "unsent-events": int,
-        "window": int,
-        "window-bytes": int | str,
     },
     total=False,
 )
+
+
+class LumberjackShipperLimits(LumberjackClientLimits, _LumberjackShipperLimits):
+    pass
+
 
 ReconnectLimits = TypedDict(
     "ReconnectLimits",
