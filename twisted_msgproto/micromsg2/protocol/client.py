@@ -550,8 +550,8 @@ class Renewed(subscriptions.Renewed):
     def __init__(
         self, service: MicroMsg2ClientService, destination: str, filter: Filter | None
     ) -> None:
-        super().__init__(service, service.subscriptions, destination)
         self._arrivals = Arrivals(self._taken)
+        super().__init__(service, service.subscriptions, destination, self._arrivals)
         self._most = service.factory.limits.integer("unsafe-bytes")
         self.destination = destination
         self.filter = filter
@@ -566,20 +566,11 @@ class Renewed(subscriptions.Renewed):
         self._arrivals.wanted = True
         return await self._arrivals.take()
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._arrivals.reopen()
-
     def _share(self) -> float:
         return self._arrivals.nbytes / self._most
 
     def _ask(self, session: MicroMsg2Client) -> Subscription:
         return session.link.subscribe(self.destination, self.filter, self._arrivals)
-
-    def _end(self, reason: str, failure: Exception | None) -> None:
-        if self.reason is None:
-            self._arrivals.end(failure)
-        super()._end(reason, failure)
 
 
 class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):

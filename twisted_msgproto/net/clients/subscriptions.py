@@ -154,9 +154,15 @@ class Renewed(Ending):
 
     log: ClassVar[Logger]
 
-    def __init__(self, service: Any, kept: dict[Any, Any], key: object) -> None:
-        """``kept``: what ``service`` renews with each session; this one stands there at ``key``."""
+    def __init__(
+        self, service: Any, kept: dict[Any, Any], key: object, backlog: Backlog[Any]
+    ) -> None:
+        """``kept``: what ``service`` renews with each session; this one stands there at ``key``.
+
+        ``backlog`` is for all sessions: it tells this when something was taken.
+        """
         super().__init__()
+        self._backlog = backlog
         self._service = service
         self._kept = kept
         self._key = key
@@ -185,6 +191,7 @@ class Renewed(Ending):
 
     def _begin(self) -> None:
         self.reason = self.failure = None
+        self._backlog.reopen()
 
     def _ask(self, session: Any) -> Any:
         raise NotImplementedError
@@ -220,6 +227,7 @@ class Renewed(Ending):
     def _end(self, reason: str, failure: Exception | None) -> None:
         if not self._conclude(reason, failure):
             return
+        self._backlog.end(failure)
         if reason != UNSUBSCRIBED:
             self.log.info(
                 "a subscription has ended: {reason}{error}",

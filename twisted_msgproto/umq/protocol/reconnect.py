@@ -43,33 +43,25 @@ class Renewed(subscriptions.Renewed):
         timeout: float | None,
         streamed: bool,
     ) -> None:
-        super().__init__(service, service._renewed, self)
-        self._updates = Updates(self._taken)
-        self._asked = request, hook, attachments, timeout, streamed, self._updates
+        updates = Updates(self._taken)
+        super().__init__(service, service._renewed, self, updates)
+        self._asked = request, hook, attachments, timeout, streamed, updates
 
     def __aiter__(self) -> Renewed:
         return self
 
     async def __anext__(self) -> Update:
-        return await self._updates.take()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._updates.reopen()
+        update: Update = await self._backlog.take()
+        return update
 
     def _share(self) -> float:
-        limits, updates = self._service.factory.limits, self._updates
+        limits, updates = self._service.factory.limits, self._backlog
         return float(
             max(len(updates) / limits["backlog"], updates.nbytes / limits["backlog-bytes"])
         )
 
     def _ask(self, session: UmqClient) -> Subscription:
         return session.link.topics.subscribe(*self._asked)
-
-    def _end(self, reason: str, failure: Exception | None) -> None:
-        if self.reason is None:
-            self._updates.end(failure)
-        super()._end(reason, failure)
 
 
 class UmqClientService(ReconnectingClient[UmqClient]):
