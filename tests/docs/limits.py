@@ -103,9 +103,9 @@ def typed(title: str, limits: set[str], base: str = "") -> Iterator[str]:
     if limits:
         yield f'{own} = TypedDict(\n    "{own}",\n    {{\n'
         yield from (f"        {limit},\n" for limit in sorted(limits))
-        yield "    },\n    total=False,\n)\n\n"
+        yield "    },\n    total=False,\n)\n\n" + "\n" * bool(base)
     if base:
-        yield f"\nclass {title}({', '.join([base, own][: 1 + bool(limits)])}):\n    pass\n\n\n"
+        yield f"class {title}({', '.join([base, own][: 1 + bool(limits)])}):\n    pass\n\n\n"
 
 
 if __name__ == "__main__":
