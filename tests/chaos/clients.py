@@ -19,6 +19,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.tools.five import CLIENTS, SOON, Client, tcp
+from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.core.errors import MsgprotoError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ClientService
@@ -82,43 +83,8 @@ class Clients:
         return [float(self._services[name].factory.counters["connections_total"])]
 
 
-class Driver:
-    """Runs the process of the clients, ``python -m MODULE drive``: asked with a line, it answers
-    with a line when it is done (see :func:`answer`).
-    """
-
-    def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, "drive"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-
-    def ask(self, *words: str | int) -> list[float]:
-        """Have it do something; return the latencies in seconds, as far as they were measured."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        line = self._process.stdout.readline()
-        answered: dict[str, Any] = json.loads(line) if line else {"error": "they ended"}
-        if "error" in answered:
-            raise RuntimeError(f"the clients could not {words}: {answered['error']}")
-        latencies: list[float] = answered["latencies"]
-        return latencies
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
 def answer(make_clients: Callable[[Any], Any]) -> None:
-    """Answer lines ``[VERB, ARGUMENT …]`` until the input ends, as a :class:`Driver` asks.
+    """Answer lines ``[VERB, ARGUMENT …]`` until the input ends, as :class:`GoodClients` asks.
 
     ``make_clients(reactor)`` has the verbs: coroutines that return latencies in seconds, or None.
     """
@@ -159,31 +125,50 @@ def answer(make_clients: Callable[[Any], Any]) -> None:
 
 class GoodClients:
     def __init__(self, directory: Path) -> None:
-        self._driver = Driver(MODULE)
+        command = [sys.executable, "-m", MODULE, "drive"]
+        self._process = begun(command, cwd=PROJECT, env=None, stdin=subprocess.PIPE)
         self.acknowledged = directory / f"acknowledged-{id(self)}"
         self.acknowledged.touch()
 
+    def _ask(self, *words: str | int) -> list[float]:
+        """Have them do something; return the latencies in seconds, as far as they were measured."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "they ended"}
+        if "error" in answered:
+            raise RuntimeError(f"the clients could not {words}: {answered['error']}")
+        latencies: list[float] = answered["latencies"]
+        return latencies
+
     def stand(self, name: str, port: int) -> None:
         """Have a client of this name at the port, whose first message is acknowledged."""
-        self._driver.ask("stand", name, port)
+        self._ask("stand", name, port)
         self.send(name, 1)
 
     def send(self, name: str, count: int) -> list[float]:
         """Send messages one after another; the seconds until each was acknowledged."""
-        return self._driver.ask("send", name, count, str(self.acknowledged))
+        return self._ask("send", name, count, str(self.acknowledged))
 
     def send_all(self, count: int) -> list[float]:
         """Have every client that stands send messages, all at the same time."""
-        return self._driver.ask("send_all", count, str(self.acknowledged))
+        return self._ask("send_all", count, str(self.acknowledged))
 
     def connections(self, name: str) -> int:
-        return int(self._driver.ask("connections", name)[0])
+        return int(self._ask("connections", name)[0])
 
     def told(self) -> set[bytes]:
         return set(self.acknowledged.read_bytes().splitlines())
 
     def close(self) -> None:
-        self._driver.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 if __name__ == "__main__":

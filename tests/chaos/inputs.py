@@ -22,7 +22,7 @@ from typing import NamedTuple
 import zmq
 
 from tests.mtl.cases import until_cut_off
-from tests.tools.processes import environment
+from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
 from twisted_msgproto.micromsg2.wire import (
@@ -303,15 +303,11 @@ def main(name: str, port: int) -> None:
 @contextmanager
 def attacking(name: str, port: int) -> Iterator[None]:
     """Have a process attack meanwhile; at the end of the block it has at least begun."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.inputs", name, str(port)],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "tests.chaos.inputs", name, str(port)]
+    process = begun(command, cwd=PROJECT, env=None, stdin=subprocess.PIPE)
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == b"begun\n"
+        assert process.stdout.readline() == "begun\n"
         # What it says further is read, so that it never waits for us.
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield

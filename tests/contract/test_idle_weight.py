@@ -7,11 +7,9 @@ an instance's dict is larger in a process in which others of its class have had 
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,13 +19,12 @@ from twisted.internet.testing import StringTransport
 
 from tests.micromsg2.streams import handshake
 from tests.mtl.broker import Broker
-from tests.tools.processes import environment
+from tests.tools.processes import Launcher
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq.service import DefaultServerFactory
 
-PROJECT = Path(__file__).parent.parent.parent
 SESSIONS = 40
 PEER = IPv4Address("TCP", "192.0.2.1", 40000)
 
@@ -112,10 +109,9 @@ def weight_of(kind: Kind) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_an_idle_session_is_light_NB_11(kind: Kind) -> None:
+def test_an_idle_session_is_light_NB_11(launch: Launcher, kind: Kind) -> None:
     """NB-11"""
-    words = [sys.executable, "-m", "tests.contract.test_idle_weight", kind.name]
-    ended = subprocess.run(words, cwd=PROJECT, env=environment(), capture_output=True, text=True)
+    ended = launch.run(kind.name, module="tests.contract.test_idle_weight")
     assert ended.returncode == 0, ended.stderr
     assert float(ended.stdout) <= kind.bytes_max
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
+from tests.tools.processes import Launcher
 from twisted_msgproto import lumberjack, micromsg2, mtl, sabc, umq
 from twisted_msgproto.core.errors import (
     ConfigurationError,
@@ -677,29 +677,18 @@ def program(face: Face, *, under_asyncio: bool) -> str:
 
 @pytest.mark.parametrize("under_asyncio", [False, True], ids=["react", "asyncio"])
 @pytest.mark.parametrize("name", BY_NAME)
-def test_sigterm_ends_a_program_in_order(name: str, under_asyncio: bool, tmp_path: Path) -> None:
+def test_sigterm_ends_a_program_in_order(launch: Launcher, name: str, under_asyncio: bool) -> None:
     """Nobody cancels the program then: the reactor asks who has something to finish."""
-    text = program(BY_NAME[name], under_asyncio=under_asyncio)
-    (tmp_path / "program.py").write_text(text)
-    running = subprocess.Popen(
-        [sys.executable, tmp_path / "program.py", tmp_path / "queue"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    queue = launch.directory / "queue"
+    (launch.directory / "program.py").write_text(
+        program(BY_NAME[name], under_asyncio=under_asyncio)
     )
-    try:
-        assert running.stdout is not None
-        first = running.stdout.readline()
-        running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert first == "ready\n", err
-    assert out == "left\n", err
-    assert "Traceback" not in err
-    assert running.returncode == 0, err
-    assert rows(tmp_path / "queue") == 1
-    DurableSink(tmp_path / "queue").close()
+    running = launch(queue, module="program")
+    running.line("ready")
+    assert running.end() == 0, running.output
+    assert running.lines == ["ready", "left"]
+    assert rows(queue) == 1
+    DurableSink(queue).close()
 
 
 TYPED = """
