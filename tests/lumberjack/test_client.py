@@ -25,7 +25,6 @@ from twisted_msgproto.core.errors import (
     LimitExceeded,
     ProtocolViolation,
     Refused,
-    TimedOut,
 )
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
@@ -126,18 +125,6 @@ class Case(Logged):
 
 
 class Sending(Case):
-    def test_what_is_sent_while_the_window_is_full_shares_the_next(self):
-        """LJ-09, LJ-18."""
-        client = self.connect()
-        client.send(b"1")
-        for body in (b"2", b"3", b"4"):
-            client.send(body)
-        self.assertEqual(self.transport.take(), [[b"1"]])
-        client.dataReceived(encode_ack(1))
-        self.assertEqual(self.transport.take(), [[b"2", b"3", b"4"]])
-        client.dataReceived(encode_ack(3))
-        self.lose(client)
-
     def test_what_callbacks_send_shares_a_window(self):
         """LJ-18: acks are all told before the next window is formed."""
         client = self.connect()
@@ -166,20 +153,6 @@ class Ending(Case):
             ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (starts with 32 41 00 00 00 02)"],
         )
         self.assertEqual(self.factory.counters["fault:ack"], 1)
-
-    def test_a_reader_which_stays_silent_is_left(self):
-        """LJ-15: the option timeout."""
-        client = self.connect({"timeout": 5})
-        sent = client.send(b"1")
-        self.clock.advance(4)
-        client.dataReceived(encode_ack(0))
-        self.clock.advance(4.9)
-        self.assertNoResult(sent)
-        self.clock.advance(0.1)
-        self.failureResultOf(sent, TimedOut)
-        self.assertTrue(self.transport.aborted)
-        self.assertEqual(self.factory.counters["fault:timeout"], 1)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class Producing(Case):

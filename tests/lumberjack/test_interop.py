@@ -1,4 +1,4 @@
-"""Shippers which are not ours, live and recorded, against ``twistd lumberjack`` with a queue.
+"""Shippers which are not ours, live, against ``twistd lumberjack`` with a queue.
 
 Live: ``pylogbeat`` from PyPI (version 2, compressed, numbers which run on over windows, TLS),
 ``lumberjack-client`` from npm (version 2, compressed, numbers from 1 in each window) and
@@ -40,9 +40,6 @@ def node(launch: Launcher, script: str, *arguments: object) -> Launched:
     if not (FOREIGN / "node_modules" / "lumberjack-client").is_dir():
         pytest.skip("the npm packages are not installed: ./run test installs them")
     return launch.command(["node", str(FOREIGN / script), *map(str, arguments)])
-
-
-# ── Recorded ────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── Live ────────────────────────────────────────────────────────────────────────────────────────

@@ -267,18 +267,6 @@ class OnSockets(TestCase):
     def address(port):
         return f"tcp:127.0.0.1:{port.getHost().port}"
 
-    async def test_many_events_arrive_in_order_over_windows(self):
-        """LJ-08, LJ-10, LJ-12, LJ-18, LJ-21."""
-        sink = SafeSink()
-        port, _ = await self.listen(sink)
-        shipper = self.shipper([self.address(port)], pipelining=4, window=100)
-        events = made_up(5000, random.Random(1))
-        await gatherResults(
-            [shipper.sendBatch(events[at : at + 700]) for at in range(0, 5000, 700)]
-        )
-        self.assertEqual([message.body for message in sink.messages], events)
-        self.assertLessEqual(max(message.message_id for message in sink.messages), 100)
-
     async def test_a_unix_socket(self):
         """LJ-01."""
         path = temporary(self) / "s"

@@ -158,13 +158,6 @@ class EndpointStrings(Case):
         await self.exchange()
         self.assertEqual(self.client_ids, [None])
 
-    async def test_mtls(self):
-        """LJ-01: the certificate's subject becomes the column client_id."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.exchange(self.client)
-        self.assertEqual(self.client_ids, ["O=Example,CN=web-1"])
-        self.assertEqual(self.factory.established, ["O=Example,CN=web-1"])
-
     async def test_key_and_chain_may_stand_in_other_files(self):
         """LJ-01: one file for key and certificate; several authorities; a chain to show."""
         both = self.directory / "both.pem"
@@ -193,12 +186,6 @@ class ClientCertificates(Case):
         await self.listen(f"mtls:0:{self.files('peer')}")
         await self.exchange()
         self.assertEqual(self.client_ids, [None])
-
-    async def test_a_name_cannot_pass_for_another(self):
-        """LJ-01: what separates the parts of a subject is escaped within them."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.exchange(self.authority.client("x,O=Root+CN=admin"))
-        self.assertEqual(self.client_ids, [r"O=Example,CN=x\,O=Root\+CN=admin"])
 
 
 def whose(*parts):
@@ -263,6 +250,7 @@ NAMES = {
         "CN=URI:spiffe://example/root",
     ),
     "a common name with parts": (whose("CN=a,CN=serial:b"), [], r"CN=a\,CN=serial:b"),
+    "what separates parts": (whose("O=E", "CN=x,O=R+CN=admin"), [], r"O=E,CN=x\,O=R\+CN=admin"),
 }
 
 HOST = DNS("w-1.example")
@@ -297,6 +285,7 @@ class NamesInCertificates(Case):
             client = self.authority.client(f"c{number}", whose=subject, also=also, serial=0x1F03)
             await self.exchange(client)
             self.assertEqual(self.client_ids[-1], name, what)
+            self.assertEqual(self.factory.established, [name], what)
 
     async def test_rules_are_over_these_names__RD_23(self):
         """RD-23"""
@@ -321,11 +310,6 @@ class NamesInCertificates(Case):
 
 
 class Failing(Case):
-    async def test_a_server_of_another_authority_gets_no_events(self):
-        """LJ-01: our side checks the reader's certificate."""
-        await self.listen(f"ssl:0:{self.files()}")
-        await self.refused(ca=Authority(self.directory, "stranger"))
-
     async def test_a_writer_which_never_shakes_hands_is_cut_off(self):
         """LJ-17: the limit handshake; no session begins."""
         await self.listen(f"ssl:0:{self.files()}", handshake=0.05)

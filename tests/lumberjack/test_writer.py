@@ -127,20 +127,6 @@ def test_version_1_writes_data_frames_only():
 # ── Acks ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_partial_ack_is_progress_and_does_not_end_the_window():
-    """LJ-15: the writer stays blocked until the rest is acknowledged."""
-    machine = in_flight(5)
-    machine.send([b"6"], 6)
-    assert flat(machine.receive(encode_ack(2), 0.0)) == [("PartAcknowledged", 2, [1, 2])]
-    assert machine.snapshot()["state"] == "BLOCKED"
-    assert sent(machine) == []
-    assert flat(machine.receive(encode_ack(3) + encode_ack(5), 0.0)) == [
-        ("PartAcknowledged", 1, [3]),
-        ("WindowAcknowledged", 2, [4, 5]),
-    ]
-    assert [w[2] for w in sent(machine)] == [[b"6"]]
-
-
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("written", [1, 2])
 def test_acks_of_either_version_byte_are_read_and_0_is_a_keep_alive(version, written):
@@ -207,9 +193,6 @@ def test_a_writer_says_what_it_holds_of_an_ack_and_keeps_none_of_it__LJ_21__NB_0
         writer.advance(now)
         assert writer.fault is not None
         assert (writer.input_weight, writer.no_partial_input) == (0, True)
-
-
-# ── Pipelining ────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── Limits ────────────────────────────────────────────────────────────────────────────────────────
