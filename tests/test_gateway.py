@@ -680,20 +680,3 @@ def test_what_is_wrong_in_a_clients_endpoint_is_told_in_our_words__RD_27(
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert "_parse" not in done.stderr and "()" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("lumberjack --user ada", ": the protocol has no log-ins; --tls-cert FILE and --tls-key"),
-        ("micromsg2 --user ada", ": the protocol has no log-ins; --tls-cert FILE and --tls-key"),
-        ("sabc --ttl 3", "; it is for lumberjack"),
-        ("lumberjack --destination x", "; it is for micromsg2, umq, mtl"),
-    ],
-)
-def test_an_option_that_a_client_has_not_is_told_with_the_reason__RD_27(
-    capsys: pytest.CaptureFixture[str], words: str, says: str
-) -> None:
-    assert main(["send", *words.split()]) == 2
-    name, flag, _ = words.split()
-    assert f"send {name} has no {flag}{says}" in capsys.readouterr().err

@@ -4,7 +4,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from deltalake import write_deltalake
 from PIL import Image
 
 from tests.tools import tables
-from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
+from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
 from twisted_msgproto.cli.demo import (
@@ -24,24 +23,14 @@ from twisted_msgproto.cli.demo import (
     Count,
     Progress,
     draw,
-    gateway_file,
     landed_since,
     report,
     sample,
 )
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.registry import PROTOCOLS
 
 spark = pytest.mark.xdist_group("spark")
-
-
-def test_the_gateway_file_runs_every_protocol(tmp_path: Path) -> None:
-    configuration = Configuration(
-        tomllib.loads(gateway_file(tmp_path / 'a "queue"', PROTOCOLS.values()))
-    )
-    assert list(configuration.servers) == list(PROTOCOLS)
-    assert configuration.queue["directory"] == str(tmp_path / 'a "queue"')
 
 
 @pytest.mark.parametrize(
@@ -238,16 +227,3 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     read = subprocess.run(shlex.split(advised), capture_output=True, text=True)
     assert (read.returncode, read.stderr) == (0, "")
     assert "lumberjack" in read.stdout and "257" in read.stdout
-
-
-@spark
-@pytest.mark.slow
-@pytest.mark.long  # at the end of the one above it does, too; test_children.py stops children
-def test_ctrl_c_leaves_no_process_behind(launch: Launcher) -> None:
-    running = launch("demo", "--keep", "kept")
-    running.line("clients: ")
-    assert len(children(running.pid)) >= 2
-    left = descendants(running.pid)
-    running.signal(signal.SIGINT)
-    assert running.wait(seconds=60) == 130
-    assert [command_of(pid) for pid in left if not wait_gone(pid)] == []

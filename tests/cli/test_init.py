@@ -325,18 +325,6 @@ def test_a_file_without_a_queue_says_what_that_means(
     assert "not on disk" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["[lumberyard]", "[lumberjack]\nendpiont = 1", "["])
-def test_a_bad_file_is_one_line_which_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    file = tmp_path / "gateway.toml"
-    file.write_text(text)
-    assert cli.main(["check", str(file)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"msgproto check: {file}: ")
-    assert told.count("\n") == 1
-
-
 @contextlib.contextmanager
 def taken_port() -> Iterator[int]:
     with socket.socket() as taken:
@@ -418,20 +406,6 @@ def test_one_port_twice_is_refused_and_each_refusal_is_told__FC_02(
     assert "lumberjack: " in told and "umq: " in told
 
 
-def test_a_port_beyond_all_is_refused__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = complaint(tmp_path, capsys, '[lumberjack]\nendpoint = "tcp:99999"')
-    assert "tcp:99999" in told and "65535" in told
-
-
-def test_mtl_off_this_machine_wants_curve__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = complaint(tmp_path, capsys, '[mtl]\nendpoint = "tcp://0.0.0.0:*"')
-    assert "--curve-key" in told and "--insecure" in told
-
-
 def test_a_unix_socket_in_use_is_refused_and_a_stale_one_is_not__FC_02(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -490,14 +464,6 @@ def test_a_queue_that_is_in_use_or_cannot_be_is_refused__FC_02(
     assert str(below) in complaint(tmp_path, capsys, f"{server}directory = '{below}'")
     told = complaint(tmp_path, capsys, f"{server}directory = '{queue}'\nmax-bytes = 5000")
     assert "max-bytes is at least" in told
-
-
-def test_a_password_file_that_is_missing_is_named__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = tmp_path / "passwords"
-    told = complaint(tmp_path, capsys, f"[umq]\nauth = 'file:{missing}'")
-    assert str(missing) in told and "[umq]" in told
 
 
 def test_certificates_that_cannot_be_used_are_told_in_words(

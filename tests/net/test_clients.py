@@ -13,7 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import (
@@ -24,7 +24,7 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.net.clients.client_endpoints import client_endpoint, host_and_port
-from twisted_msgproto.net.clients.command_types import ConnectOptions, ask_each
+from twisted_msgproto.net.clients.command_types import ConnectOptions
 from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.factory import tls_refusal
 
@@ -48,18 +48,6 @@ def test_host_and_port(text: str, pair: tuple[str, int]) -> None:
 def test_what_is_no_host_and_port(text: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT expected"):
         host_and_port(text)
-
-
-@pytest.mark.parametrize("text", ["", "nonsense", "nonsense:1:2", "tcp:h", "tls:h:x"])
-def test_what_is_no_endpoint(text: str) -> None:
-    with pytest.raises(ConfigurationError):
-        client_endpoint(installed, ConnectOptions(endpoint=text))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    options = ConnectOptions(endpoint="tls:localhost:1", tls_ca=tmp_path / "ca.pem")
-    with pytest.raises(ConfigurationError, match=r"cannot read .*ca\.pem: No such file"):
-        client_endpoint(installed, options)
 
 
 @pytest.mark.parametrize("octets", [b"not a certificate\n-----END CERTIFICATE-----\n", b""])
@@ -90,71 +78,6 @@ def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) ->
 
 
 # ── requests in flight ──────────────────────────────────────────────────────────────────────────
-
-
-class Told:
-    def __init__(self):
-        self.counts = []
-
-    def sent(self, count):
-        self.counts.append(("sent", count))
-
-    def follow(self, takenAt):
-        pass
-
-    def acknowledged(self, count):
-        self.counts.append(("acknowledged", count))
-
-
-class Quiet:
-    """An input with one message, and another one when somebody types it."""
-
-    def __init__(self):
-        self.left = [[b"0"]]
-        self.typing = None
-
-    async def some(self, most):
-        if self.left:
-            return self.left.pop(0)
-        self.typing = Deferred()
-        return await self.typing
-
-
-class SlowInput(TestCase):
-    """The next line takes its time (``tail -F log | msgproto send …``)."""
-
-    def setUp(self):
-        self.clock, self.told, self.input, self.waiting = Clock(), Told(), Quiet(), []
-
-        def ask(body):
-            self.waiting.append(Deferred())
-            return self.waiting[-1]
-
-        sending = ask_each(self.clock, self.input, self.told, 10, ask)
-        self.done = Deferred.fromCoroutine(sending)
-
-    def test_an_answer_is_told_while_the_next_line_is_awaited(self):
-        self.waiting[0].callback(None)
-        self.clock.advance(0)
-        self.assertEqual(self.told.counts, [("sent", 1), ("acknowledged", 1)])
-        self.input.typing.callback([b"1"])
-        self.assertEqual(self.told.counts[2:], [("sent", 1)])
-        self.waiting[1].callback(None)
-        self.clock.advance(0)
-        self.input.typing.callback([])
-        self.assertIsNone(self.successResultOf(self.done))
-        self.assertEqual(self.told.counts[3:], [("acknowledged", 1)])
-
-    def test_a_failure_ends_it_though_no_line_comes(self):
-        self.input.typing.callback([b"1"])
-        self.waiting[0].errback(ConnectionClosed("gone"))
-        self.waiting[1].errback(ConnectionClosed("gone as well"))
-        self.clock.advance(0)
-        self.assertEqual(str(self.failureResultOf(self.done, ConnectionClosed).value), "gone")
-
-    def test_who_gives_it_up_ends_the_wait_for_a_line(self):
-        self.done.cancel()
-        self.failureResultOf(self.done, CancelledError)
 
 
 # ── what every client which comes back has in common ────────────────────────────────────────────
