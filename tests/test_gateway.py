@@ -11,9 +11,8 @@ import pytest
 import zmq
 
 from tests.tools.certificates import Authority
-from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, msgproto, wait_gone
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.cli import main
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -366,25 +365,21 @@ OPEN = "is open to other machines without TLS"
     ],
 )
 def test_check_warns_of_what_others_reach_without_tls__RD_27(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, endpoint: str, is_open: bool
+    tmp_path: Path, name: str, endpoint: str, is_open: bool
 ) -> None:
     """RD-27"""
     for key in ("endpoint", *(["websocket"] if name == "sabc" else [])):
         (tmp_path / "g.toml").write_text(f"[{name}]\n{key} = '{endpoint}'\n")
-        assert main(["check", "--file-only", str(tmp_path / "g.toml")]) == 0
-        told = capsys.readouterr().out
+        told = msgproto("check", "--file-only", tmp_path / "g.toml")
         assert (f"{name}: warning: {endpoint} {OPEN}" in told) is is_open
         assert told.count("warning") == int(is_open)
 
 
-def test_mtl_without_curve_is_warned_of_where_it_is_allowed__MT_31__RD_27(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mtl_without_curve_is_warned_of_where_it_is_allowed__MT_31__RD_27(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     for endpoint, count in (("tcp://*:5049", 2), ("tcp://[::]:5049", 2), ("ipc://s", 0)):
         file.write_text(f"[mtl]\nendpoint = '{endpoint}'\ninsecure = true\n")
-        assert main(["check", "--file-only", str(file)]) == 0
-        assert capsys.readouterr().out.count("without CURVE") == count
+        assert msgproto("check", "--file-only", file).count("without CURVE") == count
 
 
 def test_a_start_warns_of_what_others_reach_without_encryption__RD_27(launch: Launcher) -> None:
@@ -465,15 +460,11 @@ def test_a_rate_may_have_its_unit__RD_27() -> None:
         assert made.servers["sabc"]["limits"]["min-rate"] == 32768
 
 
-def test_commands_take_sizes_with_units__RD_27(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_commands_take_sizes_with_units__RD_27() -> None:
     for words in (["send", "lumberjack", "--count", "1"], ["bench", "lumberjack"]):
-        assert main([*words, "--size", "1 giga"]) == 2
-        assert "KiB, MiB" in capsys.readouterr().err
+        assert "KiB, MiB" in msgproto(*words, "--size", "1 giga", status=2)
         # The size is accepted: what is wrong is the next option.
-        assert main([*words, "--size", "1KiB", "--window", "0"]) == 2
-        assert "--window" in capsys.readouterr().err
+        assert "--window" in msgproto(*words, "--size", "1KiB", "--window", "0", status=2)
 
 
 PATHS = """

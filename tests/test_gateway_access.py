@@ -16,9 +16,9 @@ from twisted.internet.task import Clock
 from twisted.python import usage
 from twisted.trial.unittest import TestCase
 
-from tests.tools.processes import PATIENCE_SECONDS, Launcher, launching
+from tests.tools.processes import PATIENCE_SECONDS, Launcher, launching, msgproto
 from tests.tools.queues import rows
-from twisted_msgproto import Access, cli
+from twisted_msgproto import Access
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Offer, Proposal
@@ -88,24 +88,24 @@ def test_what_is_shown_can_be_read_back() -> None:
     ],
 )
 def test_check_names_file_and_rule_and_key_and_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
+    tmp_path: Path, text: str, complaint: str
 ) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(f"{text}\n[umq]\n")
-    assert cli.main(["check", str(file)]) == 2
-    told = capsys.readouterr().err
+    told = msgproto("check", file, status=2)
     assert told.startswith(f"msgproto check: {file}: ")
     assert complaint in told and told.count("\n") == 1
 
 
-def test_check_says_where_users_prove_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_where_users_prove_nothing(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ada:secret\n")
     file = tmp_path / "gateway.toml"
     file.write_text(f"{RULES}[umq]\nauth = 'file:{tmp_path}/users'\n[sabc]\n[micromsg2]\n")
-    assert cli.main(["check", "--file-only", str(file)]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("access: ")]
+    told = [
+        line
+        for line in msgproto("check", "--file-only", file).splitlines()
+        if line.startswith("access: ")
+    ]
     assert told[0] == "access: 4 rules; the first that fits decides, what none fits is refused"
     assert told[1].startswith("access: sabc: without auth a user is the name that a client ann")
     assert told[2].startswith("access: micromsg2: a user is the name that a client announces")

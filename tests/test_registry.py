@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs import limits as limits_page
+from tests.tools.processes import msgproto
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import ConfigurationError
@@ -208,14 +209,13 @@ def test_a_package_with_damaged_metadata_is_still_one_line(site: Site) -> None:
     one_line(caught)
 
 
-def test_an_unknown_table_or_protocol_names_those_of_other_packages_too(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_table_or_protocol_names_those_of_other_packages_too(site: Site) -> None:
     site.add("pack_a")
     with pytest.raises(ConfigurationError, match=r"\[lumberyard\] .*; known: .*, mtl, fake, queue"):
         Configuration(tomllib.loads("[lumberyard]"))
-    assert cli.main(["recv", "lumberyard"]) == 2
-    assert "known: lumberjack, micromsg2, sabc, umq, mtl, fake" in capsys.readouterr().err
+    assert "known: lumberjack, micromsg2, sabc, umq, mtl, fake" in msgproto(
+        "recv", "lumberyard", status=2
+    )
 
 
 def test_a_protocol_without_a_demo_or_rows_is_in_neither(site: Site) -> None:

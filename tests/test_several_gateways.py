@@ -20,7 +20,14 @@ from urllib.request import urlopen
 import pytest
 
 from tests.tools.certificates import Authority
-from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher, environment
+from tests.tools.processes import (
+    PATIENCE_SECONDS,
+    START_SECONDS,
+    Launched,
+    Launcher,
+    environment,
+    msgproto,
+)
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
@@ -177,14 +184,13 @@ def test_check_binds_a_port_that_is_shared_and_takes_no_connection_from_those_th
 
 
 def test_check_shares_the_ports_of_no_server_that_does_not(
-    tmp_path: Path, ports: Iterator[int], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ports: Iterator[int]
 ) -> None:
     gateway_file(tmp_path, next(ports))
     file = tmp_path / "gateway.toml"
     alone = f"tcp:{next(ports)}:interface=127.0.0.1"
     file.write_text(f"{file.read_text()}[umq]\nendpoint = '{alone}'\n")
-    assert cli.main(["check", str(file)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = msgproto("check", file, status=2).splitlines()
     assert f"cannot listen on {alone}" in line and "lumberjack" not in line
 
 
@@ -453,41 +459,41 @@ def test_of_four_gateways_on_one_port_one_goes_for_good_and_all_it_acknowledged_
 
 @pytest.mark.parametrize("action", ["ls", "verify", "trim"])
 def test_what_is_said_of_several_queues_names_the_directory_of_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+    tmp_path: Path, action: str
 ) -> None:
     """An id alone does not tell an operator which directory may be removed."""
     places = [os.fspath(tmp_path / name) for name in "12"]
     for place in places:
         made_queue(Path(place), 0)
-    assert cli.main(["queue", action, os.fspath(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = msgproto("queue", action, tmp_path).splitlines()
     assert [line for line in lines if line.endswith(":")] == [f"{place}:" for place in places]
     if action != "trim":
-        assert cli.main(["queue", action, "--json", os.fspath(tmp_path)]) == 0
-        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        told = [
+            json.loads(line) for line in msgproto("queue", action, "--json", tmp_path).splitlines()
+        ]
         assert [one["directory"] for one in told] == places
 
 
-def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tail_shows_the_last_of_all_queues_and_whose_they_are(tmp_path: Path) -> None:
     made_queue(tmp_path / "1", 0)
     made_queue(tmp_path / "b", 10)
-    assert cli.main(["queue", "tail", str(tmp_path), "-n", "4", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = [
+        json.loads(line)
+        for line in msgproto("queue", "tail", tmp_path, "-n", "4", "--json").splitlines()
+    ]
     assert [row["received_at"] for row in rows] == sorted(row["received_at"] for row in rows)
     places = {(row["queue"], row["offset"]) for row in rows}
     assert len(places) == 4
     assert {queue for queue, _ in places} <= {"1", "b"}
-    assert cli.main(["queue", "dump", str(tmp_path)]) == 2
-    assert f"name one, such as {tmp_path / '1'}" in capsys.readouterr().err
+    assert f"name one, such as {tmp_path / '1'}" in msgproto(
+        "queue", "dump", str(tmp_path), status=2
+    )
 
 
 def test_mend_refuses_what_is_no_queue_or_anothers_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.main(["queue", "mend", str(tmp_path)]) == 1
-    assert "refused: no queue in" in capsys.readouterr().out
+    assert "refused: no queue in" in msgproto("queue", "mend", tmp_path, status=1)
     assert list(tmp_path.iterdir()) == [], "an empty directory does not become a queue"
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "identity").write_text("?")
@@ -495,12 +501,10 @@ def test_mend_refuses_what_is_no_queue_or_anothers_and_goes_on(
     writer = QueueWriter(tmp_path / "3")
     writer.broker().close()
     writer.close()
-    assert cli.main(["queue", "mend", str(tmp_path)]) == 1
-    first, second, third, broker = capsys.readouterr().out.splitlines()
+    first, second, third, broker = msgproto("queue", "mend", tmp_path, status=1).splitlines()
     assert first.startswith(f"{tmp_path / '1'}: refused: no queue in")
     assert second == f"{tmp_path / '2'}: mended, readers see it up to offset 3"
     assert third.startswith(f"{tmp_path / '3'}: mended")
     assert "its broker's queues wait until a gateway has it again" in broker
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert cli.main(["queue", "mend", str(tmp_path / "2")]) == 1
-    assert "run this as that user" in capsys.readouterr().out
+    assert "run this as that user" in msgproto("queue", "mend", tmp_path / "2", status=1)

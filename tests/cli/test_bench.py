@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.tools.processes import Launched, Launcher
-from twisted_msgproto import cli
+from tests.tools.processes import Launched, Launcher, msgproto
 from twisted_msgproto.cli import bench
 from twisted_msgproto.queue import QueueReader
 
@@ -92,7 +91,7 @@ def test_what_cannot_be_is_one_line(
 
 @pytest.mark.parametrize("verb", ["acknowledged", "written"])
 def test_parts_of_a_batch_are_counted_and_timed_each_for_itself(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+    monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     taken: list[bytes] = []
 
@@ -113,10 +112,10 @@ def test_parts_of_a_batch_are_counted_and_timed_each_for_itself(
     command = SimpleNamespace(send=sending, DEFAULT_ENDPOINT="tcp:h:1")
     monkeypatch.setattr(bench, "command_of", lambda protocol, verb: command)
     monkeypatch.setattr(bench, "why_not", driven)
-    assert cli.main(["bench", "lumberjack", "--size", "100", "--json"]) == 1  # one is missing
-    told = json.loads(capsys.readouterr().out)
+    told, _ = msgproto("bench", "lumberjack", "--size", "100", "--json", status=1).splitlines()
+    figures = json.loads(told)
     whole = len(taken[0])
     assert [len(one) for one in taken] == [whole] * 5
-    assert (told["sent"], told["bytes"], told["seconds"]) == (5, 4 * whole, 3.0)
-    timed = (told["latency_p50_seconds"], told["latency_p99_seconds"])
+    assert (figures["sent"], figures["bytes"], figures["seconds"]) == (5, 4 * whole, 3.0)
+    timed = (figures["latency_p50_seconds"], figures["latency_p99_seconds"])
     assert timed == ((1.0, 3.0) if verb == "acknowledged" else (None, None))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.net.test_control import message
-from tests.tools.processes import Launcher
+from tests.tools.processes import Launcher, msgproto
 from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import broker, main
@@ -65,9 +65,8 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     return shelf
 
 
-def test_ls_is_a_table(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["broker", "ls", "q"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_ls_is_a_table(shelf: Shelf) -> None:
+    assert msgproto("broker", "ls", "q").splitlines() == [
         "SPACE  QUEUE         WAITING  IN-FLIGHT  BYTES  CONSUMERS  OLDEST  TRIES",
         "a      orders             12          3    900          1       -      0",
         "b      orders              0          0      0          0       -      0",
@@ -75,9 +74,8 @@ def test_ls_is_a_table(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_ls_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["broker", "ls", "q", "--json"]) == 0
-    first = json.loads(capsys.readouterr().out)["queues"][0]
+def test_ls_as_json(shelf: Shelf) -> None:
+    first = json.loads(msgproto("broker", "ls", "q", "--json"))["queues"][0]
     assert first == {
         "space": "a", "name": "orders", "waiting": 12, "in_flight": 3, "bytes": 900,
         "consumers": 1, "oldest": None, "tries": 0,
@@ -95,9 +93,10 @@ def test_peek_shows_messages_that_cannot_steer_the_terminal(
     ]
 
 
-def test_peek_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["broker", "peek", "q", "orders", "--space", "a", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["messages"]
+def test_peek_as_json(shelf: Shelf) -> None:
+    first, second = json.loads(msgproto("broker", "peek", "q", "orders", "--space", "a", "--json"))[
+        "messages"
+    ]
     assert first == {
         "message_id": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
         "fields": {"k": "v"}, "body": "a\x1b[2Jb",
@@ -130,11 +129,8 @@ def test_purge_and_requeue_tell_how_many(shelf: Shelf, capsys: pytest.CaptureFix
         (["requeue", "q", "orders", "--space", "a"], "say where to: --to QUEUE"),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    shelf: Shelf, capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
-    assert main(["broker", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_what_cannot_be_is_one_line(shelf: Shelf, words: list[str], says: str) -> None:
+    (line,) = msgproto("broker", *words, status=2).splitlines()
     assert says in line
     assert not shelf.told
 
@@ -151,12 +147,9 @@ def writer(tmp_path: Path) -> Iterator[QueueWriter]:
 
 
 @pytest.mark.parametrize("words", [["ls"], ["purge", "x"]])
-def test_where_no_queue_is_one_line_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_where_no_queue_is_one_line_says_so(tmp_path: Path, words: list[str]) -> None:
     verb, *rest = words
-    assert main(["broker", verb, str(tmp_path / "none"), *rest]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = msgproto("broker", verb, tmp_path / "none", *rest, status=2).splitlines()
     assert line.startswith("msgproto broker: ")
     assert os.listdir(tmp_path) == []
 
@@ -225,21 +218,15 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
         monkeypatch.undo()
 
 
-def test_a_writer_that_is_no_gateway_is_named(
-    writer: QueueWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["broker", "ls", str(tmp_path / "q")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_writer_that_is_no_gateway_is_named(writer: QueueWriter, tmp_path: Path) -> None:
+    (line,) = msgproto("broker", "ls", tmp_path / "q", status=2).splitlines()
     assert f"process {os.getpid()} writes the queue" in line
 
 
-def test_a_gateway_that_does_not_answer_is_told(
-    writer: QueueWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gateway_that_does_not_answer_is_told(writer: QueueWriter, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(os.fspath(tmp_path / "q" / "control"))
-    assert main(["broker", "ls", str(tmp_path / "q")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = msgproto("broker", "ls", tmp_path / "q", status=2).splitlines()
     assert line.endswith("does not answer: none runs on this queue, or it runs as another version")
 
 
@@ -256,9 +243,8 @@ def test_at_a_url_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     "where",
     ["http://", "http://me:x@h:1", "http://h:1?x=1", "http://[::1", "http://h:99999", "http://h:x"],
 )
-def test_what_is_no_url_is_told(where: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["broker", "ls", where]) == 2
-    assert "http://HOST:PORT expected" in capsys.readouterr().err
+def test_what_is_no_url_is_told(where: str) -> None:
+    assert "http://HOST:PORT expected" in msgproto("broker", "ls", where, status=2)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from deltalake import write_deltalake
 from PIL import Image
 
 from tests.tools import tables
-from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
-from twisted_msgproto import cli
+from tests.tools.processes import Launched, Launcher, command_of, descendants, msgproto, wait_gone
 from twisted_msgproto.cli import demo
 from twisted_msgproto.cli.demo import (
     SHOWN,
@@ -134,12 +133,9 @@ def test_a_directory_serves_one_demo_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_directory_which_cannot_be_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_which_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["demo", "--keep", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err == (
+    assert msgproto("demo", "--keep", tmp_path / "file", status=2) == (
         f"msgproto demo: cannot use {tmp_path / 'file'}: File exists\n"
     )
 
@@ -176,12 +172,11 @@ def test_demos_that_begin_at_once_leave_each_other_a_directory(
 
 
 def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "gateway_file", lambda queue, protocols: "[nonsense]")
-    assert cli.main(["demo", "--keep", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("msgproto demo: the gateway process ended with status 2")
+    told = msgproto("demo", "--keep", tmp_path, status=1)
+    assert "\nmsgproto demo: the gateway process ended with status 2" in told
     assert "unknown table [nonsense]" in told
 
 

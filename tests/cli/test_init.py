@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher, environment
+from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher, environment, msgproto
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli import doctor
 from twisted_msgproto.cli.doctor import MISSING, NOTE, OK, Finding
@@ -67,16 +67,14 @@ def test_the_file_has_every_protocol_and_check_accepts_it(
 def test_the_next_steps_can_be_typed_as_they_stand(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     found: bool,
 ) -> None:
     """Also where this installation is not in the path of the shell."""
     if found:
         (tmp_path / "msgproto").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cli.main(["init", str(tmp_path / "new"), "--tls", "gw", "--protocol=lumberjack"]) == 0
-    assert cli.main(["init", str(tmp_path / "two"), "--tls", "gw", "--protocol=sabc"]) == 0
-    told = capsys.readouterr().out
+    told = msgproto("init", tmp_path / "new", "--tls", "gw", "--protocol=lumberjack")
+    told += msgproto("init", tmp_path / "two", "--tls", "gw", "--protocol=sabc")
     steps = re.findall(r"^  (?:echo .* \| )?(.*) (?:gateway|send|bridge|passwd) ", told, re.M)
     assert len(steps) == 6
     ours = Path(sys.executable).with_name("msgproto")
@@ -103,23 +101,17 @@ def test_a_gateway_starts_with_the_file_and_acknowledges(tmp_path: Path, launch:
     assert "messages 0 to 3" in shown.stdout  # FC-03: a newcomer has a live page
 
 
-def test_nothing_that_exists_is_written_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_that_exists_is_written_over(tmp_path: Path) -> None:
     (tmp_path / UNITS[0]).write_text("mine")
-    assert cli.main(["init", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
+    told = msgproto("init", tmp_path, status=2)
     assert UNITS[0] in told and "nothing was written" in told and told.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == [UNITS[0]]
     assert (tmp_path / UNITS[0]).read_text() == "mine"
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert cli.main(["init", str(tmp_path / "file" / "below")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert msgproto("init", tmp_path / "file" / "below", status=2).count("\n") == 1
 
 
 def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -> None:
@@ -152,12 +144,9 @@ def test_units_start_again_for_ever_and_are_confined(tmp_path: Path, name: str) 
         assert int(unit["WatchdogSec"]) > 5
 
 
-def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(tmp_path: Path) -> None:
     here = tmp_path / "100% a"
-    assert cli.main(["init", str(here), "--instances", "2", "--user", "daemon"]) == 0
-    told = capsys.readouterr().out
+    told = msgproto("init", here, "--instances", "2", "--user", "daemon")
     assert "It serves no mtl, which cannot share a port." in told
     assert "enable --now msgproto-gateway@1.service msgproto-gateway@2.service" in told
     tables = tomllib.loads((here / "gateway.toml").read_text())
@@ -179,18 +168,16 @@ def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(
 
 
 @pytest.mark.parametrize("words", [["--instances=0"], ["--instances=x"], ["--instances=65"]])
-def test_a_number_of_instances_that_cannot_be_is_one_line(
-    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["init", str(tmp_path), *words]) == 2
-    assert "a whole number from 1 to 64 is expected" in capsys.readouterr().err
+def test_a_number_of_instances_that_cannot_be_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    assert "a whole number from 1 to 64 is expected" in msgproto(
+        "init", str(tmp_path), *words, status=2
+    )
 
 
-def test_a_protocol_that_cannot_share_a_port_is_refused_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["init", str(tmp_path), "--instances=2", "--protocol=mtl"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_protocol_that_cannot_share_a_port_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (line,) = msgproto(
+        "init", str(tmp_path), "--instances=2", "--protocol=mtl", status=2
+    ).splitlines()
     assert "--protocol mtl goes without --instances: a session has several connections" in line
     assert not list(tmp_path.iterdir())
 
@@ -286,11 +273,10 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
 
 
 @pytest.mark.parametrize("name", ["a b", "", "x/y", "-x", "a:1", "https://a", "a" * 252])
-def test_a_name_that_no_certificate_has_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    assert cli.main(["init", str(tmp_path / "new"), f"--tls={name}"]) == 2
-    assert f"a host name or an IP address, not {name!r}" in capsys.readouterr().err
+def test_a_name_that_no_certificate_has_is_one_line(tmp_path: Path, name: str) -> None:
+    assert f"a host name or an IP address, not {name!r}" in msgproto(
+        "init", str(tmp_path / "new"), f"--tls={name}", status=2
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -305,24 +291,18 @@ def test_a_good_file_is_told_in_short(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "spool").exists()
 
 
-def test_every_address_of_a_server_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_address_of_a_server_is_told(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text("[sabc]\n[mtl]\n")
-    assert cli.main(["check", "--file-only", str(file)]) == 0
-    told = capsys.readouterr().out
+    told = msgproto("check", "--file-only", file)
     assert "tcp:5046:interface=127.0.0.1, tcp:5047:interface=127.0.0.1 (WebSocket)\n" in told
     assert "mtl: tcp://127.0.0.1:5049, tcp://127.0.0.1:5050 (data)\n" in told
 
 
-def test_a_file_without_a_queue_says_what_that_means(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_a_queue_says_what_that_means(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[lumberjack]\nendpoint = "tcp:0:interface=127.0.0.1"\n')
-    assert cli.main(["check", str(file)]) == 0
-    assert "not on disk" in capsys.readouterr().out
+    assert "not on disk" in msgproto("check", file)
 
 
 @contextlib.contextmanager
@@ -360,12 +340,11 @@ def leaves_free(file: Path, table: str) -> bool:
     return False
 
 
-def complaint(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *more: str) -> str:
+def complaint(tmp_path: Path, text: str, *more: str) -> str:
     """What ``check`` says of a file that a start would refuse: one line that names the file."""
     file = tmp_path / "gateway.toml"
     file.write_text(text)
-    assert cli.main(["check", *more, str(file)]) == 2
-    told = capsys.readouterr().err
+    told = msgproto("check", *more, file, status=2)
     assert told.startswith(f"msgproto check: {file}: ")
     assert told.count("\n") == 1
     return told
@@ -381,12 +360,10 @@ def complaint(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *mo
         'mtl]\nendpoint = "tcp://127.0.0.1:*"\ndata-endpoint = "tcp://127.0.0.1:{port}"',
     ],
 )
-def test_a_port_in_use_is_named__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str
-) -> None:
+def test_a_port_in_use_is_named__FC_02(tmp_path: Path, table: str) -> None:
     with taken_port() as port:
         text = "[" + table.format(port=port)
-        told = complaint(tmp_path, capsys, text)
+        told = complaint(tmp_path, text)
         assert str(port) in told and "in use" in told.lower()
         assert "choose another port" in told and "addr=" not in told
         file = tmp_path / "gateway.toml"
@@ -394,34 +371,28 @@ def test_a_port_in_use_is_named__FC_02(
     assert any(leaves_free(file, table) for _ in range(ATTEMPTS)), "nothing is held after a check"
 
 
-def test_one_port_twice_is_refused_and_each_refusal_is_told__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_port_twice_is_refused_and_each_refusal_is_told__FC_02(tmp_path: Path) -> None:
     with taken_port() as port:
         free = port
     here = f"tcp:{free}:interface=127.0.0.1"
     text = f'[lumberjack]\nendpoint = ["{here}", "{here}"]\n[umq]\nendpoint = "{here}"'
-    told = complaint(tmp_path, capsys, text)
+    told = complaint(tmp_path, text)
     assert told.count(f"cannot listen on {here}") == 2
     assert "lumberjack: " in told and "umq: " in told
 
 
-def test_a_unix_socket_in_use_is_refused_and_a_stale_one_is_not__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_unix_socket_in_use_is_refused_and_a_stale_one_is_not__FC_02(tmp_path: Path) -> None:
     path = tmp_path / "s"
     text = f'[lumberjack]\nendpoint = "unix:{path}"'
     with taken_path(path):
-        assert str(path) in complaint(tmp_path, capsys, text)
+        assert str(path) in complaint(tmp_path, text)
     assert path.exists()
     assert cli.main(["check", str(tmp_path / "gateway.toml")]) == 0
     assert not path.exists()
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who waits")
-def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(tmp_path: Path) -> None:
     """Bound and not listening yet, it looks like one that a killed gateway has left."""
     from fcntl import LOCK_EX, LOCK_UN, flock
 
@@ -432,7 +403,7 @@ def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(
         flock(folder, LOCK_EX)
         with socket.socket(socket.AF_UNIX) as other, ThreadPoolExecutor(1) as threads:
             other.bind(str(path))
-            told = threads.submit(complaint, tmp_path, capsys, text)
+            told = threads.submit(complaint, tmp_path, text)
             inode = f":{os.fstat(folder).st_ino} "
             waits = re.compile(rf"-> FLOCK .*{inode}")
             end = time.monotonic() + PATIENCE_SECONDS
@@ -446,23 +417,21 @@ def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(
         os.close(folder)
 
 
-def test_a_queue_that_is_in_use_or_cannot_be_is_refused__FC_02(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_queue_that_is_in_use_or_cannot_be_is_refused__FC_02(tmp_path: Path) -> None:
     from twisted_msgproto.queue import QueueWriter
 
     server = '[lumberjack]\nendpoint = "tcp:0:interface=127.0.0.1"\n[queue]\n'
     queue = tmp_path / "queue"
     writer = QueueWriter(queue)
     try:
-        told = complaint(tmp_path, capsys, f"{server}directory = '{queue}'")
+        told = complaint(tmp_path, f"{server}directory = '{queue}'")
         assert f"process {os.getpid()}" in told and str(queue) in told
         assert cli.main(["check", "--file-only", str(tmp_path / "gateway.toml")]) == 0
     finally:
         writer.close()
     below = tmp_path / "gateway.toml" / "below"
-    assert str(below) in complaint(tmp_path, capsys, f"{server}directory = '{below}'")
-    told = complaint(tmp_path, capsys, f"{server}directory = '{queue}'\nmax-bytes = 5000")
+    assert str(below) in complaint(tmp_path, f"{server}directory = '{below}'")
+    told = complaint(tmp_path, f"{server}directory = '{queue}'\nmax-bytes = 5000")
     assert "max-bytes is at least" in told
 
 
@@ -510,17 +479,15 @@ def test_a_machine_that_runs_these_tests_lacks_nothing_of_the_queue(
 
 
 def test_something_missing_is_exit_status_1_and_has_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "PARTS", (("queue", "no-such-package", "the durable queue"),))
     monkeypatch.setattr(doctor, "java", lambda: Finding("Java", OK, "17"))
-    assert cli.main(["doctor"]) == 1
-    told = capsys.readouterr().out
+    told = msgproto("doctor", status=1)
     assert "missing  no-such-package" in told
     assert "→ pip install 'twisted-msgproto[queue]'" in told
     monkeypatch.setattr(doctor, "PARTS", (("fast", "no-such-package", "quicker zlib"),))
-    assert cli.main(["doctor"]) == 0
-    assert "note     no-such-package" in capsys.readouterr().out
+    assert "note     no-such-package" in msgproto("doctor")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from tests.tools.processes import (
     Launched,
     Launcher,
     environment,
+    msgproto,
 )
 from tests.tools.queues import batch, put
 from twisted_msgproto import __version__, cli
@@ -58,9 +59,7 @@ def test_without_a_sub_command_it_lists_them_and_says_usage_error(
     assert "send" in capsys.readouterr().out
 
 
-def test_help_names_every_sub_command_and_imports_none_of_them(
-    launch: Launcher, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_names_every_sub_command_and_imports_none_of_them(launch: Launcher) -> None:
     code = (
         "import sys\n"
         "from twisted_msgproto import cli\n"
@@ -76,27 +75,21 @@ def test_help_names_every_sub_command_and_imports_none_of_them(
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_sub_command_and_every_action_of_it_prints_its_help(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main([name, "--help"]) == 0
-    told = capsys.readouterr().out
+def test_every_sub_command_and_every_action_of_it_prints_its_help(name: str) -> None:
+    told = msgproto(name, "--help")
     assert told.startswith(f"Usage: msgproto {name} ")
     assert not re.search(r"^  \w+ *$", told.partition("Actions:")[2], re.M)
     assert "``" not in told
     for action in re.findall(r"^  (\w+) +\w", told.partition("Actions:")[2], re.M):
-        assert cli.main([name, action, "--help"]) == 0
-        assert capsys.readouterr().out.startswith(f"Usage: msgproto {name} {action} ")
+        assert msgproto(name, action, "--help").startswith(f"Usage: msgproto {name} {action} ")
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"msgproto {__version__}\n"
+def test_the_version_is_told() -> None:
+    assert msgproto("--version") == f"msgproto {__version__}\n"
 
 
-def test_an_unknown_sub_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["fly"]) == 2
-    told = capsys.readouterr().err
+def test_an_unknown_sub_command_is_one_line() -> None:
+    told = msgproto("fly", status=2)
     assert told.startswith("msgproto: unknown sub-command 'fly'; known: ")
     assert told.count("\n") == 1
 
@@ -111,19 +104,15 @@ def test_the_exit_status_is_the_sub_commands(monkeypatch: pytest.MonkeyPatch, st
     "error", [ConfigurationError("no\nsuch  port"), QueueLocked("no\nsuch port")]
 )
 def test_an_operators_fault_is_one_line_and_status_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     planted(monkeypatch, error)
-    assert cli.main(["demo"]) == 2
-    assert capsys.readouterr().err == "msgproto demo: no such port\n"
+    assert msgproto("demo", status=2) == "msgproto demo: no such port\n"
 
 
-def test_a_missing_extra_is_one_line_which_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_extra_is_one_line_which_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.flight"))
-    assert cli.main(["demo"]) == 2
-    assert capsys.readouterr().err == (
+    assert msgproto("demo", status=2) == (
         "msgproto demo: pyarrow is not installed: pip install 'twisted-msgproto[queue]'\n"
     )
 
@@ -205,10 +194,9 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
     ],
 )
 def test_what_was_mistyped_is_one_line_that_says_what_was_meant(
-    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], text: str
 ) -> None:
-    assert cli.main(words) == 2
-    said = capsys.readouterr().err
+    said = msgproto(*words, status=2)
     assert text in said
     assert said.count("\n") == 1
 
@@ -227,11 +215,8 @@ def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
     assert ran[1:] == [["--nodaemon", "--pidfile=", "msgproto", "--config=g.toml"]]
 
 
-def test_one_of_the_options_that_exclude_each_other_is_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["status", "--grafana"]) == 0
-    assert capsys.readouterr().out.startswith("{")
+def test_one_of_the_options_that_exclude_each_other_is_done() -> None:
+    assert msgproto("status", "--grafana").startswith("{")
 
 
 MSGPROTO = Path(sys.executable).with_name("msgproto")
@@ -439,7 +424,6 @@ TO_SHOW_A_TOKEN = (
 def test_a_token_is_what_an_editor_shows_or_one_line(
     tmp_path: Path,
     words: str,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its bytes cannot all stand in a header; some editors put a mark in front of a file."""
@@ -451,8 +435,7 @@ def test_a_token_is_what_an_editor_shows_or_one_line(
         ("long enough for all of them".encode("utf-16"), False),
     ):
         file.write_bytes(content)
-        assert cli.main([*words.split(), f"--token-file={file}"]) == 2
-        told = capsys.readouterr().err
+        told = msgproto(*words.split(), f"--token-file={file}", status=2)
         assert ("has more than letters, digits and signs of ASCII" in told) != understood, told
         assert told.count("\n") == 1
 

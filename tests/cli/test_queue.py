@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.processes import msgproto
 from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
@@ -52,17 +53,13 @@ def spoil(directory: Path, name: str) -> None:
     (directory / name).write_bytes(octets)
 
 
-def test_ls_shows_segments_offsets_and_consumers(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_shows_segments_offsets_and_consumers(directory: Path) -> None:
     QueueReader(directory).commit("spark", 5)
-    assert main(["queue", "ls", str(directory)]) == 0
-    shown = capsys.readouterr().out
+    shown = msgproto("queue", "ls", directory)
     assert "offsets 0 to 9" in shown
     assert f"segment {2:020d}.segment offsets 2 to 4" in shown
     assert "consumer spark has committed 5, 4 behind" in shown
-    assert main(["queue", "ls", "--json", str(directory)]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(msgproto("queue", "ls", "--json", directory))
     assert (facts["begin"], facts["end"], facts["losses"]) == (0, 9, 0)
     assert facts["queue_id"] == QueueReader(directory).queue_id
     assert facts["consumers"] == {"spark": 5}
@@ -70,77 +67,58 @@ def test_ls_shows_segments_offsets_and_consumers(
     assert [part["begin"] for part in facts["segments"]] == [0, 2, 4, 6, 8]
 
 
-def test_of_several_queues_in_a_directory_each_is_shown_below_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_several_queues_in_a_directory_each_is_shown_below_its_name(tmp_path: Path) -> None:
     for name in ("1", "2"):
         writer = QueueWriter(tmp_path / name)
         put(writer, batch(0, 2))
         writer.close()
-    assert main(["queue", "ls", str(tmp_path)]) == 0
-    heads = re.findall(r"^(\S+):$", capsys.readouterr().out, re.M)
+    heads = re.findall(r"^(\S+):$", msgproto("queue", "ls", tmp_path), re.M)
     assert heads == [f"{tmp_path}/1", f"{tmp_path}/2"]
-    assert main(["queue", "ls", "--json", str(tmp_path)]) == 0
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shown = [json.loads(line) for line in msgproto("queue", "ls", "--json", tmp_path).splitlines()]
     assert [facts["directory"] for facts in shown] == heads
     spoil(tmp_path / "1", f"{0:020d}.segment")
-    assert main(["queue", "verify", str(tmp_path)]) == 1
-    assert capsys.readouterr().out.count(", intact\n") == 1
+    assert msgproto("queue", "verify", tmp_path, status=1).count(", intact\n") == 1
 
 
-def test_a_queue_is_looked_into_while_it_is_locked(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_queue_is_looked_into_while_it_is_locked(directory: Path) -> None:
     """INTERFACES: reading a queue never needs its lock; trim refuses a locked queue."""
     writer = QueueWriter(directory)
     for action in ("ls", "verify", "dump"):
         assert main(["queue", action, str(directory)]) == 0
-    capsys.readouterr()
-    assert main(["queue", "trim", str(directory)]) == 2
-    error = capsys.readouterr().err
+    error = msgproto("queue", "trim", directory, status=2)
     assert error.count("\n") == 1
     assert "open for writing already (process" in error
     writer.close()
 
 
-def test_verify_counts_what_is_whole_and_names_what_is_damaged(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["queue", "verify", str(directory)]) == 0
-    assert "9 messages in 5 groups" in capsys.readouterr().out
+def test_verify_counts_what_is_whole_and_names_what_is_damaged(directory: Path) -> None:
+    assert "9 messages in 5 groups" in msgproto("queue", "verify", directory)
     spoil(directory, f"{2:020d}.segment")
-    assert main(["queue", "verify", str(directory)]) == 1
-    shown = capsys.readouterr().out
+    shown = msgproto("queue", "verify", directory, status=1)
     assert f"{QueueReader(directory).queue_id} offsets 2 to 4 (2 messages)" in shown
     assert "7 messages in 4 groups" in shown
-    assert main(["queue", "verify", "--json", str(directory)]) == 1
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(msgproto("queue", "verify", "--json", directory, status=1))
     assert (facts["damaged"], facts["messages"], facts["groups"]) == ([[2, 4]], 7, 4)
     QueueWriter(directory).close()
-    assert main(["queue", "ls", str(directory)]) == 0
-    assert "damaged offsets 2 to 4 (2 messages)" in capsys.readouterr().out
+    assert "damaged offsets 2 to 4 (2 messages)" in msgproto("queue", "ls", directory)
 
 
-def test_verify_says_what_it_could_not_look_at__NB_12(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_says_what_it_could_not_look_at__NB_12(directory: Path) -> None:
     (directory / "end").unlink()
-    assert main(["queue", "verify", str(directory)]) == 3
-    shown = capsys.readouterr().out
+    shown = msgproto("queue", "verify", directory, status=3)
     assert "not looked at: the file 'end' is missing" in shown
     assert "9 messages in 5 groups" in shown
     assert "not all could be looked at" in shown
-    assert main(["queue", "verify", "--json", str(directory)]) == 3
-    assert "'end'" in json.loads(capsys.readouterr().out)["unseen"][0]
+    assert (
+        "'end'"
+        in json.loads(msgproto("queue", "verify", "--json", directory, status=3))["unseen"][0]
+    )
     spoil(directory, f"{2:020d}.segment")
     assert main(["queue", "verify", str(directory)]) == 1
 
 
-def test_dump_prints_a_row_a_line_with_the_table_s_columns(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["queue", "dump", str(directory)]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_dump_prints_a_row_a_line_with_the_table_s_columns(directory: Path) -> None:
+    lines = [json.loads(line) for line in msgproto("queue", "dump", directory).splitlines()]
     assert [line["offset"] for line in lines] == list(range(9))
     assert lines[0] == {
         "gateway": QueueReader(directory).queue_id,
@@ -207,31 +185,29 @@ def test_dump_says_which_messages_are_damaged(
         (["--count", "0"], []),
     ],
 )
-def test_dump_takes_a_range(
-    directory: Path, capsys: pytest.CaptureFixture[str], options: list[str], offsets: list[int]
-) -> None:
-    assert main(["queue", "dump", *options, str(directory)]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_dump_takes_a_range(directory: Path, options: list[str], offsets: list[int]) -> None:
+    lines = [
+        json.loads(line) for line in msgproto("queue", "dump", *options, directory).splitlines()
+    ]
     assert [line["offset"] for line in lines] == offsets
 
 
-def test_trim_removes_what_every_consumer_has_committed(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["queue", "trim", str(directory)]) == 0
-    assert "removed 0 segments" in capsys.readouterr().out
+def test_trim_removes_what_every_consumer_has_committed(directory: Path) -> None:
+    assert "removed 0 segments" in msgproto("queue", "trim", directory)
     reader = QueueReader(directory)
     reader.commit("spark", 9)
     reader.commit("gone", 2)
-    assert main(["queue", "trim", str(directory)]) == 0
-    assert "removed 1 segments; the queue begins at offset 2" in capsys.readouterr().out
-    assert main(["queue", "trim", "--forget", "gone", "--yes", str(directory)]) == 0
-    assert "the queue begins at offset 8" in capsys.readouterr().out
-    assert main(["queue", "trim", "--forget", "gone", str(directory)]) == 2
-    assert "no consumer 'gone'" in capsys.readouterr().err
+    assert "removed 1 segments; the queue begins at offset 2" in msgproto(
+        "queue", "trim", str(directory)
+    )
+    assert "the queue begins at offset 8" in msgproto(
+        "queue", "trim", "--forget", "gone", "--yes", str(directory)
+    )
+    assert "no consumer 'gone'" in msgproto(
+        "queue", "trim", "--forget", "gone", str(directory), status=2
+    )
     spoil(directory, f"{8:020d}.segment")
-    assert main(["queue", "trim", str(directory)]) == 0
-    assert "offsets 8 to 9" in capsys.readouterr().out
+    assert "offsets 8 to 9" in msgproto("queue", "trim", directory)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +223,6 @@ def test_trim_forgets_a_consumer_that_needs_something_only_with_yes__TB_12(
     name: str,
     offset: int,
     lost: str | None,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """TB-12: what it has not read is removed for good."""
     reader = QueueReader(directory)
@@ -255,8 +230,7 @@ def test_trim_forgets_a_consumer_that_needs_something_only_with_yes__TB_12(
     reader.commit(name, offset)
     trim = ["queue", "trim", "--forget", name, str(directory)]
     if lost is not None:
-        assert main(trim) == 2
-        said = capsys.readouterr().err
+        said = msgproto(*trim, status=2)
         assert said.count("\n") == 1
         assert lost in said
         assert "say --yes" in said
@@ -267,27 +241,21 @@ def test_trim_forgets_a_consumer_that_needs_something_only_with_yes__TB_12(
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "dump", "trim"])
-def test_what_is_no_queue_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
-) -> None:
+def test_what_is_no_queue_is_one_line(tmp_path: Path, action: str) -> None:
     (tmp_path / "file").write_text("")
     for name in ("nowhere", "file", "."):
-        assert main(["queue", action, str(tmp_path / name)]) == 2
-        error = capsys.readouterr().err
+        error = msgproto("queue", action, tmp_path / name, status=2)
         assert error.count("\n") == 1
         assert "the queue" in error or "no queue in" in error
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_disk_error_is_one_line(
-    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_error_is_one_line(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: QueueReader) -> int:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(QueueReader, "begin", broken)
-    assert main(["queue", "ls", str(directory)]) == 2
-    assert "cannot read the queue" in capsys.readouterr().err
+    assert "cannot read the queue" in msgproto("queue", "ls", directory, status=2)
 
 
 # -- consumers ------------------------------------------------------------------------------------
@@ -304,27 +272,22 @@ def place(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
     server.close()
 
 
-def consumers(place: str, *options: str) -> int:
-    return main(["queue", "consumers", place, *options])
+def consumers(place: str, *options: str, status: int = 0) -> str:
+    return msgproto("queue", "consumers", place, *options, status=status)
 
 
-def test_consumers_are_listed_with_when_they_moved(
-    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert consumers(place) == 0
-    assert "has no consumer; nothing of it is trimmed" in capsys.readouterr().out
+def test_consumers_are_listed_with_when_they_moved(directory: Path, place: str) -> None:
+    assert "has no consumer; nothing of it is trimmed" in consumers(place)
     reader = QueueReader(directory)
     reader.commit("done", 9)
     reader.commit("dead", 5)
     for name in ("done", "dead"):
         os.utime(directory / "consumers" / name, (1_700_000_100, 1_700_000_100))
-    assert consumers(place) == 0
-    dead, done = capsys.readouterr().out.splitlines()
+    dead, done = consumers(place).splitlines()
     assert done == "consumer done has committed 9, 0 behind, last moved 2023-11-14 22:15:00+00:00"
     assert dead.startswith("consumer dead has committed 5, 4 behind, last moved 2023-11-14 22:15")
     assert "; stands still for " in dead
-    assert consumers(place, "--json") == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(consumers(place, "--json"))
     assert facts["queue_id"] == reader.queue_id
     assert [(one["name"], one["offset"], one["behind"]) for one in facts["consumers"]] == [
         ("dead", 5, 4),
@@ -334,54 +297,44 @@ def test_consumers_are_listed_with_when_they_moved(
     assert facts["consumers"][1]["waits_seconds"] == 0.0
 
 
-def test_a_dead_consumer_is_forgotten_while_the_gateway_writes(
-    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_consumer_is_forgotten_while_the_gateway_writes(directory: Path, place: str) -> None:
     """TB-12: it could only be forgotten with the gateway stopped, and filled the disk meanwhile."""
     writer = QueueWriter(directory, segment_bytes=1)
     reader = QueueReader(directory)
     reader.register("dead")
     reader.commit("live", 9)
-    assert consumers(place, "--forget", "dead") == 0
-    assert capsys.readouterr().out.startswith("consumer live has committed 9, 0 behind")
+    assert consumers(place, "--forget", "dead").startswith(
+        "consumer live has committed 9, 0 behind"
+    )
     put(writer, batch(100))
     writer.close()
     assert reader.begin() == 9
-    assert consumers(place, "--forget", "dead") == 2
-    assert "no consumer 'dead'" in capsys.readouterr().err
+    assert "no consumer 'dead'" in consumers(place, "--forget", "dead", status=2)
     # One which lives makes itself known again.
-    assert consumers(place, "--forget", "live") == 0
+    consumers(place, "--forget", "live")
     reader.commit("live", 10)
     assert reader.consumers() == {"live": 10}
 
 
-def test_a_consumer_is_set_to_an_offset_which_the_queue_has(
-    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_consumer_is_set_to_an_offset_which_the_queue_has(directory: Path, place: str) -> None:
     reader = QueueReader(directory)
     reader.commit("spark", 9)
-    assert consumers(place, "--reset", "spark", "4") == 0
-    assert "consumer spark has committed 4, 5 behind" in capsys.readouterr().out
+    assert "consumer spark has committed 4, 5 behind" in consumers(place, "--reset", "spark", "4")
     for name, offset, text in (
         ("spark", "10", "ends at offset 9"),
         ("spark", "x", "a place is an offset, earliest, latest, or a time such as .*, not 'x'"),
         ("sparc", "4", "no consumer 'sparc' of the queue .*; there are: spark"),
     ):
-        assert consumers(place, "--reset", name, offset) == 2
-        assert re.search(text, capsys.readouterr().err)
+        assert re.search(text, consumers(place, "--reset", name, offset, status=2))
     writer = QueueWriter(directory)
     writer.close()
     reader.commit("spark", 4)
     assert main(["queue", "trim", str(directory)]) == 0
-    capsys.readouterr()
-    assert consumers(place, "--reset", "spark", "3") == 2
-    assert "begins at 4" in capsys.readouterr().err
+    assert "begins at 4" in consumers(place, "--reset", "spark", "3", status=2)
     assert reader.consumers() == {"spark": 4}
 
 
-def test_a_consumer_is_set_to_a_place_in_words_or_to_a_time(
-    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_consumer_is_set_to_a_place_in_words_or_to_a_time(directory: Path, place: str) -> None:
     reader = QueueReader(directory)
     reader.commit("mine", 5)
     for word, offset in (
@@ -392,11 +345,11 @@ def test_a_consumer_is_set_to_a_place_in_words_or_to_a_time(
         ("2023-11-14T23:13:20+01:00", 0),
         ("2020-01-01", 0),
     ):
-        assert consumers(place, "--reset", "mine", word) == 0
-        assert f"consumer mine has committed {offset}," in capsys.readouterr().out, word
-    assert consumers(place, "--reset", "mine", "2023-11-15") == 2
+        assert f"consumer mine has committed {offset}," in consumers(
+            place, "--reset", "mine", word
+        ), word
     assert "no message received at or after 2023-11-15; latest is its end" in (
-        capsys.readouterr().err
+        consumers(place, "--reset", "mine", "2023-11-15", status=2)
     )
     assert reader.consumers() == {"mine": 0}
 
@@ -405,53 +358,49 @@ def test_a_consumer_is_set_to_a_place_in_words_or_to_a_time(
     "change", [("--reset", "spark-0a1b2c3d", "9"), ("--forget", "spark-0a1b2c3d")]
 )
 def test_a_bridges_consumer_is_changed_only_by_those_who_know_what_it_means(
-    directory: Path, place: str, change: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    directory: Path, place: str, change: tuple[str, ...]
 ) -> None:
     """Exactly once is kept by the table's log; the mark says what the gateway may remove."""
     reader = QueueReader(directory)
     reader.commit("spark-0a1b2c3d", 4)
-    assert consumers(place, *change) == 2
-    said = capsys.readouterr().err
+    said = consumers(place, *change, status=2)
     assert said.count("\n") == 1
     assert "is that of a bridge into a table: what has landed stands in the table's own log" in said
     assert "have not landed" in said
     assert "say --yes" in said
     assert reader.consumers() == {"spark-0a1b2c3d": 4}
-    assert consumers(place, *change, "--yes") == 0
+    consumers(place, *change, "--yes")
     left = {} if change[0] == "--forget" else {"spark-0a1b2c3d": 9}
     assert reader.consumers() == left
 
 
-def test_a_bridge_is_known_by_its_status_under_any_name(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bridge_is_known_by_its_status_under_any_name(directory: Path) -> None:
     QueueReader(directory).commit("events", 4)
     path = status_path(directory, "events")
     path.parent.mkdir(exist_ok=True)
     path.write_text('{"consumer": "events", "state": "running"}')
-    assert consumers(str(directory), "--reset", "events", "latest") == 2
-    assert "is that of a bridge" in capsys.readouterr().err
-    assert consumers(str(directory), "--reset", "events", "latest", "--yes") == 0
+    assert "is that of a bridge" in consumers(
+        str(directory), "--reset", "events", "latest", status=2
+    )
+    consumers(str(directory), "--reset", "events", "latest", "--yes")
 
 
 def test_what_is_trimmed_while_a_consumer_is_set_back_is_told(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = QueueReader(directory)
     reader.commit("spark", 9)
     commit = QueueReader.commit
 
     def slow(self: QueueReader, *arguments: Any) -> None:
-        assert main(["queue", "trim", str(directory)]) == 0
+        msgproto("queue", "trim", directory)
         commit(self, *arguments)
 
     monkeypatch.setattr(QueueReader, "commit", slow)
-    assert consumers(str(directory), "--reset", "spark", "2") == 2
-    assert "offset 2 of the queue" in capsys.readouterr().err
+    assert "offset 2 of the queue" in consumers(str(directory), "--reset", "spark", "2", status=2)
 
 
-def test_a_gateway_which_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert consumers("grpc://127.0.0.1:1") == 2
-    shown = capsys.readouterr().err
+def test_a_gateway_which_is_not_there_is_one_line() -> None:
+    shown = consumers("grpc://127.0.0.1:1", status=2)
     assert "is not to be reached" in shown
     assert shown.count("\n") == 1

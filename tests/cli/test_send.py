@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment, msgproto
 from twisted_msgproto import Message, cli
 from twisted_msgproto.cli import send
 from twisted_msgproto.cli.progress import Counted
@@ -142,10 +142,9 @@ NO_LOG_INS = ": the protocol has no log-ins; --tls-cert FILE and --tls-key"
     ],
 )
 def test_an_option_which_a_protocol_has_not_is_told_with_the_reason__HO_17__RD_27(
-    words: str, reason: str, capsys: pytest.CaptureFixture[str]
+    words: str, reason: str
 ) -> None:
-    assert cli.main(words.split()) == 2
-    told = capsys.readouterr().err
+    told = msgproto(*words.split(), status=2)
     verb, protocol, option, *_ = words.split()
     assert told.startswith(f"msgproto {verb}: {verb} {protocol} has no {option}{reason}")
     assert told.count("\n") == 1
@@ -251,7 +250,7 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
 
 
 def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def call(
         reactor: object, options: object, method: str, arguments: list[str]
@@ -267,8 +266,7 @@ def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
         (["--call", "add", "--args", "--user", "me"], []),
         (["--call", "add"], []),
     ):
-        assert cli.main(["send", "umq", "ws://h", *words]) == 0
-        assert capsys.readouterr().out == f"add {told}\n"
+        assert msgproto("send", "umq", "ws://h", *words) == f"add {told}\n"
 
 
 @pytest.mark.parametrize(

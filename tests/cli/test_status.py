@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.tools.processes import PATIENCE_SECONDS, Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launcher, msgproto
 from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
@@ -40,9 +40,7 @@ FIGURES = {
 
 
 @pytest.mark.slow
-def test_status_of_a_gateway_by_its_url_and_by_its_directory(
-    launch: Launcher, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_gateway_by_its_url_and_by_its_directory(launch: Launcher) -> None:
     queue = launch.directory / "queue"
     token_file = launch.directory / "token"
     token_file.write_text(TOKEN)
@@ -51,22 +49,18 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
          f"--queue={queue}", f"--status={LOOPBACK}", f"--status-token={token_file}"],
     )  # fmt: skip
     url = gateway.address("status").replace("tcp:", "http://")
-    assert main(["status", url]) == 2
-    assert "wants its token: give it with --token-file FILE" in capsys.readouterr().err
+    assert "wants its token: give it with --token-file FILE" in msgproto("status", url, status=2)
     (launch.directory / "other").write_text("another-token-of-some-length")
-    assert main(["status", url, "--token-file", str(launch.directory / "other")]) == 2
-    assert "another token than the file of --token-file" in capsys.readouterr().err
-    assert main(["status", str(launch.directory)]) == 2
-    assert f"there is one in {queue}" in capsys.readouterr().err
-    assert main(["status", url, "--token-file", str(token_file)]) == 0
-    assert "the queue has no consumer" in capsys.readouterr().out
-    assert main(["status", str(queue), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    assert "another token than the file of --token-file" in msgproto(
+        "status", url, "--token-file", str(launch.directory / "other"), status=2
+    )
+    assert f"there is one in {queue}" in msgproto("status", launch.directory, status=2)
+    assert "the queue has no consumer" in msgproto("status", url, "--token-file", token_file)
+    figures = json.loads(msgproto("status", queue, "--json"))
     assert figures["protocols"]["lumberjack"]["connections"] == 0
     gateway.end()
     assert TOKEN not in gateway.output
-    assert main(["status", str(queue)]) == 2
-    assert "does not answer" in capsys.readouterr().err
+    assert "does not answer" in msgproto("status", queue, status=2)
 
 
 @pytest.mark.slow
@@ -119,7 +113,6 @@ def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
 def test_what_is_no_directory_of_a_gateway_is_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     where: str,
     words: str,
     command: str,
@@ -127,8 +120,7 @@ def test_what_is_no_directory_of_a_gateway_is_told(
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
         QueueWriter(f"several/queue/{number}").close()
-    assert main([command, where]) == 2
-    told = capsys.readouterr().err
+    told = msgproto(command, where, status=2)
     assert words.format(tmp_path) in told and told.count("\n") == 1
 
 
@@ -233,9 +225,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert options["configuration"].status == {"endpoint": LOOPBACK, "token-file": "file"}
 
 
-def test_check_finds_that_the_status_port_is_in_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_finds_that_the_status_port_is_in_use(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -247,10 +237,8 @@ def test_check_finds_that_the_status_port_is_in_use(
             f'[status]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n'
             f'[lumberjack]\nendpoint = "{LOOPBACK}"\n'
         )
-        assert main(["check", str(file)]) == 2
-        assert f"status: cannot listen on tcp:{port}" in capsys.readouterr().err
-    assert main(["check", str(file)]) == 0
-    assert f"status: tcp:{port}" in capsys.readouterr().out
+        assert f"status: cannot listen on tcp:{port}" in msgproto("check", file, status=2)
+    assert f"status: tcp:{port}" in msgproto("check", file)
 
 
 def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there() -> None:

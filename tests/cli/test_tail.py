@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.processes import Launcher, environment
+from tests.tools.processes import Launcher, environment, msgproto
 from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
@@ -81,19 +81,19 @@ def test_messages_are_chosen_by_protocol_and_destination(
     assert json.loads(both[0])["body"] == "body 38"
 
 
-def test_what_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     for words, text in (
         ([str(tmp_path / "none")], "no queue in"),
         (["grpc://127.0.0.1:1"], "is not to be reached"),
         ([str(tmp_path), "--token-file=x"], "--token-file goes with grpc://HOST:PORT"),
     ):
-        assert main(["queue", "tail", *words]) == 2
-        error = capsys.readouterr().err
+        error = msgproto("queue", "tail", *words, status=2)
         assert error.count("\n") == 1
         assert text in error
     QueueWriter(tmp_path / "q").close()
-    assert main(["queue", "tail", str(tmp_path / "q"), "--protocol=lumberjak"]) == 2
-    assert "no protocol 'lumberjak' (did you mean 'lumberjack'?)" in capsys.readouterr().err
+    assert "no protocol 'lumberjak' (did you mean 'lumberjack'?)" in msgproto(
+        "queue", "tail", str(tmp_path / "q"), "--protocol=lumberjak", status=2
+    )
 
 
 def test_nothing_is_open_while_a_message_is_printed(writer: QueueWriter, tmp_path: Path) -> None:

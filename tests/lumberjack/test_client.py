@@ -262,7 +262,7 @@ class Shipping(Logged):
         self.assertEqual((self.shipper.unsent, self.shipper.unacknowledged), (0, 0))
 
     def test_everything_unacknowledged_is_sent_again_in_order(self):
-        """LJ-15: in flight first, then what waited; what was acknowledged is not."""
+        """LJ-10, LJ-15: in flight first, then what waited; what was acknowledged is not."""
         (host,) = self.hosts("a")
         shipper = self.ship([host], window=3)
         first = shipper.sendBatch([b"1", b"2", b"3"])

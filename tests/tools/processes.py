@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.tools import warm
+from twisted_msgproto import cli
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -43,6 +45,19 @@ def environment(*, pandas: bool = False, **changes: str) -> dict[str, str]:
     path = os.pathsep.join(filter(None, places))
     found = {name: value for name, value in os.environ.items() if name not in OF_A_SESSION}
     return {**found, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
+
+
+def msgproto(*words: str | Path, status: int = 0) -> str:
+    """Run a command in this process; return what it prints: with ``status`` 0 as its output and
+    with 2 as an error, and nothing on the other stream; else on both.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        ended = cli.main([str(word) for word in words])
+    assert ended == status, err.getvalue() or out.getvalue()
+    assert status or not err.getvalue()
+    assert status != 2 or not out.getvalue()
+    return out.getvalue() + err.getvalue()
 
 
 def begun(
