@@ -310,17 +310,6 @@ class NamesInCertificates(Case):
 
 
 class Failing(Case):
-    async def test_a_writer_which_never_shakes_hands_is_cut_off(self):
-        """LJ-17: the limit handshake; no session begins."""
-        await self.listen(f"ssl:0:{self.files()}", handshake=0.05)
-        client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
-            Factory.forProtocol(Watched)
-        )
-        await client.lost
-        await self.factory.ended
-        self.assertEqual(self.factory.established, [])
-        self.assertEqual(self.factory.counters["fault:handshake"], 1)
-
     async def test_a_reader_which_never_shakes_hands_is_left(self):
         """LJ-15."""
         silent = Factory.forProtocol(Watched)

@@ -178,19 +178,6 @@ class ComebackTests(SynchronousTestCase):
         for one in (first, third, *more):
             self.failureResultOf(one, ConnectionClosed)
 
-    def test_what_was_on_its_way_is_told_and_what_may_be_done_twice_is_done_again(self) -> None:
-        client = self.client()
-        session = client.stand()
-        once, twice = client.ask("once"), client.ask("twice", safe=True)
-        self.assertEqual(session.texts, ["once", "twice"])
-        client.lose()
-        self.failureResultOf(once, ConnectionClosed)
-        self.assertNoResult(twice)
-        session = client.stand()
-        self.assertEqual(session.texts, ["twice"])
-        session.asked[0][1].callback("yes")
-        self.assertEqual(self.successResultOf(twice), "yes")
-
     def test_what_a_dying_session_does_not_take_waits_before_the_others(self) -> None:
         """A session may be over before anybody has said so: what it refuses was not sent."""
         client = self.client()

@@ -80,18 +80,6 @@ class Login(SynchronousTestCase):
     def attempt(self, door, name, password, address="192.0.2.1"):
         return door.login(door.credentials(name, password), address, name)
 
-    def test_a_wrong_password_and_a_wrong_name_look_the_same_and_take_the_same_time(self):
-        """SA-08, SA-27: the delay runs from arrival."""
-        door = self.door()
-        answers = [self.attempt(door, *pair) for pair in (("bob", "x"), ("eve", "x"), (None, None))]
-        self.clock.advance(0.99)
-        for answer in answers:
-            self.assertNoResult(answer)
-        self.clock.advance(0.01)
-        for answer in answers:
-            self.assertEqual(self.failureResultOf(answer, UnauthorizedLogin).value.args, ())
-        self.assertEqual(self.counters, {"login_failures": 3})
-
     def test_the_time_a_checker_takes_counts_for_the_delay(self):
         """SA-27."""
         slow = Slow()

@@ -319,13 +319,6 @@ class Reading(TestCase):
         connection.session.wire.write([b"a", b"\xc3\xa9", b"\xff"])
         self.assertEqual(frames(after_head(transport)), [(1, b"a"), (1, b"\xc3\xa9"), (2, b"\xff")])
 
-    def test_what_came_before_a_close_is_answered_before_ours(self):
-        connection, transport, _ = server()
-        connection.session.on_message = lambda notes: notes.wire.write(["answer"])
-        connection.dataReceived(client_frame(b"a") + b"\x88\x82\0\0\0\0\x03\xe8")
-        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [1, 8])
-        lose(connection)
-
     def turns(self, clock):
         """Let the reactor have its next turns; how many there were with something to do."""
         turns = 0
@@ -442,21 +435,6 @@ class Reading(TestCase):
             self.assertTrue(connection.oversize)
             lose(connection)
 
-    def test_bytes_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
-        pong = b"\x8a\x80\0\0\0\0"
-        payload = b"1234" + pong + b"5678"
-        whole = b"\x82\x8e" + bytes(4) + payload
-        for pieces in (
-            (whole[:10], pong, whole[16:]),  # in the middle of a payload
-            (b"\x82", pong, bytes(9)),  # a length and a mask, behind the first byte
-        ):
-            connection, _, _ = server()
-            for piece in pieces:
-                connection.dataReceived(piece)
-            [message] = connection.session.messages()
-            self.assertEqual(len(message), 14 if pieces[0] != b"\x82" else 10)
-            lose(connection)
-
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of bytes."""
         connection, transport, _ = server()
@@ -484,16 +462,6 @@ class Reading(TestCase):
             connection.dataReceived(b"GET / HTTP/1.1\r\nX: ".ljust(octets, b"y"))
             self.assertEqual(transport.disconnected, not kept)
             lose(connection)
-
-    def test_a_peer_which_never_upgrades_is_dropped_in_time(self):
-        """UM-20: hello time-out, the WebSocket part of it."""
-        connection, transport, clock = server(upgrade=False)
-        clock.advance(9.9)
-        self.assertFalse(transport.disconnected)
-        clock.advance(0.2)
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-        self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_an_error_of_the_subclass_is_logged_and_closes_with_1011(self):
         connection, transport, _ = server()

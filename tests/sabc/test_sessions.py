@@ -52,22 +52,6 @@ class Login(Case):
             self.assertEqual(Realm.out, [b"me"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_five_attempts_are_enough(self):
-        """SA-27."""
-        self.server = self.serve(portal=self.portal())
-        for attempt in range(5):
-            self.assertFalse(self.server.transport.closing)
-            self.server.dataReceived(crlf("CONNECT\nclient-id::me\nclient-passcode::x\n\n"))
-            self.assertEqual(self.server.transport.value(), b"")
-            self.clock.advance(1)
-            self.assertEqual(
-                self.server.transport.value(),
-                crlf("ERROR\nerror-code::403\n\nAccess Forbidden\n\n^@"),
-                attempt,
-            )
-            self.server.transport.clear()
-        self.assertTrue(self.server.transport.closing)
-
     def test_a_client_id_is_needed(self):
         """SA-07."""
         self.server = self.serve(portal=self.portal())
@@ -119,16 +103,6 @@ class Login(Case):
 
 class Ends(Case):
     server_class = Echo
-
-    def test_a_session_expires(self):
-        """SA-11."""
-        self.pair(session_seconds=100)
-        self.assertEqual(self.client.snapshot()["expires"], 1_700_000_100)
-        self.assertEqual(self.server.snapshot()["expires"], 1_700_000_100)
-        self.clock.advance(100)
-        self.pump()
-        self.assertFalse(self.client.established)
-        self.assertEqual(self.factory.counters["ended:SessionExpired"], 1)
 
     def test_a_connection_which_comes_about_while_the_server_stops(self):
         """SA-12: a WebSocket upgrade takes its time."""

@@ -78,12 +78,14 @@ def test_commands_are_read(text, event):
         ("é1:x", "command", 4),
         ("z1:x", "command", 4),
         ("A1:Z1:x", "command", 4),
+        ("S:key", "attribute", 3),  # UM-15
+        *[("B1:" + p, "callback", 3) for p in ("", "1", "x:1", "1z:1", " 1:x", "1" * 14 + ":x")],
         *[(f"A1:{letter}1:1 x", "bare", 3) for letter in "FEDUX!-"],  # UM-05
         *[(f"A0:{letter}1:1 x", "bare", 3) for letter in "FEDUX!-"],
     ],
 )
 def test_what_is_no_command_has_a_reason_and_a_code(text, reason, code):
-    """UM-02, UM-03, UM-05, UM-18, UM-19."""
+    """UM-02, UM-03, UM-05, UM-11, UM-15, UM-18, UM-19."""
     machine = server()
     refused(machine, text, code=code, reason=reason)
     assert len(machine.fault.text) <= 200 and len(machine.fault.nbytes) <= 256

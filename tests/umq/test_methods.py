@@ -475,19 +475,6 @@ class Commands(TestCase):
         self.assertEqual(self.factory.sink.batches, [])
 
     @inlineCallbacks
-    def test_a_method_which_the_server_has_not_was_stored_and_that_is_said(self):
-        """HO-09, UM-17."""
-        options = SendOptions(endpoint=f"ws://{self.where}/")
-        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(result, ("the server has no such method, it stored the call", False))
-        self.factory.sink = None
-        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(
-            result,
-            ("the server has no such method, it gave the call to its application", False),
-        )
-
-    @inlineCallbacks
     def test_a_topic_which_the_server_ends_ends_recv_with_an_error__HO_08(self):
         options = RecvOptions(endpoint=f"ws://{self.where}/", destination="news")
         receiving = start(command.recv(reactor, options, lambda message: None))

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 from twisted.cred.checkers import (
     ANONYMOUS,
-    AllowAnonymousAccess,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
 from twisted.cred.portal import IRealm, Portal
@@ -39,26 +38,6 @@ class HandShake(TestCase):
     def established(self, both):
         return both.client.whenEstablished()
 
-    def test_a_portal_decides_and_names_the_client(self):
-        """UM-06: twisted.cred; the identity is the client id of everything that follows."""
-        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"se:cret")
-        portal = Portal(Realm(), [checker])
-        both = pair(portal=portal, hello="alice:se:cret")
-        self.successResultOf(self.established(both))
-        both.client.call("x")
-        both.pump()
-        self.assertEqual(both.server.seen[-1].client_id, "alice")
-        both.close()
-        for hello in ("alice:wrong", "bob:secret", "alice", ""):
-            both = pair(portal=portal, hello=hello)
-            both.advance(1)
-            failure = self.failureResultOf(self.established(both), SessionRefused)
-            self.assertEqual(failure.value.code, 1)
-            self.assertEqual(both.server_factory.counters["rejected"], 1)
-            self.assertEqual(both.server.seen, [])
-            self.assertTrue(both.ends["server"].gone)
-            both.close()
-
     def test_the_avatar_is_logged_out(self):
         """UM-06."""
         out = []
@@ -75,13 +54,6 @@ class HandShake(TestCase):
         both.close()
         self.assertEqual(out, ["alice"])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_anonymous_clients_have_no_name(self):
-        """UM-06."""
-        both = pair(portal=Portal(Realm(), [AllowAnonymousAccess()]))
-        self.successResultOf(self.established(both))
-        self.assertIsNone(both.server.clientId)
-        both.close()
 
     def test_authorisation_may_take_its_time_and_nothing_comes_before_it(self):
         """UM-07; the lesson of frames before authentication."""
