@@ -21,7 +21,7 @@ import click
 import pytest
 
 from tests.docs.quarter import PAGE as QUICK_START
-from tests.docs.shell import BLOCK, Command, Terminal, commands
+from tests.docs.shell import BLOCK, Command, commands
 from tests.docs.test_examples import PAGES
 from tests.tools.certificates import Authority
 from tests.tools.endpoints import reserved
@@ -185,6 +185,28 @@ def ports() -> Iterator[dict[str, str]]:
         yield dict(zip(named, map(str, free), strict=True))
 
 
+def typed(launch: Launcher, text: str, status: int = 0) -> str:
+    """Run a command to its end, as it is typed, and return what it printed; ours are forked."""
+    ours = re.fullmatch(r"(?:echo (.+) \| )?msgproto ([^<|]+)(?:< (\S+))?", text)
+    if ours is None:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = launch.command(["sh", "-c", text], env=environment(PATH=path))
+        assert done.wait() == status, done.output
+        return done.output
+    words = shlex.split(ours[2])
+    # A bridge is its own worker here: Java would take its time.
+    module, words = (
+        ("tests.tools.dying", ["--here", *words])
+        if words[0] == "bridge"
+        else ("twisted_msgproto", words)
+    )
+    echoed = "".join(f"{word}\n" for word in shlex.split(ours[1] or ""))
+    stdin = (launch.directory / ours[3]).read_text() if ours[3] else echoed
+    ended = launch.run(*words, module=module, stdin=stdin, seconds=START_SECONDS)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
 def replaced(text: str, names: Mapping[str, str]) -> str:
     """Replace all names at once: a free port may have another name of the page in its digits."""
     return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)
@@ -198,7 +220,6 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
     """With free ports, localhost as the name, and a directory of the test."""
     here, page = launch.directory / "srv", WHOLE.read_text()
     here.mkdir()
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     places = {"/srv/msgproto": str(here), "gw1.example": "localhost", **ports}
 
     def here_and_now(text: str) -> str:
@@ -208,9 +229,8 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
         file = (here / "gateway.toml").read_text()
         file = re.sub(r"(?<=\[lumberjack\]\n)(.*\n)endpoint = .*", rf"\1{endpoint}", file)
         (here / "gateway.toml").write_text(file)
-        terminal.run(Command(f"msgproto gateway --config {here}/gateway.toml"))
-        (gateway,) = terminal.running.values()
-        terminal.running.clear()
+        gateway = launch("gateway", "--config", here / "gateway.toml")
+        gateway.line("lumberjack listening")
         return gateway
 
     def served() -> str:
@@ -221,7 +241,6 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
         )
         return re.findall(r"-----BEGIN CERTIFICATE.*?END CERT", shown.stdout, re.DOTALL)[0]
 
-    terminal = Terminal(launch, environment(PATH=path))
     (restricted, from_directory) = (
         here_and_now(text).splitlines()[1] for text in re.findall(r"(?s)```toml\n(.*?)```", page)
     )
@@ -234,12 +253,12 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
             gateway.end()
             gateway = serve(here_and_now(restricted))
             plain = here_and_now(command.text).partition(" --tls-cert")[0]
-            assert launch.command(["sh", "-c", plain], env=terminal.env).wait() == 1
+            typed(launch, plain, status=1)
         if command.stays:
             gateway = serve(here_and_now('endpoint = ["ssl:5044:privateKey=tls/gw1.example.pem"]'))
             continue
         before = served() if "reload" in command.text else ""
-        terminal.run(Command(here_and_now(command.text)))
+        typed(launch, here_and_now(command.text))
         if before:
             assert served() != before
         if command.text.startswith("msgproto init"):
@@ -262,8 +281,7 @@ def test_the_page_about_tls_and_users_runs_from_its_first_command_to_its_last(
     pair = Authority(lineage).server()
     pair.key.rename(lineage / "privkey.pem")
     pair.cert.rename(lineage / "fullchain.pem")
-    hook = [str(renewed)]
-    assert launch.command(hook, env={**terminal.env, "RENEWED_LINEAGE": str(lineage)}).wait() == 0
+    typed(launch, f"RENEWED_LINEAGE={lineage} {renewed}")
     assert served() != before
     assert stat.S_IMODE((here / "tls" / "localhost.pem").stat().st_mode) == 0o640
     gateway.end()
@@ -291,8 +309,6 @@ class Scene:
 
     def __init__(self, launch: Launcher, ports: Mapping[str, str]) -> None:
         self.launch, self.here = launch, launch.directory / "srv"
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self.env = environment(PATH=path)
         self.names = {
             "/srv/msgproto": str(self.here),
             "gw1.example": "localhost",
@@ -323,22 +339,7 @@ class Scene:
             gateway = self.start(text)
             gateway.line("sabc listening")
             return gateway.output
-        ours = re.fullmatch(r"(?:echo (\S+) \| )?msgproto ([^<|]+)(?:< (\S+))?", text)
-        if ours is None:
-            done = self.launch.command(["sh", "-c", self.text(text)], env=self.env)
-            assert done.wait() == status, done.output
-            return done.output
-        words = shlex.split(self.text(ours[2]))
-        # A bridge is its own worker here: Java would take its time.
-        module, words = (
-            ("tests.tools.dying", ["--here", *words])
-            if words[0] == "bridge"
-            else ("twisted_msgproto", words)
-        )
-        stdin = (self.launch.directory / ours[3]).read_text() if ours[3] else f"{ours[1]}\n"
-        ended = self.launch.run(*words, module=module, stdin=stdin, seconds=START_SECONDS)
-        assert ended.returncode == status, ended.stdout + ended.stderr
-        return ended.stdout + ended.stderr
+        return typed(self.launch, self.text(text), status)
 
     def send(self, words: str = LUMBERJACK, status: int = 0) -> str:
         return self.run(f"echo hello | msgproto send {words}", status)
