@@ -43,8 +43,9 @@ from ..wire import Reply
 from ..wire.data import FieldValue
 from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_port
 from ..zeromq.sockets import Sockets
-from . import PROTOCOL, DealerWire
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
+from .link import PROTOCOL
+from .wires import DealerWire
 
 FLOWS_MAX = 10_000
 """Data flows of one client, each with a socket of its own."""

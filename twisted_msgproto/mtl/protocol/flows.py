@@ -38,7 +38,7 @@ from ..terms import (
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.bounded import LAST_WORDS_SECONDS, guarded
-from . import DealerWire
+from .wires import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
 

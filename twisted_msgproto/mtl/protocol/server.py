@@ -51,7 +51,7 @@ from ..zeromq import (
 from ..zeromq.bounded import guarded
 from ..zeromq.sockets import ConnectionAdmission, Sockets
 from ..zeromq.unfinished import EveryUnfinished
-from . import PROTOCOL, BrokerLink, SocketPair
+from .link import PROTOCOL, BrokerLink, SocketPair
 
 BYTES_OVER_BODY: Final = 1024
 """What a control frame may have above its body's limit, so that too large a body gets its 400."""
