@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
 from ..core.message import Message, MessageBatch
+from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint
 from ..net.clients.command_types import (
     TLS_OPTIONS,
@@ -101,12 +102,9 @@ async def _connect(
             clock=reactor,
         )
         made.protocol = protocol
-        client = cast(MicroMsg2Client, await client_endpoint(reactor, options).connect(made))
         try:
-            return await client.whenEstablished()
-        except CancelledError:
-            client.abort()
-            raise
+            connecting = client_endpoint(reactor, options).connect(made)
+            return cast(MicroMsg2Client, await session_standing(connecting))
         except (Refused, ConnectionClosed) as error:
             if number == len(choices):
                 raise _no_session(error, choices) from None

@@ -30,7 +30,7 @@ from ..core.errors import (
     TimedOut,
 )
 from ..core.reasons import cannot_listen
-from .clients.client import session_of
+from .clients.client import session_of, session_standing
 from .clients.client_endpoints import client_endpoint, websocket_endpoint
 from .clients.command_types import ClientEndpoint, ConnectOptions
 from .deferreds import Waiters
@@ -253,13 +253,8 @@ def connecting(
     elif tls is not None:
         endpoint = wrapClientTLS(cast(Any, tls), endpoint)
 
-    async def reach() -> Any:
-        session = session_of(await _reached(endpoint.connect(builder)))
-        try:
-            return await session.whenEstablished()
-        except BaseException:
-            session.abort()
-            raise
+    def reach() -> Coroutine[Any, Any, Any]:
+        return session_standing(_reached(endpoint.connect(builder)))
 
     return Connecting(reach, timeout, reactor, to)
 

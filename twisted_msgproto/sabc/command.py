@@ -13,12 +13,13 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message
 from ..core.strict_json import NotJson, parse_json
+from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
@@ -53,14 +54,10 @@ async def _connected(
     factory.protocol = protocol
     if _on_websocket(options):
         endpoint = websocket_endpoint(reactor, options)
-        connection: Any = await endpoint.connect(factory.webSocketFactory(options.endpoint))
+        connecting = endpoint.connect(factory.webSocketFactory(options.endpoint))
     else:
-        connection = await client_endpoint(reactor, options).connect(factory)
-    try:
-        client: SabcClient = await connection.whenEstablished()
-    except CancelledError:
-        connection.abort()
-        raise
+        connecting = client_endpoint(reactor, options).connect(factory)
+    client: SabcClient = await session_standing(connecting)
     return client
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
 from ..core.message import Message
 from ..core.strict_json import JsonRefused, NotJson, parse_json
-from ..net.clients.client import session_of
+from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint, host_and_port, websocket_endpoint
 from ..net.clients.command_types import (
     LOG_IN_OPTIONS,
@@ -63,12 +63,8 @@ async def _connected(
     hello = "" if options.user is None else f"{options.user}:{options.password or ''}"
     factory = UmqClientFactory(url, hello=hello, clock=reactor)
     factory.protocol = protocol
-    client: UmqClient = session_of(await endpoint.connect(factory))
-    try:
-        return await client.whenEstablished()
-    except CancelledError:
-        client.closeSession()
-        raise
+    client: UmqClient = await session_standing(endpoint.connect(factory))
+    return client
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:

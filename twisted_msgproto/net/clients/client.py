@@ -43,6 +43,19 @@ def session_of(connection: Any) -> Any:
     return carried if hasattr(carried, "whenEstablished") else connection
 
 
+async def session_standing(connecting: Deferred[Any]) -> Any:
+    """Return the session of a connection that is being made, when it stands.
+
+    Whatever comes in between, a cancellation too, ends the connection at once.
+    """
+    session = session_of(await connecting)
+    try:
+        return await session.whenEstablished()
+    except BaseException:
+        session.abort()
+        raise
+
+
 class ClientLink(OrderlyLink):
     """Makes a link a client's; mix it in before the link of a protocol."""
 
