@@ -643,31 +643,3 @@ def test_what_is_wrong_in_an_endpoint_is_told_in_our_words__RD_27(
         assert "bad endpoint" in text
         assert says in text
         assert "_parse" not in text and "()" not in text and "literal" not in text
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "says"),
-    [
-        ("tcp:x", "HOST:PORT expected, not 'x'"),
-        ("tcp:h:99999", "HOST:PORT expected, not 'h:99999'"),
-        ("tls:h", "HOST:PORT expected, not 'h'"),
-        ("tcp:h:1:fast=1", "tcp: has no option 'fast'; it has host, port, timeout"),
-        ("tcp:h:x:timeout=1", "port is a number from 0 to 65535, not 'x'"),
-        ("tcp:h:1:timeout=x", "timeout is a whole number of seconds, not 'x'"),
-        ("tls:h:1:trustRoots=/no/where", "cannot read /no/where: No such file or directory"),
-        ("ssl:h:1:certKey=/no/where", "cannot read /no/where: No such file or directory"),
-        ("ssl:h", "its port is missing"),
-        ("unix:", "its path is missing"),
-        ("tpc:h:1", "there is no kind 'tpc' (did you mean 'tcp'?); known: tcp, tls, ssl, unix"),
-        ("h:5044", "write tcp:h:5044"),
-        (":", "there is no kind ''"),
-    ],
-)
-def test_what_is_wrong_in_a_clients_endpoint_is_told_in_our_words__RD_27(
-    launch: Launcher, endpoint: str, says: str
-) -> None:
-    done = launch.run("send", "lumberjack", endpoint, "--count", "1")
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "_parse" not in done.stderr and "()" not in done.stderr

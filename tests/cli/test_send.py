@@ -84,6 +84,7 @@ def test_nothing_to_send_is_no_failure(launch: Launcher, server: Launched) -> No
             "cannot read the password file",
         ),
         (["umq", "ws://h:1", "--call", "x", "--window", "5"], "call umq has no --window"),
+        (["mtl", "tcp:127.0.0.1:5", "--count", "1"], "not a ZeroMQ address"),
     ],
 )
 def test_an_operators_fault_is_one_line(launch: Launcher, words: list[str], complaint: str) -> None:

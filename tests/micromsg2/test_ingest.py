@@ -217,16 +217,6 @@ class Hooks(Case):
         self.assertEqual(self.bodies(watching), [b"1", b"3"])
         self.lose(server, watcher)
 
-    def test_a_message_whose_hook_fails_ends_the_session_and_is_named(self) -> None:
-        """MM-19"""
-        server, transport = self.connect(self.server_factory(Noting), "batch-ack")
-        server.answers[b"2"] = ZeroDivisionError("x")
-        server.dataReceived(message(1, b"1") + message(2, b"2"))
-        self.assertEqual(self.errors(transport), ["failed: 2"])
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(self.sink.batches, [])
-        self.lose(server)
-
     def test_a_refused_batch_is_settled_message_by_message(self) -> None:
         """MM-19: from batchReceived, at once or later"""
         for result in (None, fail(MessageRefused("no"))):

@@ -219,16 +219,6 @@ def test_send_says_where_contents_went_and_which_limit_is_in_the_way__RD_31__RD_
     )
 
 
-def test_what_send_cannot_do_is_said_in_one_line__MT_31(launch: Launcher) -> None:
-    for words, says in (
-        (["tcp:127.0.0.1:5"], "not a ZeroMQ address"),
-        (["tcp://127.0.0.1:5", "--tls-ca", "x"], "--tls-key"),
-    ):
-        sent = launch.run("send", "mtl", *words, "--count", "1")
-        assert sent.returncode != 0
-        assert says in sent.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
@@ -23,7 +22,7 @@ from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
+from twisted_msgproto.core.errors import QueueAway, QueueError
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker, SocketPath
 from twisted_msgproto.net.site.http import BoundedSite
@@ -212,14 +211,6 @@ class Control(TestCase):
         await service.stopService()
         self.assertFalse(path.exists())
 
-    async def test_what_a_killed_gateway_left_behind_is_replaced(self) -> None:
-        with socket.socket(socket.AF_UNIX) as left:
-            left.bind(os.path.join(self.directory, "control"))
-        with self.assertRaisesRegex(QueueAway, "none runs on this queue"):
-            await self.asked("queues")
-        self.serve()
-        self.assertEqual(len(await self.asked("queues")), 2)
-
     async def test_a_file_of_somebody_else_stays_and_the_gateway_works_without(self) -> None:
         path = Path(self.directory, "control")
         path.write_text("mine")
@@ -246,25 +237,6 @@ class Control(TestCase):
             self.assertRaisesRegex(QueueAway, "this user may not use its socket"),
         ):
             await self.asked("queues")
-
-
-@pytest.mark.parametrize(
-    ("where", "token_file", "says"),
-    [
-        ("http://ada@host:1", None, "http://HOST:PORT expected"),
-        ("http://host:1/?a=b", None, "http://HOST:PORT expected"),
-        ("http://:1/", None, "http://HOST:PORT expected"),
-        (
-            "http://host:1",
-            "/no/such/file",
-            "cannot read the token file /no/such/file: No such file",
-        ),
-    ],
-)
-def test_what_names_no_gateway_is_one_line(where: str, token_file: str | None, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as raised:
-        GatewayBroker(where, token_file)
-    assert "\n" not in str(raised.value)
 
 
 # ── hostile connections to a gateway's sites ────────────────────────────────────────────────────

@@ -178,10 +178,9 @@ class MemoryShare(TestCase):
         self.assertEqual([self.successResultOf(one) for one in safe], [0, 1])
         return brokered
 
-    def test_a_message_for_a_queue_is_safe_though_nobody_keeps_queues(self):
-        self.put_all(None)
-
     def test_the_keeper_of_queues_learns_only_of_messages_for_queues(self):
+        """And they are safe without one."""
+        self.put_all(None)
         stored = []
 
         class Keeper:
