@@ -13,6 +13,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,11 +127,8 @@ def test_the_set_up_happens_once_and_again_after_a_change_that_matters(
 def test_a_set_up_which_broke_off_is_done_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(extras: set[str]) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as changed:
-        changed.setattr(world.run, "install", broken)
+        changed.setattr(world.run, "install", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             world.run.set_up()
     world.since()
@@ -139,21 +137,15 @@ def test_a_set_up_which_broke_off_is_done_again(
 
 
 def test_without_java_the_extra_java_comes_too_and_stays(world: World) -> None:
+    world.run.set_up()
+    assert world.since() == ["venv", "install all"]
     world.java = False
     world.run.set_up()
-    assert world.since() == ["venv", "install all,java"]
+    assert world.since() == ["install all,java"]
     world.run.set_up()
     assert world.since() == []
     world.java = True
     (world.run.ROOT / "pyproject.toml").write_text(PYPROJECT.replace("a>=1", "a>=2"))
-    world.run.set_up()
-    assert world.since() == ["install all,java"]
-
-
-def test_when_java_has_gone_it_is_brought(world: World) -> None:
-    world.run.set_up()
-    world.since()
-    world.java = False
     world.run.set_up()
     assert world.since() == ["install all,java"]
 
@@ -260,26 +252,17 @@ def test_pip_is_quiet_but_the_set_up_says_what_it_does(
     assert "s: -m pip install" in capsys.readouterr().err
 
 
-def test_a_failed_set_up_is_one_line_and_status_1(
+def test_a_failed_set_up_and_ctrl_c_are_one_line_and_a_status(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(extras: set[str]) -> None:
-        raise world.run.Stop("it is so")
-
-    monkeypatch.setattr(world.run, "install", broken)
-    assert world.run.main(["demo"]) == 1
-    assert capsys.readouterr().err == "run: it is so\n"
-
-
-def test_ctrl_c_in_the_set_up_is_one_line(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(extras: set[str]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(world.run, "install", interrupted)
-    assert world.run.main(["demo"]) == 130
-    assert capsys.readouterr().err.startswith("run: interrupted")
+    for error, status, line in (
+        (world.run.Stop("it is so"), 1, "run: it is so\n"),
+        (KeyboardInterrupt(), 130, "run: interrupted"),
+    ):
+        monkeypatch.setattr(world.run, "install", Mock(side_effect=error))
+        assert world.run.main(["demo"]) == status
+        told = capsys.readouterr().err
+        assert told.startswith(line) and told.count("\n") == 1
 
 
 @pytest.mark.parametrize(
