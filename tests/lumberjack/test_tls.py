@@ -278,6 +278,32 @@ class NamesInCertificates(Case):
             await self.exchange(client)
             self.assertRegex(self.client_ids[-1], f"^{name}$", what)
 
+    async def test_issuers_without_a_name_are_not_taken_for_each_other__RD_23(self):
+        """Both give the same serial number.  (OpenSSL takes a certificate without a name for one
+        that has signed itself, and refuses it.)
+        """
+        places = [self.directory / name for name in ("one", "other")]
+        for place in places:
+            place.mkdir()
+        authorities = [Authority(place, whose=whose()) for place in places]
+        both = b"".join(authority.cert.read_bytes() for authority in authorities)
+        self.authority.cert.write_bytes(self.authority.cert.read_bytes() + both)
+        for subject, also in (
+            (whose("O=Example"), []),
+            (whose("O=Example"), [HERE]),
+            (whose("CN=web-1"), []),
+        ):
+            for authority in authorities:
+                await self.listen(f"mtls:0:{self.files('force_peer')}")
+                await self.exchange(
+                    authority.client(f"c{len(self.client_ids)}", whose=subject, also=also, serial=1)
+                )
+        *nameless, one, other = self.client_ids
+        self.assertEqual(len(set(nameless)), 4)
+        for name in nameless:
+            self.assertRegex(name, "^sha256:[0-9a-f]{64}$")
+        self.assertEqual((one, other), ("CN=web-1", "CN=web-1"))
+
     async def test_each_certificate_has_a_name_of_its_own__RD_23(self):
         """LJ-01: some had none, or that of everybody in the same organization."""
         for number, (what, (subject, also, name)) in enumerate(NAMES.items()):

@@ -42,11 +42,13 @@ class Pair:
 
 
 class Authority:
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    def __init__(
+        self, directory: Path, name: str = "authority", *, whose: x509.Name | None = None
+    ) -> None:
         self._directory = directory
         self._days = (-1, 1)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = subject(O="Example", CN=name)
+        self._name = subject(O="Example", CN=name) if whose is None else whose
         self._certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)

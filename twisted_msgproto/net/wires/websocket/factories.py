@@ -215,6 +215,9 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         """Return what TLS may agree on: the upgrade is one of HTTP/1.1."""
         return [b"http/1.1"]
 
+    def logPrefix(self) -> str:
+        return self.sessions.logPrefix()
+
     def origin_allowed(self, origin: str) -> bool:
         if "*" in self.origins:
             return True
