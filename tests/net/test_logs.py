@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from tests.tools.certificates import Authority
 from tests.tools.processes import Launcher
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.net.logs import LOGINS, JsonLog
@@ -131,6 +133,62 @@ def test_processes_log_like_this_from_their_first_line_to_their_last(
 
 
 # ── lines of the log about what peers do ────────────────────────────────────────────────────────
+
+
+EVERY_KIND = """
+[queue]
+directory = "q"
+[status]
+endpoint = "unix:page"
+[lumberjack]
+endpoint = ["{tcp}", "unix:s", "ssl:{tls}", "tls:pems:0:interface=127.0.0.1",
+  "mtls:{tls}:caCerts=authority.pem", "haproxy:{tcp}", "haproxy:ssl:{tls}"]
+[micromsg2]
+endpoint = ["{tcp}", "ssl:{tls}", "haproxy:{tcp}"]
+[sabc]
+endpoint = ["{tcp}", "ssl:{tls}", "haproxy:{tcp}"]
+websocket = ["{tcp}", "ssl:{tls}", "unix:web", "haproxy:{tcp}"]
+[umq]
+endpoint = ["{tcp}", "ssl:{tls}", "unix:umq", "haproxy:{tcp}"]
+[mtl]
+endpoint = ["ipc://control", "tcp://127.0.0.1:*"]
+"""
+
+PROTOCOLS = ("lumberjack", "micromsg2", "sabc", "umq", "mtl")
+
+
+@pytest.mark.slow
+def test_no_line_has_the_name_of_a_class_or_module__RD_29(launch: Launcher) -> None:
+    """Whatever listens, from the first line to the last, with traffic and a reload between."""
+    here = launch.directory
+    pair = Authority(here).server()
+    (here / "pems").mkdir()
+    (here / "pems" / "localhost.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    tls = f"0:privateKey={pair.key.name}:certKey={pair.cert.name}:interface=127.0.0.1"
+    (here / "g.toml").write_text(EVERY_KIND.format(tcp="tcp:0:interface=127.0.0.1", tls=tls))
+    words = ["gateway", "--config=g.toml", "--log-sessions"]
+    for more in ("--json-log", "--queue=other"):
+        server = launch(*words, more)
+        server.line("status listening")
+        for protocol in PROTOCOLS:
+            address = server.address(protocol)
+            sent = launch.run("send", protocol, address, "--count=1")
+            assert sent.returncode == 0, sent.stderr
+        server.signal(signal.SIGHUP)
+        server.line("reload: read again")
+        server.end()
+    logged, plain = (server.output.splitlines() for server in launch.started)
+    for line in map(json.loads, logged):
+        assert re.fullmatch(r"-|stdout|twisted|twisted_msgproto\.[a-z0-9]+", line["source"]), line
+    texts = [line["text"] for line in map(json.loads, logged)]
+    texts += [
+        re.sub(r"^\S+ \[(twisted\.[^]]*|twisted_msgproto\.[a-z0-9]+#\w+)\]", "", line)
+        for line in plain
+    ]
+    for line in texts:
+        name = re.search(r"\b[A-Z]\w*[a-z]\w*[A-Z]\w+|\b(twisted|autobahn|zmq)\w*\.\w+", line)
+        assert name is None or "reactor class" in line, line
+        assert "certificates of haproxy:tcp" not in line
 
 
 LOG = Logger(namespace="twisted_msgproto.test")

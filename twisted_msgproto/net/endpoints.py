@@ -416,7 +416,7 @@ class ServedEndpoint:
 
     def _serve(self, wanted: Wanted) -> Any:
         factory = self._secured(wanted)
-        if factory is not wanted.factory:
+        if wanted.tls is not None or tls_directory(self.description) is not None:
             factory = self._tls = _Exchangeable(factory)
         if not self._reused or wanted.kind != "tcp":
             return wanted._replace(factory=factory).listen(self._reactor)
@@ -464,7 +464,7 @@ class ServedEndpoint:
 # ── behind a proxy ────────────────────────────────────────────────────────────────────────────────
 
 
-log: Logger = Logger(namespace="twisted_msgproto.net.endpoints")
+log: Logger = Logger(namespace="twisted_msgproto.net")
 
 FAULT: Final = "proxy"
 

@@ -287,6 +287,9 @@ class JsonLog:
 
 def line_of(event: LogEvent) -> str:
     source = str(event.get("log_namespace", "-"))
+    # Twisted's lines have its modules and classes, or a word for those of its older log.
+    if source.split(".")[0] in ("twisted", "log_legacy"):
+        source = "twisted"
     fields = {name: value for name, value in event.items() if _is_field(name, source)}
     if "reason" in fields:
         fields.setdefault("event", fields["reason"])
@@ -357,7 +360,7 @@ def _unblocked(descriptor: int, observer: Callable[[Any], Any]) -> LogOutput:
             {
                 "log_time": time.time(),
                 "log_level": LogLevel.warn,
-                "log_namespace": f"{PACKAGE}net.logs",
+                "log_namespace": f"{PACKAGE}log",
                 "log_format": "{text}",
                 "text": missing_line(count).rstrip(),
             }

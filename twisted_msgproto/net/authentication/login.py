@@ -115,10 +115,11 @@ def certificate_name(certificate: Any) -> str:
     That is the subject, most specific part last, if it has a common name:
     ``O=Example,CN=web-1``; else the first alternative name of the first kind there is:
     ``URI:spiffe://example/web-1``, ``DNS:web-1``, ``email:web-1@example``; else what nobody else
-    of this issuer has: ``serial:CN=Example CA/1f03``; issuers of one name are one.  Parts of a subject are written as RFC 4514
-    has it: each begins with its type and ``=``, and a comma within a value is escaped, so that no
-    subject passes for another one, or for a name of another form.  What cannot be read is taken
-    for absent; if nothing can, or the issuer has no name, it is the fingerprint: ``sha256:9f86…``.
+    of this issuer has: ``serial:CN=Example CA/1f03`` (issuers of one name are one).  Parts of a
+    subject are written as RFC 4514 has it: each begins with its type and ``=``, and a comma within
+    a value is escaped, so that no subject passes for another one, or for a name of another form.
+    What cannot be read is taken for absent; if nothing can, or the issuer has no name, it is the
+    fingerprint: ``sha256:9f86…``.
     """
     for naming in (_subject, _alternative, _serial):
         # Authorities sign texts which are not in their type's encoding, and kinds of names which

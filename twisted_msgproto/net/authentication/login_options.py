@@ -24,7 +24,7 @@ from ..reloading import Change
 from .login import portal_over
 from .password_file import read_users
 
-log: Logger = Logger(namespace="twisted_msgproto.net.authentication")
+log: Logger = Logger(namespace="twisted_msgproto.authentication")
 
 FILE_SCHEMES: Final = ("file", "passwords")
 

@@ -355,7 +355,7 @@ def close_reason(text: str) -> bytes:
 # ── what replaces autobahn's log and timers ───────────────────────────────────────────────────────
 
 
-log: Logger = Logger(namespace="twisted_msgproto.net.wires.websocket")
+log: Logger = Logger(namespace="twisted_msgproto.websocket")
 
 
 class Call(Shape):
