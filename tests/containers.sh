@@ -7,7 +7,9 @@
 #   uid          an arbitrary user ID, which has no name, no home directory and no rights
 #   host         a host name that does not resolve
 #   proxies      http_proxy, https_proxy and grpc_proxy name a proxy that is not there
+#   no-ipv6      a network of its own, with 127.0.0.1 alone
 #   all          all of these
+#   ipv6-only    a network of its own, with ::1 alone
 # Where the machine allows no name spaces, one line says why, and the exit status is 77.
 set -u
 
@@ -25,6 +27,15 @@ inside)  # the name spaces are made; $2 has the words, the rest is the command
   mount -t proc proc /proc || refuse "no proc of its own may be mounted"
   case "$words" in *" host "*)
     hostname container-without-an-address.invalid || refuse "the host name cannot be set"
+  esac
+  case "$words" in *" no-ipv6 "* | *" ipv6-only "*)
+    ip link set lo up || refuse "the network has no loopback interface"
+  esac
+  case "$words" in *" no-ipv6 "*)
+    echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6 || refuse "IPv6 cannot be switched off"
+  esac
+  case "$words" in *" ipv6-only "*)
+    ip addr del 127.0.0.1/8 dev lo && ip -6 addr show lo | grep -q ::1 || refuse "::1 is not there"
   esac
   case "$words" in *" read-only "*)
     here=$(pwd -P)
@@ -54,13 +65,14 @@ esac
 
 words=""
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  [ "$1" = all ] && words="$words read-only uid host proxies" || words="$words $1"
+  [ "$1" = all ] && words="$words read-only uid host proxies no-ipv6" || words="$words $1"
   shift
 done
+spaces="--pid --fork --mount --uts"
+case "$words" in *ipv6*) spaces="$spaces --net" ;; esac
 [ $# -gt 1 ] || refuse "a command is missing: containers.sh [WORDS] -- COMMAND"
 shift
 command -v unshare >/dev/null || refuse "there is no unshare(1) here"
-said=$(unshare --user --map-root-user --pid --fork --mount --uts true 2>&1) ||
+said=$(unshare --user --map-root-user $spaces true 2>&1) ||
   refuse "this machine lets nobody make name spaces: $said"
-exec unshare --user --map-root-user --pid --fork --kill-child --mount --uts \
-  "$0" inside "$words" "$@"
+exec unshare --user --map-root-user --kill-child $spaces "$0" inside "$words" "$@"

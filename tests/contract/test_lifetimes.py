@@ -156,6 +156,23 @@ class Lifetimes(TestCase):
 
         await self.for_each(check)
 
+    async def test_ipv6_and_both_kinds_are_served(self) -> None:
+        """[::] takes callers of both; whose the message is says which."""
+        for face in FACES:
+            tcp = face.name != "mtl"
+            own = r"tcp6:0:interface=\:\:1" if tcp else "tcp://[::1]:*"
+            both = "tcp6:0" if tcp else "tcp://[::]:*"
+            more = {} if tcp else {"insecure": True}
+            for at, hosts in ((own, ("[::1]",)), (both, ("[::1]", "127.0.0.1"))):
+                sink = SafeSink()
+                async with face.serve(at, sink=sink, **more) as server:
+                    for host in hosts:
+                        address = re.sub(r"\[.*\]", host, server.addresses[0])
+                        async with face.connect(address) as client:
+                            await face.send(client, b"one")
+                peers = {str(message.peer) for message in sink.messages}
+                assert len(peers) == len(hosts), (face.name, at, peers)
+
     async def test_awaiting_gives_what_is_closed_by_hand(self) -> None:
         async def check(face: Face) -> None:
             sink = SafeSink()

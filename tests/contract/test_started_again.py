@@ -14,7 +14,7 @@ import pytest
 
 from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import landed_offsets
-from tests.tools.processes import PROJECT, START_SECONDS, Launcher, environment
+from tests.tools.processes import PROJECT, START_SECONDS, Launcher, environment, launching
 
 CONTAINER = PROJECT / "tests" / "containers.sh"
 NO_NAME_SPACES = 77
@@ -34,7 +34,7 @@ WAYS = {
 }
 
 
-SET_UPS = ["read-only", "uid", "host", "proxies", "all"]
+SET_UPS = ["read-only", "uid", "host", "proxies", "no-ipv6", "all"]
 """What a container may be beside a PID name space of its own: words of containers.sh."""
 
 LONG = pytest.mark.long
@@ -126,6 +126,56 @@ def test_the_same_bridge_lands_again_after_a_kill(launch: Launcher, set_up: str)
         bridge.kill()
     landed = landed_offsets(here / "table")
     assert landed == {identity(here / "queue"): list(range(50))}
+
+
+ON_EACH = """
+queue.directory = "queue"
+status.endpoint = "{tcp}"
+lumberjack.endpoint = "{tcp}"
+micromsg2.endpoint = "{tcp}"
+sabc = {{endpoint = "{tcp}", websocket = "{tcp}"}}
+umq.endpoint = "{tcp}"
+mtl.endpoint = "tcp://{host}:*"
+"""
+
+
+def talk(host: str) -> None:
+    """Let each command talk with a gateway at this address, inside of the container."""
+    here = Path.cwd()
+    tcp = r"tcp6:0:interface=\\:\\:1" if host == "[::1]" else f"tcp:0:interface={host}"
+    (here / "g.toml").write_text(ON_EACH.format(tcp=tcp, host=host))
+    with launching(here) as launch:
+        checked = launch.run("check", "g.toml")
+        assert checked.returncode == 0, checked.stdout
+        server = launch("gateway", "--config=g.toml")
+        server.line("status listening")
+        for name in ("lumberjack", "micromsg2", "sabc", "umq", "mtl"):
+            sent = launch.run("send", name, server.address(name), "--count=3")
+            assert sent.returncode == 0, sent.stderr
+        page = launch.run("status", f"http://{host}:{server.port('status')}")
+        assert page.returncode == 0, page.stderr
+        flight = launch("flight", "--queue=queue", f"--listen=grpc://{host}:0")
+        place = flight.line(r"listening on (\S+)")[1]
+        tail = launch.run("queue", "tail", place, "-n", "15")
+        assert tail.returncode == 0 and tail.stdout.count("\n") == 15, tail
+        words = ["bridge", "--queue", place, "--table=table", "--master=local[1]", "--once"]
+        landed = launch.run(*words, seconds=START_SECONDS)
+        if landed.returncode and "ip addr add" in landed.stderr:
+            subprocess.run(re.search(r"\((ip addr .*)\)", landed.stderr)[1].split(), check=True)
+            landed = launch.run(*words, seconds=START_SECONDS)
+        assert landed.returncode == 0, landed.stderr
+    assert list(landed_offsets(here / "table").values()) == [list(range(15))]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(("set_up", "host"), [("no-ipv6", "127.0.0.1"), ("ipv6-only", "[::1]")])
+def test_one_kind_of_addresses_is_enough(launch: Launcher, set_up: str, host: str) -> None:
+    """Where the bridge needs another, its line has the command that gives it."""
+    code = f"from {__name__} import talk; talk({host!r})"
+    command = contained(set_up, sys.executable, "-c", code)
+    done = launch.command(command)
+    assert done.wait(seconds=2 * START_SECONDS) == 0, done.output
 
 
 ON_A_PATH = {

@@ -312,6 +312,11 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"Too many open files",
         "allow more open files with ulimit -n 4096, or LimitNOFILE=4096 in the unit",
     ),
+    (
+        r"BindException: Cannot assign",
+        "Python reaches Java at 127.0.0.1: give this machine the address (ip addr add 127.0.0.1/8"
+        " dev lo)",
+    ),
     (r"No space left", "make room on the disk, or set TMPDIR to a folder of another one"),
     (r"HADOOP_CONF_DIR", "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml"),
     (

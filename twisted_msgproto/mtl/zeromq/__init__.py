@@ -43,6 +43,14 @@ def check_address(address: str) -> None:
         )
 
 
+def choose_family(socket: zmq.Socket[bytes], address: str) -> None:
+    """Let the socket use IPv6 for the next address if this is one of it.
+
+    For a name libzmq would take the IPv6 address of two, and never try the other.
+    """
+    socket.set(zmq.IPV6, address.startswith("tcp://["))
+
+
 def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
     """Listen there; return what removes the socket's file, for just before it is closed: later it
     may be another server's.  ConfigurationError if that cannot be.
@@ -50,6 +58,7 @@ def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
     ZeroMQ by itself removes whatever has the name of an ipc endpoint, and takes it from a server
     that listens; and it leaves the file behind.
     """
+    choose_family(bound, address)
     path = address.removeprefix("ipc://")
     ours = path == address or path.startswith("@")
     named: Any = address

@@ -24,7 +24,7 @@ from ...core.errors import ConfigurationError
 from ...net.deferreds import run_on
 from ...net.memory import ByteBudget
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
-from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind
+from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family
 from .unfinished import (
     CURVE_BYTES,
     FRAME_BYTES,
@@ -148,6 +148,7 @@ class Bounded:
         return os.fsdecode(last.rstrip(b"\0"))
 
     def connect(self, address: str) -> None:
+        choose_family(self.socket, address)
         try:
             self.socket.connect(address)
         except zmq.ZMQError as error:
