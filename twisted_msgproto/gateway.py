@@ -50,6 +50,7 @@ from .net.gateway import Gateway
 from .net.logs import twist_log
 from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit, usage_errors
 from .net.process import (
+    check_twistd,
     count_monotonically,
     forget_other_pid,
     share_processor,
@@ -167,6 +168,7 @@ class Options(LegibleOptions):
         with usage_errors():
             self.path = absolute(self["config"])
             self["configuration"] = self.read()
+            check_twistd(self.parent)
         forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:

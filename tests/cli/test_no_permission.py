@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -87,6 +88,45 @@ def test_every_command_says_in_one_line_what_it_may_not_use(
     assert len(lines) <= 1 or words[0] == "gateway", said
     assert "closed" in said
     assert "ermission denied" in said or "may not use" in said
+
+
+TWISTD_OPTIONS = {
+    "--logfile=closed": ("--logfile: closed: Is a directory; name another file", "--logfile=-"),
+    "--logfile=nosuch/log": (
+        "nosuch/log: No such file or directory; name another file",
+        "--logfile=-",
+    ),
+    "--pidfile=nosuch/pid": (
+        r"nosuch/pid: No such file or directory; (--pidfile=) goes without one",
+        "",
+    ),
+    "--pidfile=closed": (r"closed: Is a directory; (--pidfile=) goes without one", ""),
+    "--pidfile=closed/pid": (r"closed/pid: Permission denied; (--pidfile=) goes without one", ""),
+    "--rundir=nosuch": ("--rundir: there is no directory nosuch; make it first", "--rundir=."),
+    "--chroot=nosuch": ("--chroot: there is no directory nosuch; make it first", "--rundir=."),
+    "--uid=4294967": ("nobody has the number 4294967 here; give --gid, too", "--rundir=."),
+}
+"""An option of twistd's own, what is said of it, and what works in its place ("": what is said)."""
+
+
+@pytest.mark.parametrize(
+    ("option", "server"),
+    [
+        *((option, ["lumberjack"]) for option in TWISTD_OPTIONS),
+        ("--pidfile=closed/pid", ["msgproto", "--config=g.toml"]),
+    ],
+)
+def test_options_of_twistd_name_what_is_there(
+    launch: Launcher, directory: Path, option: str, server: list[str]
+) -> None:
+    """RD-14: else they ended in Twisted's tracebacks."""
+    twistd = [*POWERLESS, sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
+    words, remedy = TWISTD_OPTIONS[option]
+    refused = launch.command([*twistd, "-n", option, *server])
+    assert refused.wait() != 0
+    found = re.search(words, refused.output)
+    assert found is not None and len(refused.lines) == 1, refused.output
+    launch.command([*twistd, "-n", remedy or found[1], *server]).line("lumberjack listening")
 
 
 @pytest.mark.parametrize("name", ["nosuchuser", "no user", "", "-D", "$(id)"])

@@ -25,7 +25,7 @@ from .endpoint_strings import located
 from .endpoints import TCP_KINDS, check_endpoint, exposure, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .logs import twist_log
-from .process import forget_other_pid
+from .process import check_twistd, forget_other_pid
 from .reloading import Change
 from .sink import IMessageSink
 
@@ -372,6 +372,8 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
+        with usage_errors():
+            check_twistd(self.parent)
         forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:

@@ -12,6 +12,7 @@ are withheld.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import sys
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+from ..core.errors import ConfigurationError
 
 KEPT_BYTES: Final = 64 << 20
 """This much free memory at the end of the heap is kept: what all reads of some turns need
@@ -116,6 +119,52 @@ def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotoni
         return False
     reactor.seconds = clock
     return True
+
+
+def check_twistd(parent: Any) -> None:
+    """Look at ``twistd``'s own options, ``parent``: what they name would be missed in a traceback.
+
+    Raises ConfigurationError.
+    """
+    given = parent or {}
+    for option in ("rundir", "chroot"):
+        place = given.get(option)
+        if place and not os.path.isdir(place):
+            raise ConfigurationError(f"--{option}: there is no directory {place}; make it first")
+    own = {"uid": os.geteuid(), "gid": os.getegid()}
+    for option in ("chroot", "uid", "gid"):
+        if own["uid"] and given.get(option) not in (None, own.get(option)):
+            raise ConfigurationError(f"--{option} is for root alone: leave it out")
+    uid = given.get("uid")
+    if uid is not None and given.get("gid") is None and not _is_user(uid):
+        raise ConfigurationError(f"--uid: nobody has the number {uid} here; give --gid, too")
+    daemon = not given.get("nodaemon")
+    for option, path, instead in (
+        ("pidfile", given.get("pidfile"), "--pidfile= goes without one"),
+        ("logfile", given.get("logfile") or (daemon and "twistd.log"), "name another file"),
+    ):
+        if given and path and path != "-" and (why := _unwritable(path)):
+            raise ConfigurationError(f"--{option}: {path}: {why}; {instead}")
+
+
+def _is_user(uid: int) -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(uid))
+    except (KeyError, OverflowError):
+        return False
+
+
+def _unwritable(path: str) -> str:
+    """Return why a file cannot be written there; "" if it can."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        return os.strerror(errno.EISDIR)
+    if not os.path.isdir(folder):
+        return os.strerror(errno.ENOENT)
+    place = path if os.path.exists(path) else folder
+    return "" if os.access(place, os.W_OK) else os.strerror(errno.EACCES)
 
 
 def forget_other_pid(parent: Any) -> None:
