@@ -497,6 +497,24 @@ def test_few_open_files_are_a_note(soft: int, state: str) -> None:
     assert doctor.open_files((soft, resource.RLIM_INFINITY)).state == state
 
 
+def test_more_open_files_are_allowed_as_the_note_says() -> None:
+    """As many as the machine allows; where that is too few, the unit's line alone is left."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    run = [sys.executable, "-m", "twisted_msgproto", "doctor"]
+
+    def told(limit: str) -> str:
+        command = ["sh", "-c", f'{limit}; exec "$@"', "sh", *run]
+        return subprocess.run(command, capture_output=True, text=True, env=environment()).stdout
+
+    few = told("ulimit -Sn 256")
+    assert "LimitNOFILE=65536 in the unit" in few
+    found = re.search(", or (ulimit -n [0-9]+)", few)
+    assert (found is None) == (hard != resource.RLIM_INFINITY and hard < 10_000)
+    if found is not None:
+        assert re.search("ok +open files", told(found[1]))
+    assert told("ulimit -n 256").count("ulimit") == 0
+
+
 @pytest.mark.parametrize(
     ("mounts", "state", "text"),
     [

@@ -104,7 +104,7 @@ TWISTD_OPTIONS = {
     "--pidfile=closed/pid": (r"closed/pid: Permission denied; (--pidfile=) goes without one", ""),
     "--rundir=nosuch": ("--rundir: there is no directory nosuch; make it first", "--rundir=."),
     "--chroot=nosuch": ("--chroot: there is no directory nosuch; make it first", "--rundir=."),
-    "--uid=4294967": ("nobody has the number 4294967 here; give --gid, too", "--rundir=."),
+    "--uid=4294967": ("there is no user of the number 4294967 here", "--rundir=."),
 }
 """An option of twistd's own, what is said of it, and what works in its place ("": what is said)."""
 

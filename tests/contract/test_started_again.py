@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -14,10 +13,8 @@ import pytest
 
 from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import landed_offsets
-from tests.tools.processes import PROJECT, START_SECONDS, Launcher, environment, launching
+from tests.tools.processes import START_SECONDS, Launcher, contained, environment, launching
 
-CONTAINER = PROJECT / "tests" / "containers.sh"
-NO_NAME_SPACES = 77
 EVENT = struct.pack(">2sI2sII", b"2W", 1, b"2J", 1, 2) + b"{}"
 ACK = struct.pack(">2sI", b"2A", 1)
 GATEWAY = ["-m", "twisted_msgproto", "gateway", "--config=g.toml"]
@@ -38,18 +35,6 @@ SET_UPS = ["read-only", "uid", "host", "proxies", "no-ipv6", "all"]
 """What a container may be beside a PID name space of its own: words of containers.sh."""
 
 LONG = pytest.mark.long
-
-
-def contained(set_up: str, *command: str) -> list[str]:
-    """The command as a container runs it; a skip that says why where there are no name spaces."""
-    if shutil.which("sh") is None:
-        pytest.skip("no sh here")
-    words = [str(CONTAINER), *set_up.split(), "--"]
-    tried = subprocess.run([*words, "true"], capture_output=True, text=True)
-    if tried.returncode == NO_NAME_SPACES:
-        pytest.skip(tried.stderr.strip())
-    assert tried.returncode == 0, tried.stderr
-    return [*words, *command]
 
 
 @pytest.fixture

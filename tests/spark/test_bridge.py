@@ -26,6 +26,7 @@ from tests.tools.processes import (
     Launcher,
     children,
     command_of,
+    contained,
     descendants,
     environment,
     wait_gone,
@@ -230,6 +231,12 @@ exec "$@"
 # -- without Java ----------------------------------------------------------------------------------
 
 
+CLUSTER = {
+    "core-site.xml": ("ipc.client.connect.max.retries", "0"),
+    "yarn-site.xml": ("yarn.resourcemanager.connect.max-wait.ms", "0"),
+}
+"""A cluster that is not there, and is not waited for."""
+
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
@@ -399,18 +406,8 @@ class TestWithSpark:
                 {"HADOOP_CONF_DIR": "HERE"},
                 "leave out HADOOP_CONF_DIR (HERE)",
             ),
-            (["--master", "yarn"], {"SPARK_HOME": "/gone"}, "unset SPARK_HOME"),
-            (["--master", "yarn"], {}, "set HADOOP_CONF_DIR to the folder"),
-            (
-                ["--master", "spark://127.0.0.1:1"],
-                {},
-                "Connection refused): start it, or correct --master spark://127.0.0.1:1",
-            ),
         ],
-        ids=[
-            *("memory", "no memory", "class", "number", "local dir", "hadoop", "home", "yarn"),
-            "nobody",
-        ],
+        ids=["memory", "no memory", "class", "number", "local dir", "hadoop"],
     )
     def test_why_spark_does_not_start_is_said_with_its_origin_and_the_remedy__RD_12(
         self,
@@ -432,6 +429,44 @@ class TestWithSpark:
         assert ended.returncode == 2, ended.stdout
         assert ended.stderr.count("\n") == 1
         assert line.replace("HERE", here) in ended.stderr
+
+    def test_each_remedy_for_a_cluster_leads_to_the_next_one__RD_12(
+        self, queue: Path, tmp_path: Path
+    ) -> None:
+        """And the last one, for who has none, to the rows in the table."""
+        (tmp_path / "cluster").mkdir()
+        for name, (key, value) in CLUSTER.items():
+            text = f"<property><name>{key}</name><value>{value}</value></property>"
+            (tmp_path / "cluster" / name).write_text(f"<configuration>{text}</configuration>")
+        words = ["bridge", "--queue", str(queue), "--table", "table", "--once", "--start", "begin"]
+        command = contained("host", sys.executable, "-m", "twisted_msgproto", *words)
+        master = ["--master", "spark://127.0.0.1:1"]
+        given = {"SPARK_HOME": "/gone"}
+
+        def told(line: str) -> str:
+            ended = subprocess.run(
+                [*command, *master],
+                cwd=tmp_path,
+                env=environment(**given),
+                capture_output=True,
+                text=True,
+                timeout=START_SECONDS,
+            )
+            assert re.search(line, ended.stderr + ended.stdout), ended
+            return ended.stderr
+
+        told("Connection refused\\): start it, or correct --master spark://127.0.0.1:1")
+        master = ["--master", "yarn"]
+        told("unset SPARK_HOME")
+        del given["SPARK_HOME"]
+        told("add the name to /etc/hosts, or set SPARK_LOCAL_IP")
+        given["SPARK_LOCAL_IP"] = "127.0.0.1"
+        told("set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml")
+        given["HADOOP_CONF_DIR"] = str(tmp_path / "cluster")
+        told("start what --master names, or leave --master out")
+        master = []
+        assert "Error" not in told("1500 rows in all")
+        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
     def test_too_few_open_files_are_said__RD_12(self, queue: Path, tmp_path: Path) -> None:
         command = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-m"]

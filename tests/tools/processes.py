@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.tools import warm
 from twisted_msgproto import cli
@@ -84,6 +87,21 @@ def begun(
         text=True,
         errors="backslashreplace",
     )
+
+
+NO_NAME_SPACES = 77
+
+
+def contained(set_up: str, *command: str) -> list[str]:
+    """The command as a container runs it; a skip that says why where there are no name spaces."""
+    if shutil.which("sh") is None:
+        pytest.skip("no sh here")
+    words = [str(PROJECT / "tests" / "containers.sh"), *set_up.split(), "--"]
+    tried = subprocess.run([*words, "true"], capture_output=True, text=True)
+    if tried.returncode == NO_NAME_SPACES:
+        pytest.skip(tried.stderr.strip())
+    assert tried.returncode == 0, tried.stderr
+    return [*words, *command]
 
 
 class Launched:

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from .init import OPEN_FILES
 from .options import FILE, command, flag, option, writing
 
 OK, NOTE, MISSING = "ok", "note", "missing"
@@ -152,11 +153,15 @@ def open_files(limit: tuple[int, int]) -> Finding:
     text = f"{soft} of at most {hard}"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_LEAST:
         return Finding("open files", OK, text)
+    remedy = f"LimitNOFILE={OPEN_FILES} in the unit"
+    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_LEAST:
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        remedy += f", or ulimit -n {most}"
     return Finding(
         "open files",
         NOTE,
         f"{text}: a server admits {OPEN_FILES_LEAST} connections",
-        "LimitNOFILE=65536 in the unit, or ulimit -n 65536",
+        remedy,
     )
 
 

@@ -137,7 +137,7 @@ def check_twistd(parent: Any) -> None:
             raise ConfigurationError(f"--{option} is for root alone: leave it out")
     uid = given.get("uid")
     if uid is not None and given.get("gid") is None and not _is_user(uid):
-        raise ConfigurationError(f"--uid: nobody has the number {uid} here; give --gid, too")
+        raise ConfigurationError(f"--uid: there is no user of the number {uid} here")
     daemon = not given.get("nodaemon")
     for option, path, instead in (
         ("pidfile", given.get("pidfile"), "--pidfile= goes without one"),
