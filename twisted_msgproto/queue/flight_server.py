@@ -97,7 +97,8 @@ class QueueFlightServer(flight.FlightServerBase):
                 # Without its bridge a full disk would stay full.
                 replace_or_overwrite(disk, self.token_file, f"{token}\n".encode())
             except OSError as error:
-                self.close(0.0)
+                self._check.expect(token, None)  # which nobody has: calls that wait end
+                self.close()
                 raise ConfigurationError(
                     f"cannot write the token {self.token_file}: {error.strerror}; give one with"
                     " --token-file FILE"
