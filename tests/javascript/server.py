@@ -97,6 +97,11 @@ def methods() -> MethodRegistry:
         return str((await request.session.call(payload)).payload)
 
     @registry.register(with_request=True)
+    async def title(request: Any) -> str:
+        """Call a method of the caller's by its name."""
+        return f"{await request.session.remote.title()}!"
+
+    @registry.register(with_request=True)
     async def listen(request: Any, count: int) -> list[str]:
         """Subscribe to the caller's ticks."""
         ticks = request.session.subscribe(lambda id: f'["ticks","{id}"]')

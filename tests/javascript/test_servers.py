@@ -148,11 +148,12 @@ RPC = """
   const { umq, UmqClient } = await import("./twisted-msgproto/index.js");
   const client = await UmqClient.connect("URL", {
     login: { user: "me", password: "secret" },
+    methods: { title: () => document.title },
     onCall: ({ payload }) => `${payload} It is sunny.`,
   });
   const said = [location.protocol, isSecureContext, await client.remote.greet("Ünï")];
   said.push(await client.remote.buy("bread").catch((error) => error.message));
-  said.push(await client.remote.ask("The weather?"));
+  said.push(await client.remote.ask("The weather?"), await client.remote.title());
   const callback = client.registerCallback(({ payload }) => `${payload} is done`);
   said.push(...(await client.remote.work(callback)));
   const large = await client.call('["echo", "bytes"]', { attachments: [new Uint8Array(300_000)] });
@@ -224,7 +225,7 @@ def test_a_page_and_a_server_call_each_other(
     words = ["--tls", str(pair.cert), str(pair.key), origin]
     server = launch.command([sys.executable, str(HERE / "server.py"), *words])
     url = as_secure(server.address("secure")) if secure else as_websocket(server.address("umq"))
-    (tmp_path / "site" / "index.html").write_text("<!doctype html><p>A page")
+    (tmp_path / "site" / "index.html").write_text("<!doctype html><title>Ours</title><p>A page")
     if secure:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.cert, pair.key)
@@ -238,7 +239,7 @@ def test_a_page_and_a_server_call_each_other(
             await page.shown("A page")
             said = await page.value(RPC.replace("URL", url))
             assert said[:2] == [protocol, True], said  # a page of this machine is trusted
-            answers = ["Hello, Ünï!", "no bread left", "The weather? It is sunny."]
+            answers = ["Hello, Ünï!", "no bread left", "The weather? It is sunny.", "Ours!"]
             works = ["one is done", "two is done", 300_000]
             assert said[2:] == [*answers, *works, "tick 1", "tick 2", "closed"]
             await page.open("about:blank")

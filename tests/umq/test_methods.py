@@ -28,6 +28,7 @@ from twisted_msgproto.umq import (
     call_method,
     command,
     connect,
+    serve,
 )
 from twisted_msgproto.umq.service import DefaultServerFactory
 
@@ -183,6 +184,21 @@ class Methods(TestCase):
         self.assertEqual(self.result(self.remote.whoami("hi")), "hi 127.0.0.1:40000")
         self.assertEqual(self.remote.add.__name__, "add")
         self.assertRaises(AttributeError, getattr, self.remote, "_private")
+
+    async def test_both_sides_have_the_methods_of_the_other_as_functions(self):
+        """UM-09: a server calls its client as the client calls it."""
+        ours, theirs = MethodRegistry(), MethodRegistry()
+        theirs.register(lambda: "the page", name="title")
+
+        @ours.register(with_request=True)
+        async def ask(request):
+            return f"{await request.session.remote.title()} says hello"
+
+        async with (
+            serve("tcp:0:interface=127.0.0.1", methods=ours) as server,
+            connect(server.addresses[0], methods=theirs) as client,
+        ):
+            self.assertEqual(await client.remote.ask(), "the page says hello")
 
     def test_attachments_both_ways(self):
         """UM-10: with the codec on."""

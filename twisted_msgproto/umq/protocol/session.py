@@ -30,6 +30,7 @@ from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from .. import terms
+from ..application import Remote
 from ..machine import Client, Server
 from ..terms import (
     Attachment,
@@ -531,6 +532,11 @@ class UmqSession(Session, link=UmqLink):
         """
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def remote(self) -> Remote:
+        """Return the peer's methods as functions: ``await session.remote.add(1, 2)``."""
+        return Remote(self)
 
     def call(
         self,

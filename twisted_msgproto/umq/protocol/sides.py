@@ -47,7 +47,7 @@ from ...net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
 )
-from ..application import MethodRegistry, Remote
+from ..application import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
     HELLO_ATTACHMENT_BYTES,
@@ -310,11 +310,6 @@ class UmqClient(ClientSession, UmqSession, link=UmqClientLink):
 
     factory: UmqClientFactory
     link: UmqClientLink
-
-    @property
-    def remote(self) -> Remote:
-        """Return the server's methods as functions: ``await client.remote.add(1, 2)``."""
-        return Remote(self)
 
     @hook
     def hello(self) -> str:
