@@ -214,7 +214,7 @@ FILES: dict[str, tuple[str, str, Mended]] = {
     ),
     "limits of one broker": (
         f"[micromsg2]\n{LOCAL}\nbroker-namespace = 'a'\nlimit = {{ queue-messages = 5 }}\n"
-        f"{MTL}\nbroker-namespace = 'a'\nlimit = {{ queue-contents = 6 }}",
+        f"{MTL}\nbroker-namespace = 'a'\nlimit = {{ queue-messages = 6 }}",
         "set it alike in both, or in",
         instead("6", "5"),
     ),

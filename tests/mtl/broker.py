@@ -15,7 +15,6 @@ from twisted_msgproto.mtl import (
     Profile,
     QueueProfile,
     TestProfile,
-    application,
     machine,
     terms,
 )
@@ -48,7 +47,7 @@ def data_peer(number: int) -> bytes:
 def with_queues(profile: Profile, limits: Limits = SERVER_LIMITS) -> Profile:
     """The profile, which has queues now if it wants any."""
     if isinstance(profile, QueueProfile):
-        profile.serve(Queues(application.broker_limits(limits)))
+        profile.serve(Queues(limits))
     return profile
 
 

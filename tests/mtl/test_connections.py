@@ -212,7 +212,7 @@ def comes_and_goes(broker: Broker, number: int) -> None:
 
 def test_of_who_has_left_nothing_is_kept__MT_30__NB_02() -> None:
     """HO-24: whatever it did, and however it ended."""
-    broker = Broker(limits={"queue-contents": 500})
+    broker = Broker(limits={"queue-messages": 500})
     held = []
     for number in range(4):
         comes_and_goes(broker, number)

@@ -39,7 +39,6 @@ from twisted_msgproto.mtl import (
     QueueProfile,
     Stored,
     TestProfile,
-    application,
     machine,
 )
 from twisted_msgproto.mtl.wire import data
@@ -69,7 +68,7 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -
 
 
 def test_what_is_delivered_too_often_becomes_a_dead_letter__MT_26() -> None:
-    broker = Broker(limits={"deliveries": 2})
+    broker = Broker(limits={"tries": 2})
     write(broker, 1, 2)
     reader = broker.flow("Reader")
     got = broker.command(reader, Summon(2, "a"))
@@ -93,7 +92,7 @@ def test_nobody_writes_to_a_queue_of_dead_letters() -> None:
 
 def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     """MT-27: and are rejected when it is twice as long."""
-    broker = Broker(limits={"queue-contents": 4, "prefetch": 100})
+    broker = Broker(limits={"queue-messages": 4, "prefetch": 100})
     writer = broker.flow("Writer")
     broker.command(writer, *contents(*range(1, 5)))
     broker.safe(broker.events[-1])
@@ -116,7 +115,7 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
 
 
 def test_queues_are_bounded_in_number_and_bytes__MT_29() -> None:
-    broker = Broker(limits={"queues": 2, "queue-bytes": 1000})
+    broker = Broker(limits={"broker-queues": 2, "queue-bytes": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))
     broker.safe(broker.events[-1])
@@ -192,7 +191,7 @@ def test_what_a_profile_does_not_take_is_counted_and_not_confirmed() -> None:
 
 
 def test_room_in_one_queue_releases_only_who_writes_to_it__MT_27() -> None:
-    broker = Broker(limits={"queue-contents": 1})
+    broker = Broker(limits={"queue-messages": 1})
     writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
     for resource, writer in writers.items():
         got = []
@@ -209,7 +208,7 @@ def test_room_in_one_queue_releases_only_who_writes_to_it__MT_27() -> None:
 
 def test_a_server_that_stops_confirms_what_is_safe_however_long_the_queue__MT_19__MT_27() -> None:
     """Its writer would send it again to the next server: rows that stand twice."""
-    broker = Broker(limits={"queue-contents": 2})
+    broker = Broker(limits={"queue-messages": 2})
     writer = broker.flow("Writer")
     for number in (1, 2, 3, 4):
         broker.command(writer, *contents(number))
@@ -235,7 +234,7 @@ def test_what_is_in_a_queue_that_is_not_durable_is_not_confirmed_at_the_end__MT_
     waiting: list[Callable[[], None]] = []
     broker = Broker()
     queue: Any = broker.server.profiles["queue"]
-    queue.serve(Undurable(application.broker_limits(broker.limits)))
+    queue.serve(Undurable(broker.limits))
     writer = broker.flow("Writer")
     broker.command(writer, *contents(1))
     broker.safe(broker.events[-1])
@@ -249,7 +248,7 @@ def test_what_is_in_a_queue_that_is_not_durable_is_not_confirmed_at_the_end__MT_
 
 def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
     """Another protocol's consumer may have made it, and then nothing else sends the Confirm."""
-    broker = Broker(limits={"queue-contents": 1})
+    broker = Broker(limits={"queue-messages": 1})
     writer, reader = broker.flow("Writer"), broker.flow("Reader")
     got = []
     for number in (1, 2):
@@ -267,7 +266,7 @@ def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject__MT_19__MT_27(lost: bool) -> None:
-    broker = Broker(limits={"queue-contents": 2})
+    broker = Broker(limits={"queue-messages": 2})
     writer = broker.flow("Writer")
     for number in (1, 2, 3, 4):
         broker.command(writer, *contents(number))

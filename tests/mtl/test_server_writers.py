@@ -157,7 +157,7 @@ def test_invalid_content_is_rejected_or_answered(
 
 def test_a_content_for_which_there_is_no_room_is_rejected_or_answered_with_403__MT_27() -> None:
     for confirm, answer in ((FULL, Reject(3)), (NONE, Response(3, 403))):
-        broker = Broker(limits={"queue-contents": 1})
+        broker = Broker(limits={"queue-messages": 1})
         writer = broker.flow("Writer", confirm=confirm)
         for number in (1, 2):
             broker.command(writer, *contents(number))
@@ -309,7 +309,7 @@ def test_the_first_sequence_may_be_0__MT_18__MT_19() -> None:
 
 def test_what_is_for_one_queue_too_many_is_rejected_before_the_sink_has_it__BK_05() -> None:
     """BK-05, HO-22, MT-27"""
-    broker = Broker(limits={"queues": 1})
+    broker = Broker(limits={"broker-queues": 1})
     first = broker.flow("Writer", ["a"])
     second = broker.flow("Writer", ["b"])
     broker.command(first, *contents(2, resource="a"))

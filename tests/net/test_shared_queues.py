@@ -183,7 +183,7 @@ class Shared(TestCase):
 
     def test_servers_of_one_namespace_have_its_limits_alike(self) -> None:
         for words, says in (
-            (("--limit", "queue-contents=7"), "queue-messages=10000, and queue-contents is 7"),
+            (("--limit", "queue-messages=7"), "queue-messages=10000, and it is 7 here"),
             (("--queue-full", "dead-letter"), "has queue-full='wait', and not 'dead-letter'"),
         ):
             with self.assertRaisesRegex(ConfigurationError, says):

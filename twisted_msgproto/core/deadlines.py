@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from .errors import LimitExceeded
@@ -152,16 +151,15 @@ class Pending(Generic[K, W]):
     A timer without a clock: ask ``next_deadline()``, come back then, and call ``expire(now)``.
     """
 
-    __slots__ = ("_deadlines", "_stamp", "_waiters", "limit")
+    __slots__ = ("_deadlines", "_waiters", "limit")
 
     def __init__(self, limit: int) -> None:
         """``limit`` is in waiters; ValueError below 1."""
         if limit < 1:
             raise ValueError(f"at least 1 waiter, not {limit}")
         self.limit: int = limit
-        self._waiters: dict[K, tuple[int, W]] = {}
-        self._deadlines: list[tuple[float, int, K]] = []
-        self._stamp = 0  # tells a waiter from an older one under the same key
+        self._waiters: dict[K, W] = {}
+        self._deadlines: ManyDeadlines[K] = ManyDeadlines()
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -183,48 +181,28 @@ class Pending(Generic[K, W]):
             raise ValueError(f"{key!r} is pending already")
         if len(waiters) >= self.limit:
             raise LimitExceeded(f"{self.limit} are pending already")
-        self._stamp = stamp = self._stamp + 1
-        waiters[key] = stamp, waiter
+        waiters[key] = waiter
         if deadline is not None:
-            heappush(self._deadlines, (deadline, stamp, key))
+            self._deadlines.set(key, deadline)
 
     def get(self, key: K) -> W | None:
-        entry = self._waiters.get(key)
-        return None if entry is None else entry[1]
+        return self._waiters.get(key)
 
     def resolve(self, key: K) -> W | None:
-        entry = self._waiters.pop(key, None)
-        if entry is None:
-            return None
-        # Answered waiters leave their deadline behind: sweep before those outnumber the rest.
-        if len(self._deadlines) > 2 * len(self._waiters) + 64:
-            stamps = {stamp for stamp, _ in self._waiters.values()}
-            self._deadlines = [row for row in self._deadlines if row[1] in stamps]
-            heapify(self._deadlines)
-        return entry[1]
-
-    def _live(self, row: tuple[float, int, K]) -> bool:
-        entry = self._waiters.get(row[2])
-        return entry is not None and entry[0] == row[1]
+        self._deadlines.clear(key)
+        return self._waiters.pop(key, None)
 
     def next_deadline(self) -> float | None:
-        deadlines = self._deadlines
-        while deadlines and not self._live(deadlines[0]):
-            heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        return self._deadlines.next
 
     def expire(self, now: float) -> list[tuple[K, W]]:
-        expired = []
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            key = heappop(self._deadlines)[2]
-            expired.append((key, self._waiters.pop(key)[1]))
-        return expired
+        return [(key, self._waiters.pop(key)) for key in self._deadlines.due(now)]
 
     def keys(self) -> list[K]:
         return list(self._waiters)
 
     def drain(self) -> list[tuple[K, W]]:
-        drained = [(key, waiter) for key, (_, waiter) in self._waiters.items()]
+        drained = list(self._waiters.items())
         self._waiters.clear()
-        self._deadlines.clear()
+        self._deadlines.clear_all()
         return drained

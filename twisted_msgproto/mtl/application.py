@@ -7,16 +7,14 @@ that runs on a reactor, and may keep its queues on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Protocol
 
 from ..core.broker import DEAD, Broker, QueuedMessage, QueueName, TooManyQueues
-from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.broker.envelopes import Opened
 from ..core.broker.fields import Fields, no_fields
-from ..core.limits import Limits
 from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
 from .queued_messages import Heads, marked, own_of, table_of
 
@@ -74,21 +72,8 @@ class TestProfile(Profile):
 # ── Queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
-ALIASES: Final[Mapping[str, str]] = {
-    "broker-queues": "queues",
-    "queue-messages": "queue-contents",
-    "tries": "deliveries",
-}
-"""The broker's limits → what MTL's servers call them."""
-
 SPACES: Final = "mtl/"
 """Every space of a server has a name that begins with this, unless it is a shared one."""
-
-
-def broker_limits(limits: Limits) -> Limits:
-    broker = Limits.of(QUEUE_LIMITS)
-    names = {name: ALIASES.get(name, name) for name in broker}
-    return broker.replace({name: limits[own] for name, own in names.items() if own in limits})
 
 
 class Queues(Protocol):

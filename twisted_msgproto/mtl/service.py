@@ -21,7 +21,6 @@ from ..net.gateway import Gateway, announce, standalone
 from ..net.options import TLS_WORDS, ServerOptions, usage_errors
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
-from .application import ALIASES
 from .protocol.link import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import (
@@ -201,7 +200,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
         curve=curve,
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
-        **gateway.namespaces.settings(options, ALIASES),
+        **gateway.namespaces.settings(options),
     )
     if curve is not None:
         gateway.rereads.append(partial(options.rereadCurve, factory, curve))

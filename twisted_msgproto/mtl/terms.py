@@ -29,15 +29,6 @@ from .wire.data import (
 # ── Limits of both sides (``MT-29``) ──────────────────────────────────────────────────────────────
 
 
-QUEUE_LIMITS: Final = (
-    "queue-age",
-    "queue-idle",
-    "dead-letters",
-    "broker-memory-bytes",
-    "broker-pin-bytes",
-)
-"""The broker has these limits under the same names; the others have names of their own here."""
-
 PEER_MESSAGES: Final = 1000
 """libzmq holds no more messages for one peer, each way."""
 
@@ -71,23 +62,7 @@ SERVER_LIMITS: Final = (
     Limit("authentication", 30.0, "s", "a session that is not authenticated by then ends", 0.001),
     Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
     Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
-    Limit("queues", 1024, "queues", "of the queue profile, without those of dead letters", 1),
-    Limit(
-        "queue-contents",
-        10_000,
-        "contents",
-        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
-        1,
-    ),
-    Limit(
-        "queue-bytes",
-        256 << 20,
-        "bytes",
-        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
-        1,
-    ),
-    Limit("deliveries", 5, "tries", "of one content; then it is a dead letter", 1),
-    *[limit for limit in BROKER_LIMITS if limit.name in QUEUE_LIMITS],
+    *BROKER_LIMITS,
 )
 
 CLIENT_LIMITS: Final = (

@@ -49,8 +49,6 @@ class Recovery:
     """What was found at a start.  ``lines`` say it for the log, one line each."""
 
     truncated_bytes: int = 0
-    kept_records: int = 0
-    """Messages above the published end that were whole and are published now."""
     quarantined: list[Range] = field(default_factory=list)
     """Damaged or lost ranges of offsets that were not known before."""
     lost: bool = False
@@ -290,8 +288,6 @@ def _newest(
         tail: Damage | None = None
         for item in findings(segment, first, None, stretches=True):
             if isinstance(item, Record):
-                kept = item.end - max(item.first, known.offset)
-                recovery.kept_records += max(0, kept) if published is not None else 0
                 end, position = item.end, item.end_position
             elif item.hi is None:
                 tail = item

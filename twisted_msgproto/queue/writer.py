@@ -283,26 +283,16 @@ class QueueWriter:
             if self._idle:
                 self._changed.notify()
 
-    def broker(
-        self, *, pin: int | None = None, kept_segment_bytes: int | None = None
-    ) -> BrokerState:
+    def broker(self) -> BrokerState:
         """Return what a broker keeps on disk over this queue.
-
-        ``pin``: above this many bytes that only waiting messages hold in the queue, their messages
-        are copied (None: 1 GiB).  ``kept_segment_bytes``: bytes of a file of copies.
 
         Call it once, before the first batch is submitted, and close what it returns before the
         writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
         be opened.
         """
-        from .broker_files import PIN_BYTES, BrokerState
+        from .broker_files import BrokerState
 
-        self._broker = BrokerState(
-            self._log,
-            pin=PIN_BYTES if pin is None else pin,
-            report=self._report,
-            kept_segment_bytes=kept_segment_bytes,
-        )
+        self._broker = BrokerState(self._log, report=self._report)
         return self._broker
 
     @staticmethod

@@ -321,13 +321,13 @@ class Watched:
         settled: set[int] = set()
         tries: dict[int, int] = {}
         moved: dict[int, QueueName] = {}
-        declared: dict[QueueName, bool] = {}
+        declared = set[QueueName]()
         for event in self.written:
             match event:
-                case Declared(name, kept):
-                    declared[name] = kept
+                case Declared(name):
+                    declared.add(name)
                 case Forgotten(name):
-                    declared.pop(name, None)
+                    declared.discard(name)
                 case Settled(_, ids):
                     settled.update(ids)
                 case Tried(_, counts):
@@ -369,7 +369,6 @@ class Watched:
                 tries=told_tries(
                     {message_id: tries[message_id] for message_id in ids if message_id in tries}
                 ),
-                kept=declared.get(name, False),
             )
             self.fresh.update(ids)
         self.check()

@@ -59,13 +59,13 @@ def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> 
 
 
 def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
-    queue = BrokerQueue(ORDERS, Memory(1000), True, NOW)
+    queue = BrokerQueue(ORDERS, Memory(1000), NOW)
     assert queue.may_keep(1000)
     assert not queue.may_keep(1001)
 
 
 def test_a_message_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
-    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
+    queue = BrokerQueue(ORDERS, Memory(10_000), NOW)
     some = queued_all(range(4))
     queue.waiting.extend([one.message_id for one in some], [one.nbytes for one in some], [0] * 4)
     queue.keep(some)
@@ -92,14 +92,6 @@ def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
     one.gone(reader, NOW)
     assert one.store.forget(ORDERS)
     assert not one.store.knows(ORDERS)
-
-
-def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
-    one = broker(durable=True, queue_idle=10)
-    one.store.declare(ORDERS, NOW)
-    one.store.restore(ORDERS, [], [], [], NOW, kept=True)
-    one.store.advance(NOW + 10)
-    assert one.store.knows(ORDERS)
 
 
 def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
@@ -518,6 +510,7 @@ def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
 def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -> None:
     one = broker(durable=True)
     restored(one, [])
-    one.store.restore(OTHERS, [], [], [], NOW, kept=True)
+    one.store.restore(OTHERS, [], [], [], NOW)
+    one.store.declare(OTHERS, NOW, kept=True)
     one.store.advance(NOW + 10**9)
     assert [one.store.knows(name) for name in (ORDERS, OTHERS)] == [False, True]

@@ -118,7 +118,7 @@ def test_a_queue_is_restored_in_parts() -> None:
     one.store.restore(
         ORDERS, [0, 1], [QUEUED_MESSAGE_BYTES] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2})
     )
-    one.store.restore(ORDERS, [5], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW, kept=True)
+    one.store.restore(ORDERS, [5], [QUEUED_MESSAGE_BYTES], [int(NOW)], NOW)
     assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [
         (0, 0),
         (1, 2),
@@ -207,7 +207,7 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
     reader = Reader(window=4)
     dead = ORDERS.dead
     steps: list[tuple[Callable[[], object], list[Any]]] = [
-        (lambda: one.subscribe(reader, ORDERS, NOW), [Declared(ORDERS, False)]),
+        (lambda: one.subscribe(reader, ORDERS, NOW), [Declared(ORDERS)]),
         (one.go_on, []),
         (lambda: one.publish(ORDERS, queued_all(range(6)), NOW), []),
         (lambda: reader.settle(one, 0), [Settled(ORDERS, [0])]),
@@ -216,9 +216,9 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         (lambda: reader.reject(one, 77), []),
         (
             lambda: reader.reject(one, 2),
-            [Tried(ORDERS, {2: 2}), Declared(dead, False), DeadLettered(ORDERS, [2], "tries")],
+            [Tried(ORDERS, {2: 2}), Declared(dead), DeadLettered(ORDERS, [2], "tries")],
         ),
-        (lambda: one.store.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS, False)]),
+        (lambda: one.store.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS)]),
         (lambda: one.store.requeue(dead, OTHERS, 5, NOW), [Requeued(dead, OTHERS, [2])]),
         (lambda: one.store.purge(OTHERS, 5), [Settled(OTHERS, [2])]),
         (lambda: one.store.forget(OTHERS), [Forgotten(OTHERS)]),

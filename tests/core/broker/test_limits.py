@@ -16,7 +16,6 @@ from twisted_msgproto.core.broker import (
     Forgotten,
     QueueFull,
     QueueName,
-    QueueRoom,
     Settled,
     TooManyQueues,
     Wanted,
@@ -42,13 +41,12 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
     assert (one.store.full(ORDERS), one.store.full(OTHERS), called) == (True, False, ["at once"])
     one.store.when_room(ORDERS, lambda: called.append("later"))
     one.store.when_room(OTHERS, lambda: called.append("others"))
-    assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS)]
+    assert of_type(one, QueueFull) == [QueueFull(ORDERS)]
     reader = subscribed(one, window=2)
     reader.settle(one, 0)
     assert called == ["at once", "others"], "4 messages are one too many, in flight or not"
     reader.settle(one, 1)
     assert called == ["at once", "others", "later"]
-    assert of_type(one, QueueFull, QueueRoom) == [QueueRoom(ORDERS)]
 
 
 def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
@@ -268,7 +266,7 @@ def test_a_queue_that_was_forgotten_meanwhile_is_made_again() -> None:
     one.store.declare(OTHERS, NOW)
     one.store.take_events()
     one.publish(ORDERS, queued_all([0]), NOW)
-    assert (waiting(one), one.store.take_events()) == ([0], [Declared(ORDERS, False)])
+    assert (waiting(one), one.store.take_events()) == ([0], [Declared(ORDERS)])
 
 
 def test_declaring_a_queue_twice_may_keep_it() -> None:
@@ -276,7 +274,7 @@ def test_declaring_a_queue_twice_may_keep_it() -> None:
     one.store.declare(ORDERS, NOW)
     one.store.declare(ORDERS, NOW, kept=True)
     one.store.declare(ORDERS, NOW)
-    assert one.store.take_events() == [Declared(ORDERS, False), Declared(ORDERS, True)]
+    assert one.store.take_events() == [Declared(ORDERS)]
     one.store.advance(NOW + 10)
     assert one.store.knows(ORDERS)
 
@@ -319,9 +317,9 @@ def test_people_see_every_queue() -> None:
     reader = subscribed(one, window=1)
     one.publish(ORDERS, queued_all(range(3), arrived=NOW + 0.5), NOW)
     orders, others = one.store.queues()
-    assert (orders.name, orders.kept, orders.waiting, orders.in_flight) == (ORDERS, False, 2, 1)
-    assert (orders.consumers, orders.oldest, orders.full) == (1, NOW, False)
-    assert (others.name, others.kept, others.waiting, others.oldest) == (OTHERS, True, 0, None)
+    assert (orders.name, orders.waiting, orders.in_flight) == (ORDERS, 2, 1)
+    assert (orders.consumers, orders.oldest) == (1, NOW)
+    assert (others.name, others.waiting, others.oldest) == (OTHERS, 0, None)
     assert [row.message is not None for row in one.store.peek(ORDERS, 1)] == [True]
     assert reader.message_ids == [0]
 

@@ -148,7 +148,4 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"`{overflow.PROTOCOL}`, `{overflow.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
     assert settled.LONG_BYTES == 1 << 20
-    assert (
-        f"within `broker-pin-bytes` ({state.PIN_BYTES >> 30} GiB) and a quarter of what the log"
-        in PAGE
-    )
+    assert f"within {state.PIN_BYTES >> 30} GiB and a quarter of what the log" in PAGE

@@ -348,8 +348,9 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     """The writer trims and the broker copies, settles and reads at the same time."""
     monkeypatch.setattr("twisted_msgproto.queue.writer.IDLE_S", 0.005)  # it trims as often
     lines: list[str] = []
-    writer = QueueWriter(tmp_path, segment_bytes=20_000, report=lines.append)
-    state = writer.broker(pin=30_000, kept_segment_bytes=20_000)
+    monkeypatch.setattr("twisted_msgproto.queue.broker_files.overflow.SEGMENT_BYTES", 20_000)
+    writer = QueueWriter(tmp_path, segment_bytes=20_000, max_bytes=120_000, report=lines.append)
+    state = writer.broker()
     assert state.restored() == {}
     state.declare({HERE: state.end})
     reader = QueueReader(tmp_path)

@@ -155,9 +155,9 @@ class BrokerQueue:
         "withheld",
     )
 
-    def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
+    def __init__(self, name: QueueName, memory: Memory, now: float) -> None:
         self.name: QueueName = name
-        self.kept: bool = kept
+        self.kept: bool = False
         self.waiting: MessageTable = rows()
         self.passed: MessageTable = rows()
         self.in_flight: int = 0
@@ -318,16 +318,14 @@ class BrokerQueue:
             for message_id, nbytes, second in sorted(found)[:count]
         ]
 
-    def figures(self, full: bool) -> Figures:
+    def figures(self) -> Figures:
         first = self.first
         return Figures(
             name=self.name,
-            kept=self.kept,
             waiting=len(self) - self.in_flight,
             in_flight=self.in_flight,
             nbytes=self.nbytes,
             consumers=len(self.subscribers),
             oldest=None if first is None else first.second,
-            full=full,
             tries=self.tries.largest,
         )

@@ -30,7 +30,6 @@ from .terms import (
     QueuedMessage,
     QueueFull,
     QueueName,
-    QueueRoom,
     Requeued,
     Settled,
     TooManyQueues,
@@ -125,10 +124,8 @@ class QueueStore:
         queue = self.by_name.get(name)
         if queue is None:
             self._check_number(name)
-            queue = self._make(name, now, kept)
-        elif kept and not queue.kept:
-            queue.kept = True
-            self.events.append(Declared(name, True))
+            queue = self._make(name, now)
+        queue.kept = queue.kept or kept
         return queue
 
     def _check_number(self, name: QueueName) -> None:
@@ -141,14 +138,14 @@ class QueueStore:
         queue = self.by_name.get(name)
         return self._make(name, now) if queue is None else queue
 
-    def _make(self, name: QueueName, now: float, kept: bool = False) -> BrokerQueue:
-        queue = self._new(name, now, kept)
-        self.events.append(Declared(name, kept))
+    def _make(self, name: QueueName, now: float) -> BrokerQueue:
+        queue = self._new(name, now)
+        self.events.append(Declared(name))
         self.look_idle(queue)
         return queue
 
-    def _new(self, name: QueueName, now: float, kept: bool) -> BrokerQueue:
-        queue = self.by_name[name] = BrokerQueue(name, self.memory, kept, now)
+    def _new(self, name: QueueName, now: float) -> BrokerQueue:
+        queue = self.by_name[name] = BrokerQueue(name, self.memory, now)
         self._counted += not queue.for_dead
         return queue
 
@@ -207,7 +204,6 @@ class QueueStore:
         now: float,
         *,
         tries: MessageTable | None = None,
-        kept: bool = False,
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
 
@@ -217,8 +213,7 @@ class QueueStore:
         """
         queue = self.by_name.get(name)
         if queue is None:
-            queue = self._new(name, now, kept)
-        queue.kept = queue.kept or kept
+            queue = self._new(name, now)
         if self._age and now >= CLOCK_SECOND:
             # A clock that was not set yet said nothing about their age.
             arrived = [at if at >= CLOCK_SECOND else second(now) for at in arrived]
@@ -283,7 +278,6 @@ class QueueStore:
 
     def _nobody_waits(self, queue: BrokerQueue) -> None:
         del self._withholding[queue]
-        self.events.append(QueueRoom(queue.name))
         self.look_idle(queue)
 
     def _freed(self, queue: BrokerQueue) -> None:
@@ -538,7 +532,7 @@ class QueueStore:
         return len(rows.message_ids)
 
     def queues(self) -> list[Figures]:
-        return [queue.figures(self._over(queue)) for _, queue in sorted(self.by_name.items())]
+        return [queue.figures() for _, queue in sorted(self.by_name.items())]
 
     def snapshot(self) -> dict[str, int]:
         queues = self.by_name.values()

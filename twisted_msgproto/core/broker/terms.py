@@ -24,7 +24,6 @@ LIMITS: Final = (
     Limit("tries", 5, "tries", "of one message; then it is a dead letter", 1),
     Limit("dead-letters", 10_000, "messages", "of one queue; above it the oldest are dropped", 0),
     Limit("broker-memory-bytes", 256 << 20, "bytes", "of messages in memory, of all queues", 1),
-    Limit("broker-pin-bytes", 1 << 30, "bytes", "of the log are kept for consumers alone", 0),
 )
 
 WAIT: Final = "wait"
@@ -142,13 +141,9 @@ class Consumer(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Declared:
-    """A queue was made; ``kept``: it stays when nobody uses it.
-
-    Its name has to be durable before anything that was sent to it is acknowledged.
-    """
+    """A queue was made; its name has to be durable before anything sent to it is acknowledged."""
 
     name: QueueName
-    kept: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -210,24 +205,7 @@ class QueueFull:
     name: QueueName
 
 
-@dataclass(slots=True, frozen=True)
-class QueueRoom:
-    """Senders to this queue wait no longer."""
-
-    name: QueueName
-
-
-Event = (
-    Declared
-    | Forgotten
-    | Settled
-    | Tried
-    | Wanted
-    | DeadLettered
-    | Requeued
-    | QueueFull
-    | QueueRoom
-)
+Event = Declared | Forgotten | Settled | Tried | Wanted | DeadLettered | Requeued | QueueFull
 
 
 # ── figures, for people ─────────────────────────────────────────────────────────────────────────
@@ -249,16 +227,14 @@ class Waiting(NamedTuple):
 class Figures(NamedTuple):
     """One queue: ``waiting`` and ``in_flight`` are messages, ``nbytes`` the weight of both.
 
-    ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
-    wait; ``tries`` are those of the message that had most.
+    ``oldest`` is when the oldest waiting message arrived, or None; ``tries`` are those of the
+    message that had most.
     """
 
     name: QueueName
-    kept: bool
     waiting: int
     in_flight: int
     nbytes: int
     consumers: int
     oldest: float | None
-    full: bool
     tries: int

@@ -33,7 +33,7 @@ from ...net.logs import SteadyLogger, Topic
 from ...net.memory import ByteBudget
 from ...net.session import SessionHooks, hook, only_hooks
 from ...net.sink import MessageSink
-from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
+from ..application import SPACES, IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Server
 from ..machine.flows import Profile, ServerEvent, Session
 from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION, SessionState
@@ -224,7 +224,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.queues: ServedBroker = queues or broker_of(
             self.sink,
             self.clock,
-            broker_limits(self.limits),
+            self.limits,
             [SPACES if space is None else space] if served else [],
             wallClock=self.wallClock,
             when_full=queueFull,

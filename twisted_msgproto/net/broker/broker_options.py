@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from twisted.python import usage
@@ -18,8 +18,6 @@ from .served_broker import ServedBroker
 
 NAMESPACE: Final = re.compile(r"(?!micromsg2$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A shared namespace has such a name; no server's own space has one."""
-
-NO_ALIASES: Final[Mapping[str, str]] = {}
 
 
 class BrokerOptions(usage.Options):
@@ -63,27 +61,22 @@ class Namespaces:
         self._sink_of = sink_of
         self._brokers: dict[str, tuple[ServedBroker, Limits, str, object]] = {}
 
-    def settings(
-        self, options: ServerOptions, aliases: Mapping[str, str] = NO_ALIASES
-    ) -> dict[str, Any]:
+    def settings(self, options: ServerOptions) -> dict[str, Any]:
         """Return the arguments of a server's factory that these options stand for.
 
-        ``aliases`` maps the broker's limits to what this server calls them.  Raises
-        ConfigurationError for a limit that another server of the namespace has set otherwise.
+        Raises ConfigurationError for a limit that another server of the namespace has set
+        otherwise.
         """
         settings: dict[str, Any] = {"queueFull": options["queue-full"]}
         namespace = options["broker-namespace"]
         if namespace is not None:
-            settings |= {"space": namespace, "queues": self._broker(namespace, options, aliases)}
+            settings |= {"space": namespace, "queues": self._broker(namespace, options)}
         return settings
 
-    def _broker(
-        self, namespace: str, options: ServerOptions, aliases: Mapping[str, str]
-    ) -> ServedBroker:
+    def _broker(self, namespace: str, options: ServerOptions) -> ServedBroker:
         known = Limits.of(LIMITS)
         changed = options["limits"].changed
-        own = {name: aliases.get(name, name) for name in known}
-        changes = {name: changed[alias] for name, alias in own.items() if alias in changed}
+        changes = {name: changed[name] for name in known if name in changed}
         sink, when_full = self._sink_of(options), options["queue-full"]
         if namespace not in self._brokers:
             limits = known.replace(changes)
@@ -94,8 +87,8 @@ class Namespaces:
         for name, value in changes.items():
             if value != limits[name]:
                 raise ConfigurationError(
-                    f"{place} has {name}={limits[name]:g}, and {own[name]} is {value:g} here:"
-                    " set it alike in both, or in [limits]"
+                    f"{place} has {name}={limits[name]:g}, and it is {value:g} here: set it alike"
+                    " in both, or in [limits]"
                 )
         if when != when_full:
             raise ConfigurationError(f"{place} has queue-full={when!r}, and not {when_full!r}")

@@ -62,7 +62,6 @@ class BrokerPersistence:
     def __init__(self, sink: DurableSink, clock: Any) -> None:
         self._sink = sink
         self._clock = clock
-        self._pin: float = 0
         self._brokers: dict[str, KeptBroker] = {}  # by their spaces
         self._heads: dict[bytes, QueueName] = {}
         self._found: dict[QueueName, Waiting] = {}
@@ -78,14 +77,12 @@ class BrokerPersistence:
             sink.brokerPersistence = cls(sink, clock)
         return sink.brokerPersistence
 
-    def serve(self, broker: KeptBroker, spaces: Iterable[str], pin: float) -> None:
+    def serve(self, broker: KeptBroker, spaces: Iterable[str]) -> None:
         """Let ``broker`` have the queues of ``spaces``; one that ends with a slash stands for all
         that begin with it.
 
-        At most ``pin`` bytes of the log are kept for consumers alone; the largest of all brokers
-        counts.  Raises ConfigurationError for a space whose broker is in use.
+        Raises ConfigurationError for a space whose broker is in use.
         """
-        self._pin = max(self._pin, pin)
         for space in spaces:
             other = self._brokers.get(space)
             if other is not None and other.in_use:
@@ -104,7 +101,7 @@ class BrokerPersistence:
         """
         if self.state is not None:
             return
-        state = self._sink.writer.broker(pin=int(self._pin))
+        state = self._sink.writer.broker()
         self._found = state.restored()
         self.state = state
         for space in sorted({name.space for name in self._found if not self._server(name)}):
@@ -265,7 +262,7 @@ class KeptBroker(ServedBroker):
         self._firsts: dict[QueueName, int] = {}
         # Names that are not durable yet, and who waits for that.
         self._undurable: dict[QueueName, list[Callable[[], None]]] = {}
-        persistence.serve(self, spaces, self.limits["broker-pin-bytes"])
+        persistence.serve(self, spaces)
 
     def restore(self) -> None:
         """Make the queues as they were; raises QueueError or OSError if that cannot be."""

@@ -5,6 +5,6 @@
 
 from .message_frames import Loaded
 from .queue_scan import Queues, Waiting
-from .state import DIRECTORY, PIN_BYTES, BrokerState
+from .state import DIRECTORY, BrokerState
 
-__all__ = ["DIRECTORY", "PIN_BYTES", "BrokerState", "Loaded", "Queues", "Waiting"]
+__all__ = ["DIRECTORY", "BrokerState", "Loaded", "Queues", "Waiting"]
