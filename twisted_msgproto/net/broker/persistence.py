@@ -229,7 +229,8 @@ class BrokerPersistence:
                 "broker: the names of queues cannot be written: {text}; trying again",
                 text=failure.getErrorMessage(),
             )
-            self._clock.callLater(AGAIN_SECONDS, ask)
+            if self._closed is None:
+                self._clock.callLater(AGAIN_SECONDS, ask)
 
         ask()
         return done
