@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -706,60 +704,3 @@ def test_sigterm_ends_a_program_in_order(launch: Launcher, name: str, under_asyn
     assert running.lines == ["ready", "left"]
     assert rows(queue) == 1
     DurableSink(queue).close()
-
-
-TYPED = """
-from typing import Any
-
-from twisted.internet.defer import Deferred, succeed
-from typing_extensions import assert_type
-
-from twisted_msgproto import MessageBatch, lumberjack, micromsg2, mtl, sabc, umq
-from twisted_msgproto.net import Access, Authoriser, MessageSink, Serving
-
-
-class Sink:
-    def put(self, batch: MessageBatch) -> Deferred[None]:
-        return succeed(None)
-
-
-class Rules:
-    def allows(self, access: Access) -> bool:
-        return True
-
-
-class Own(sabc.SabcClient):
-    def extra(self) -> int:
-        return 1
-
-
-async def main(limits: dict[str, int]) -> None:
-    sink: MessageSink = Sink()
-    rules: Authoriser = Rules()
-    server = lumberjack.serve("tcp:0", sink=sink, limits={"drain": 1, "unsafe-bytes": "1MiB"})
-    assert_type(server, Serving[lumberjack.LumberjackServerFactory])
-    micromsg2.serve(["tcp:0"], authoriser=rules, brokerQueues=["jobs"])
-    sabc.serve("tcp:0", websocket="tcp:0")
-    umq.serve("tcp:0", limits=umq.UmqServerFactory.defaultLimits(limits))
-    mtl.serve("tcp://127.0.0.1:*", insecure=True)
-    async with server as serving, lumberjack.connect(serving.addresses[0]) as writer:
-        assert_type(writer, lumberjack.LumberjackClient)
-        await writer.send(b"{}")
-    assert_type(await micromsg2.connect("tcp:h:1"), micromsg2.MicroMsg2Client)
-    assert_type(await sabc.connect("tcp:h:1", client=Own), Own)
-    assert_type(await umq.connect("ws://h/"), umq.UmqClient)
-    assert_type(await mtl.connect("tcp://h:1", profile="queue"), mtl.MtlClient)
-    lumberjack.serve("tcp:0", limits={"drian": 1})  # type: ignore[arg-type]
-    lumberjack.serve("tcp:0", sink=object())  # type: ignore[arg-type]
-    lumberjack.serve("tcp:0", nothing=1)  # type: ignore[call-arg]
-"""
-
-
-@pytest.mark.slow
-def test_mypy_needs_no_plugin_to_read_the_types(tmp_path: Path) -> None:
-    (tmp_path / "typed.py").write_text(TYPED)
-    words = ["--strict", "--config-file=", f"--cache-dir={tmp_path}", str(tmp_path / "typed.py")]
-    ended = subprocess.run(
-        [sys.executable, "-m", "mypy", *words], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stdout

@@ -135,10 +135,63 @@ def test_what_is_advised_gives_arrow_a_file_system_of_its_own(place: str) -> Non
             assert node.func.attr not in BY_ARROW or "filesystem" in given, ast.unparse(node)
 
 
+TYPED = """
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from typing_extensions import assert_type
+
+from twisted_msgproto import MessageBatch, lumberjack, micromsg2, mtl, sabc, umq
+from twisted_msgproto.net import Access, Authoriser, MessageSink, Serving
+
+
+class Sink:
+    def put(self, batch: MessageBatch) -> Deferred[None]:
+        return succeed(None)
+
+
+class Rules:
+    def allows(self, access: Access) -> bool:
+        return True
+
+
+class Own(sabc.SabcClient):
+    def extra(self) -> int:
+        return 1
+
+
+async def main(limits: dict[str, int]) -> None:
+    sink: MessageSink = Sink()
+    rules: Authoriser = Rules()
+    server = lumberjack.serve("tcp:0", sink=sink, limits={"drain": 1, "unsafe-bytes": "1MiB"})
+    assert_type(server, Serving[lumberjack.LumberjackServerFactory])
+    micromsg2.serve(["tcp:0"], authoriser=rules, brokerQueues=["jobs"])
+    sabc.serve("tcp:0", websocket="tcp:0")
+    umq.serve("tcp:0", limits=umq.UmqServerFactory.defaultLimits(limits))
+    mtl.serve("tcp://127.0.0.1:*", insecure=True)
+    async with server as serving, lumberjack.connect(serving.addresses[0]) as writer:
+        assert_type(writer, lumberjack.LumberjackClient)
+        await writer.send(b"{}")
+    assert_type(await micromsg2.connect("tcp:h:1"), micromsg2.MicroMsg2Client)
+    assert_type(await sabc.connect("tcp:h:1", client=Own), Own)
+    assert_type(await umq.connect("ws://h/"), umq.UmqClient)
+    assert_type(await mtl.connect("tcp://h:1", profile="queue"), mtl.MtlClient)
+    lumberjack.serve("tcp:0", limits={"drian": 1})  # type: ignore[arg-type]
+    lumberjack.serve("tcp:0", sink=object())  # type: ignore[arg-type]
+    lumberjack.serve("tcp:0", nothing=1)  # type: ignore[call-arg]
+"""
+"""What the types of all five protocols' clients and servers are to a caller."""
+
+FOLLOWED_BY_OTHERS = """[mypy-IPython.*,PIL.*,matplotlib.*,prompt_toolkit.*,pydantic.*,\
+pyspark.pandas.*,pyspark.sql.connect.*,rich.*,sqlalchemy.*]
+follow_imports = skip
+"""
+"""What only the imported packages import: half of mypy's work."""
+
 CHECKERS = {
     "mypy": [
         "--strict",
-        "--config-file=",
+        "--config-file=mypy.ini",
         "--cache-dir=cache",
         "--untyped-calls-exclude=twisted",
         "--disable-error-code=import-untyped",  # pyarrow, pandas and parts of Twisted
@@ -151,6 +204,8 @@ CHECKERS = {
 @pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.long)])
 def test_type_checkers_accept_the_pages_and_examples(checker: str, tmp_path: Path) -> None:
     """As for somebody without mypy's plugin for zope.interface."""
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\n{FOLLOWED_BY_OTHERS}")
+    (tmp_path / "typed.py").write_text(TYPED)
     for page in with_blocks("python"):
         for number, program in enumerate(programs(page)):
             name = f"{page.stem.lower().replace('-', '_')}_{number}.py"
