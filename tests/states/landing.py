@@ -171,9 +171,7 @@ class Bridge:
         path = f"day={DAY}/{self._run.id}-{self._files}"
         octets = json.dumps(rows).encode() + PARQUET_MARK
         disk.make_directory(f"{TABLE}/day={DAY}")
-        file, written = disk.open(f"{TABLE}/{path}", write=True), 0
-        while written < len(octets):
-            written += file.write(written, [octets[written:]])
+        disk.open(f"{TABLE}/{path}", write=True).write(0, [octets])
         make_durable(storage, [path])
         return DataFile(path, len(octets), {"day": DAY}, len(rows), "", int(self._site.now * 1000))
 
