@@ -24,7 +24,7 @@ LOOPBACK = "tcp:0:interface=127.0.0.1"
 FILE = f"""
 [queue]
 directory = "spool"
-commit-delay = 0.001
+group-messages = 7
 [limits]
 handshake = 5
 connections = 7
@@ -113,8 +113,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
             "max-bytes is a number of bytes, or one with KiB, .*, not True",
         ),
         ("[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=-1", "max-bytes is at least 0, not -1"),
-        ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=nan", "commit-delay is at least 0"),
-        ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=inf", "commit-delay is at least 0"),
+        ("[lumberjack]\n[queue]\ndirectory='x'\ngroup-messages=nan", "is a whole number, not nan"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
@@ -186,7 +185,7 @@ def test_without_a_file_it_says_what_is_needed() -> None:
 def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> None:
     shown = "\n".join(options_of(file)["configuration"].lines())
     again = Configuration(tomllib.loads(shown))
-    assert again.queue == {"directory": str(file.parent / "spool"), "commit-delay": 0.001}
+    assert again.queue == {"directory": str(file.parent / "spool"), "group-messages": 7}
     assert again.servers["lumberjack"]["endpoints"] == [LOOPBACK, LOOPBACK]
     limits = again.servers["lumberjack"]["limits"]
     assert (limits["handshake"], limits["connections"]) == (5.0, 8), "its own limit wins"

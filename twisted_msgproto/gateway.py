@@ -72,7 +72,6 @@ QUEUE_KEYS: Mapping[str, type] = {
     "segment-bytes": Size,
     "group-bytes": Size,
     "group-messages": int,
-    "commit-delay": float,
 }
 """These are the keys of [queue] and their types; all but the directory are passed to the queue's
 writer.
@@ -81,7 +80,6 @@ writer.
 KINDS: Mapping[type, str] = {
     str: "a text",
     int: "a whole number",
-    float: "a number",
     Size: A_SIZE,
 }
 
@@ -444,10 +442,10 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
         if kind is Size and isinstance(value, str):
             with suppress(ValueError):
                 value = found[key] = read_size(value)
-        fits = isinstance(value, (int, float) if kind is float else int if kind is Size else kind)
+        fits = isinstance(value, int if kind is Size else kind)
         if isinstance(value, bool) or not fits:
             raise ConfigurationError(f"[queue]: {key} is {KINDS[kind]}, not {value!r}")
-        if kind is not str and not 0 <= value < float("inf"):
+        if kind is not str and value < 0:
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
     if found.get("max-bytes", QUEUE_BYTES_LEAST) < QUEUE_BYTES_LEAST:
         raise ConfigurationError(

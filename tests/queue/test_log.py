@@ -277,19 +277,6 @@ def test_a_broken_write_whose_remains_cannot_be_cut_off_leaves_no_trace() -> Non
     assert found(disk) == [0, 1, 2]
 
 
-def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_append() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
-    for operation in ("open", "truncate", "write", "sync_directory"):
-        disk.fail_next(operation, errno.EIO, "queue")
-        with pytest.raises(OSError, match="Input/output error"):
-            log.append([frame(1)])
-        assert log.end == 1
-    log.append([frame(1)])
-    assert found(disk) == [0, 1]
-
-
 def fails_in_append(disk: SimulatedDisk) -> SegmentLog:
     log = a_log(disk, segment_bytes=FRAME)
     log.append([frame(0)])
@@ -402,30 +389,6 @@ def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
     commit(disk, "spark", 2)
     assert log.trim() == 2
     assert log.damaged == [(2, 3)]
-
-
-def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
-    disk = SimulatedDisk()
-    log = a_long_log(disk, 3)
-    commit(disk, "spark", 2)
-    disk.fail_next("sync_directory", errno.EIO, "queue")
-    with pytest.raises(OSError, match="Input/output error"):
-        log.trim()
-    log.append([frame(3)])
-    assert found(disk) == [2, 3]
-
-
-def test_a_disk_without_room_for_a_head_lets_a_queue_open() -> None:
-    disk = SimulatedDisk()
-    a_log(disk).close()
-    disk.fail_next("write", errno.EIO, ".segment.new")
-    with pytest.raises(QueueError, match="Input/output error"):
-        a_log(disk)
-    disk.fail_next("write", errno.ENOSPC, ".segment.new")
-    log = a_log(disk)
-    assert "no room on the disk" in log.recovery.lines[-1]
-    log.append([frame(0)])
-    assert found(disk) == [0]
 
 
 def test_an_end_that_could_not_be_published_is_published_when_nothing_is_appended() -> None:

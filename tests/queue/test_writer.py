@@ -171,52 +171,6 @@ def test_a_group_is_bounded_in_messages_and_bytes(
         assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
 
 
-@pytest.mark.parametrize(
-    ("options", "last", "groups"),
-    [({"group_messages": 10}, 1, 1), ({"group_bytes": 20_000}, 1000, 2)],
-    ids=["messages", "bytes"],
-)
-def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, int], last: int, groups: int
-) -> None:
-    """The thread waits again after each batch, until they make a group."""
-    waits: SimpleQueue[float | None] = SimpleQueue()
-
-    class Watched(threading.Condition):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.put(timeout)
-            return super().wait(timeout)
-
-    def next_wait() -> float:
-        """Return how long the thread means to wait when it waits next."""
-        while (seconds := waits.get(timeout=PATIENCE_SECONDS)) in (
-            None,
-            writer_room.SILENT_CHECK_S,
-        ):
-            pass  # another thread's
-        return seconds
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading, "Condition", Watched)
-        writer = QueueWriter(
-            DIRECTORY, disk=SimulatedDisk(), commit_delay=PATIENCE_SECONDS, **options
-        )
-    results = Results()
-    for number in range(9):
-        results.submit(writer, batch(number))
-        while (seconds := next_wait()) == writer_room.IDLE_S:
-            assert results.given == {}
-        assert seconds > writer_room.IDLE_S
-    assert results.given == {}
-    results.submit(writer, batch(9, last))
-    assert next_wait() == writer_room.IDLE_S
-    assert results.wait(10) == [None] * 10
-    assert writer.statistics()["groups"] == groups
-    results.submit(writer, batch(9 + last))
-    assert writer.close()
-    assert results.wait(11) == [None] * 11
-
-
 def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
     disk = SimulatedDisk()
     with a_writer(disk) as writer:
@@ -490,7 +444,6 @@ def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) ->
     options = {
         "group_messages": source.choice((1, 100, 16_384)),
         "group_bytes": source.choice((1, 1000, 8 << 20)),
-        "commit_delay": source.choice((0.0, 0.001)),
     }
     results = Results()
     accepted: list[int] = []
@@ -720,25 +673,19 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     assert open_below(directory) == []
 
 
-def test_callbacks_get_the_first_offset_of_their_batch(tmp_path: Path) -> None:
+def test_callbacks_get_the_first_offset_of_their_batch() -> None:
     """Batches of a group with a wrong one between them, packed ones and empty ones too."""
-    writer = QueueWriter(tmp_path, commit_delay=0.05)
     wrong = dataclasses.replace(batch(5, 2), body=[b"one"])
-    batches = [batch(0, 3), wrong, MessageBatch("mtl", "content", 5), batch(3, 600), batch(603)]
-    told = Results()
-    for number, one in enumerate(batches):
-        told.submit(writer, one, number)
-    told.wait(5)
-    empty = told.firsts.pop(2)  # of another session, which has its own turn
-    assert empty in (0, 3, 603, 604)
-    assert told.firsts == {0: 0, 1: None, 3: 3, 4: 603}
-    writer.close()
-    writer = QueueWriter(tmp_path)
-    told = Results()
-    told.submit(writer, batch(604))
-    told.wait(1)
-    assert told.firsts == {604: 604}
-    writer.close()
+    batches = [batch(1, 3), wrong, MessageBatch("mtl", "content", 5), batch(4, 600), batch(604)]
+    with a_busy_writer() as (disk, writer, told):
+        for number, one in enumerate(batches, 1):
+            told.submit(writer, one, number)
+        disk.gated = False
+        disk.gate.release()
+        told.wait(6)
+    empty = told.firsts.pop(3)  # of another session, which has its own turn
+    assert empty in (1, 4, 604, 605)
+    assert told.firsts == {0: 0, 1: 1, 2: None, 4: 4, 5: 604}
 
 
 # -- figures and times: the writer's clock moves only when it is told to -------------------------

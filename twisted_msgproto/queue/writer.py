@@ -115,7 +115,6 @@ class QueueOptions(TypedDict, total=False):
     segment_bytes: int
     group_bytes: int
     group_messages: int
-    commit_delay: float
     retry_delay: float
     check_bytes: int
     disk: Disk
@@ -133,7 +132,6 @@ class QueueWriter:
     * ``group_bytes``, ``group_messages``: what one group holds at most (one batch alone may be
       larger, and the last batch of a group may go beyond the messages).  Groups of sessions that
       send in bulk are smaller on a slow disk.
-    * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between attempts while nothing can be stored.
     * ``check_bytes``: how much of the queue is checked before it accepts messages (the newest
       part; the rest is checked when there is nothing else to do).
@@ -157,7 +155,6 @@ class QueueWriter:
         segment_bytes: int = segment_log.SEGMENT_BYTES,
         group_bytes: int = GROUP_BYTES,
         group_messages: int = GROUP_MESSAGES,
-        commit_delay: float = 0.0,
         retry_delay: float = RETRY_DELAY_S,
         check_bytes: int = segment_log.CHECK_BYTES,
         disk: Disk = OS_DISK,
@@ -165,7 +162,6 @@ class QueueWriter:
     ) -> None:
         self._group_bytes = group_bytes
         self._group_messages = group_messages
-        self._commit_delay_s = commit_delay
         self._retry_delay_s = retry_delay
         self._report_to = report or _logger.warning
         self._log = SegmentLog(
@@ -391,21 +387,8 @@ class QueueWriter:
                 return None
             if not self._waiting.entries:
                 return None if self._closing else []
-            self._delay()
             nbytes = self._cost.bytes_max(self._group_bytes)
             return self._waiting.take(self._group_messages, nbytes)
-
-    def _delay(self) -> None:
-        until = time.monotonic() + self._commit_delay_s
-        self._idle = True
-        while (
-            not self._closing
-            and self._waiting.nbytes < self._group_bytes
-            and self._waiting.messages < self._group_messages
-            and (left := until - time.monotonic()) > 0
-        ):
-            self._changed.wait(left)
-        self._idle = False
 
     def _report(self, line: str) -> None:
         try:
