@@ -44,8 +44,10 @@ class Case(SynchronousTestCase):
         self.sink: Any = HeldSink()
         self.lines: list[str] = []
         self.factories: list[Any] = []
+        self.connected: list[Any] = []
         globalLogPublisher.addObserver(self._observe)
         self.addCleanup(globalLogPublisher.removeObserver, self._observe)
+        self.addCleanup(self.lose_all)
 
     def _observe(self, event: dict[str, Any]) -> None:
         if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
@@ -70,6 +72,7 @@ class Case(SynchronousTestCase):
         transport = StringTransport(peerAddress=PEER)
         transport.protocol = server
         server.makeConnection(transport)
+        self.connected.append(server)
         if extensions is not None:
             server.dataReceived(handshake(extensions))
             server.dataReceived(handshake(extensions))
@@ -91,6 +94,7 @@ class Case(SynchronousTestCase):
         client = factory.buildProtocol(PEER)
         transport = StringTransport(peerAddress=PEER)
         client.makeConnection(transport)
+        self.connected.append(client)
         if extensions is not None:
             client.dataReceived(handshake())
             transport.clear()
@@ -98,10 +102,16 @@ class Case(SynchronousTestCase):
 
     def lose(self, *protocols: Any) -> None:
         for protocol in protocols:
+            if protocol in self.connected:
+                self.connected.remove(protocol)
             protocol.connectionLost(Failure(ConnectionDone()))
         # The broker looks for queues that nobody has used for an hour.
         soon = self.clock.seconds() + 3000.0
         self.assertEqual([c for c in self.clock.getDelayedCalls() if c.getTime() < soon], [])
+
+    def lose_all(self) -> None:
+        if self.connected:
+            self.lose(*self.connected)
 
     def frames(self, transport: Any) -> list[Any]:
         octets = transport.value()
@@ -121,6 +131,7 @@ class Remote:
     def __init__(self, case: Case, factory: Any, extensions: str = "pub-sub") -> None:
         self.case, self.factory = case, factory
         self.server, self.transport = case.connect(factory, extensions)
+        case.connected.remove(self.server)
         names = [name.partition(":")[0] for name in extensions.split(";")]
         acks = [at for at, name in enumerate(names, 1) if name in ("ack", "batch-ack")]
         self.index = acks[-1] if acks else 0

@@ -492,7 +492,6 @@ class Turns(Case):
         self.turns()
         self.assertEqual(transport.value(), ack(1, 2))
         self.assertEqual(transport.producerState, "producing")
-        self.lose(server, other)
 
 
 def test_a_large_body_is_counted_like_a_small_one__MM_22__NB_02() -> None:

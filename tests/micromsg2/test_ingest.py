@@ -52,7 +52,6 @@ class Ingest(Case):
         self.sink.safe()
         self.assertEqual(transport.value(), ack(2))
         self.assertEqual(factory.counters["events"], 2)
-        self.lose(server)
 
     def test_a_batch_which_will_never_be_safe_ends_the_session_without_its_ack(self) -> None:
         """MM-19: ERROR ``failed: <sequence>``, after the ack of what was safe before it"""
@@ -70,7 +69,6 @@ class Ingest(Case):
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
         self.assertEqual(factory.counters["unsafe_batches"], 1)
         self.assertEqual(factory.counters["faults"], 0)  # not the peer's
-        self.lose(server)
 
     def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
         """All three messages have the same number; one may not be published."""
@@ -86,7 +84,6 @@ class Ingest(Case):
             [(m.destination, m.body) for m in self.sink.messages], [("a", b"a"), ("c", b"c")]
         )
         self.sink.safe()
-        self.lose(server)
 
     def test_a_protocol_error_is_told_counted_logged_and_closed(self) -> None:
         """MM-33: flushed before the close"""
@@ -100,7 +97,6 @@ class Ingest(Case):
         self.assertIn("protocol-error: unknown flags 0xff (starts with ff 00", self.lines[-1])
         server.dataReceived(message(1))
         self.assertEqual(self.sink.batches, [])
-        self.lose(server)
 
     def test_ten_awaited_sends_take_ten_syncs_and_no_time__MM_19__RD_22(self) -> None:
         """MM-19, RD-22: each took half a second."""
@@ -115,7 +111,6 @@ class Ingest(Case):
             two.clear()
             self.successResultOf(sent)
         self.assertEqual((len(self.sink.batches), self.clock.seconds()), (10, 0.0))
-        self.lose(client, server)
 
     def test_one_group_of_the_disk_is_one_ack_for_each_connection__MM_19__RD_22(self) -> None:
         class Writer:
@@ -141,7 +136,6 @@ class Ingest(Case):
         (fire,) = reactor.calls
         fire()
         self.assertEqual((first.value(), second.value()), (ack(3), ack(3)))
-        self.lose(one, two)
 
 
 class Vendor(Extension):
@@ -215,7 +209,6 @@ class Hooks(Case):
             server.dataReceived(message(5, body, "topic/a"))
         self.sink.safe()
         self.assertEqual(self.bodies(watching), [b"1", b"3"])
-        self.lose(server, watcher)
 
     def test_a_refused_batch_is_settled_message_by_message(self) -> None:
         """MM-19: from batchReceived, at once or later"""
@@ -251,7 +244,6 @@ class Hooks(Case):
             gate.callback(None)
         self.sink.safe()
         self.assertEqual(transport.value(), ack(2))
-        self.lose(server)
 
     def test_a_hook_may_pass_on_a_batch_of_its_own(self) -> None:
         """MM-19: what it leaves out is settled, what it refuses goes to nobody"""
@@ -279,4 +271,3 @@ class Hooks(Case):
             self.frames(transport), [Error("refused: 2: no"), ExtensionFrame(1, b"\0\3")]
         )
         self.assertNotIn(b"2", self.bodies(watching))
-        self.lose(server, watcher)

@@ -76,7 +76,6 @@ class ClientLife(Case):
         self.lose(client)
         other, _ = self.client()
         self.failureResultOf(other.subscribe("a"), ValueError)
-        self.lose(other)
 
 
 class Sending(Case):
@@ -104,7 +103,6 @@ class Sending(Case):
         self.assertEqual(self.bodies(transport), [b"2"])
         client.dataReceived(ack(2))
         self.successResultOf(waiting)
-        self.lose(client)
 
     def test_a_note_which_an_extension_cannot_say_fails_alone(self) -> None:
         """HO-13: found only when the message's turn comes"""
@@ -129,7 +127,6 @@ class Sending(Case):
         self.assertEqual(self.bodies(transport), [b"1", b"3"])
         client.dataReceived(ack(2))
         self.successResultOf(last)
-        self.lose(client)
 
     def test_without_acks_a_server_which_does_not_read_fills_nothing(self) -> None:
         """MM-32: what waits for the transport is bounded, and an orderly end waits for it"""
@@ -144,7 +141,6 @@ class Sending(Case):
         self.successResultOf(sent)
         self.assertEqual(self.bodies(transport), [b"1" * 10])
         self.assertTrue(transport.disconnecting)
-        self.lose(client)
 
     def test_many_messages_fire_once(self) -> None:
         """MM-19"""
@@ -155,7 +151,6 @@ class Sending(Case):
         client.dataReceived(ack(5))
         self.successResultOf(sent)
         self.assertEqual(len(self.bodies(transport)), 5)
-        self.lose(client)
 
     def test_json_is_encoded_when_it_was_agreed(self) -> None:
         """MM-28: bytes pass as they are"""
@@ -168,7 +163,6 @@ class Sending(Case):
         plain, _ = self.client()
         self.failureResultOf(plain.send("q", {"a": 1}), TypeError)
         self.assertEqual(plain.decoded(b"{}"), b"{}")
-        self.lose(client, plain)
 
     def test_a_refusal_of_the_peer_fails_that_message_alone(self) -> None:
         """MM-19, MM-28"""
@@ -197,7 +191,6 @@ class Sending(Case):
         self.assertEqual(len(self.frames(transport)), 5)
         client.dataReceived(ack(5))
         self.assertEqual(client.snapshot()["in_flight"], 0)
-        self.lose(client)
 
     def test_the_reason_of_the_end_is_what_the_peer_said_last__RD_25(self) -> None:
         """MM-33: each ERROR that may stand in a session, both sides; not what it said long ago"""
@@ -254,7 +247,6 @@ class Sending(Case):
         self.assertEqual(self.bodies(transport), [b"0", b"2"])
         client.dataReceived(ack(2))
         self.successResultOf(last)
-        self.lose(client)
 
     def test_a_producer_is_paused_while_its_messages_wait(self) -> None:
         """MM-19: while the window is full"""
@@ -289,7 +281,6 @@ class Sending(Case):
         client.unregisterProducer()
         with self.assertRaises(ValueError):
             client.registerProducer(producer, streaming=False)
-        self.lose(client)
 
 
 class Answering(Case):
@@ -313,7 +304,6 @@ class Answering(Case):
             self.clock.advance(0)
             self.assertEqual(transport.value(), ack(number, 2) if number else b"", body)
             transport.clear()
-        self.lose(client)
 
     def test_nothing_is_acknowledged_before_the_last_word_of_a_batch(self) -> None:
         """MM-19: that of the sink, or of a hook for batches; a refusal and a failure are one too"""

@@ -102,7 +102,6 @@ class Ends(Subscribed):
         self.assertEqual([frame.name for frame in self.frames(transport)], ["unsubscribe"])
         self.successResultOf(subscription.unsubscribe())
         self.assertEqual(transport.value(), b"")  # it has ended already
-        self.lose(client)
 
     def test_the_server_refuses_it__HO_08(self) -> None:
         for code, text in REFUSALS.items():
@@ -119,7 +118,6 @@ class Ends(Subscribed):
         for text in ("bad-filter: topic/ab: no", "refused: topic/a: x", "unknown-command: mark"):
             client.dataReceived(encode_error(text))
         self.assertIsNone(subscription.reason)
-        self.lose(client)
 
     def test_the_connection_ends_and_the_failure_names_what_the_server_said__HO_08(self) -> None:
         client, _, subscription = self.subscribed()
@@ -151,7 +149,6 @@ class Ends(Subscribed):
         server.dataReceived(two.value())
         client.dataReceived(one.value())
         self.assertEqual((first.reason, second.reason), (None, "refused"))
-        self.lose(client, server)
 
 
 class Iteration(Subscribed):
@@ -164,7 +161,6 @@ class Iteration(Subscribed):
         self.assertEqual((client.hooked, taken), ([b"a", b"c"], [b"b"]))
         subscription.unsubscribe()
         self.assertIsNone(self.successResultOf(end))
-        self.lose(client)
 
     def test_where_nobody_else_hears_messages_wait_for_the_iteration__HO_08(self) -> None:
         """They were acknowledged, and gone."""
@@ -246,7 +242,6 @@ class Iteration(Subscribed):
         self.assertIn(ack(300), transport.value())
         taken, end = taking(subscription)
         self.assertLess(len(taken), 100)
-        self.lose(client)
 
     def test_a_client_keeps_little_of_topics_that_ended_long_ago__NB_02(self) -> None:
         """NB-02: 2.5 KB of each, as where each answer has a topic of its own."""
@@ -264,7 +259,6 @@ class Iteration(Subscribed):
             client.told.clear()
             gc.collect()
             self.assertLess(kept(), 600_000)
-        self.lose(client)
 
 
 class Renewing(Case):
@@ -374,7 +368,6 @@ class Many(Subscribed):
         self.assertEqual(len(client.subscriptions), 2)
         client.dataReceived(encode_error(f"bad-filter: {long}: no"[:199] + "…"))
         self.assertEqual(list(client.subscriptions), ["topic/a"])
-        self.lose(client)
 
     def test_a_read_of_tiny_frames_is_followed_in_turns__NB_07(self) -> None:
         """87,000 ERRORs of three bytes kept the reactor for 1.6 s, on either side."""
@@ -390,4 +383,3 @@ class Many(Subscribed):
         self.assertEqual(client.hooked, [b"last"])
         self.assertEqual(heard, [f"{number}" for number in range(5000)])
         self.assertEqual(transport.producerState, "producing")
-        self.lose(client)

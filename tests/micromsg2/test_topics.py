@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from twisted.internet.error import ConnectionDone
-from twisted.python.failure import Failure
 
 from tests.doubles import HeldSink
 from tests.micromsg2.cases import Peers, numbered
@@ -167,10 +165,10 @@ class Subscriptions(Peers):
             peer = self.peer("json")
             peer.subscribe("a")
             self.assertEqual(peer.errors, ["unknown-command: subscribe"])
+            peer.lose()
         server, transport = self.connect(self.factory)
         server.dataReceived(handshake("pub-sub"))
         self.assertEqual(transport.value(), encode_error("unsupported-extension: pub-sub"))
-        server.connectionLost(Failure(ConnectionDone()))
 
 
 class Turns(Peers):

@@ -33,7 +33,6 @@ class Links(LinkCase):
         self.assertEqual(len(transport.writes), 3)
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertEqual((transport.producerState, transport.disconnecting), ("producing", False))
-        self.lose()
 
     def test_slow_input_is_read_in_smaller_pieces_and_quick_input_in_larger_ones(self) -> None:
         """NB-07: a turn is bounded by the time that the bytes take, whatever they are."""
@@ -76,7 +75,6 @@ class Links(LinkCase):
         took = 1e-9  # a peer that is as slow as can be is still read, and faster again
         read()
         self.assertGreater(read(), READ_BYTES_MIN)
-        self.lose()
 
     def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
         """NB-02: a thousand of them would bring a gigabyte in one turn."""
@@ -93,7 +91,6 @@ class Links(LinkCase):
             self.clock.advance(0)
         server.dataReceived(bytes(transport.bufferSize))
         self.assertEqual(transport.bufferSize, PARTIAL_READ_BYTES)
-        self.lose()
 
     def test_what_fails_in_a_later_turn_ends_the_connection_too(self) -> None:
         server, transport = self.link()
@@ -114,7 +111,6 @@ class Links(LinkCase):
         self.assertTrue(transport.aborted)
         self.assertEqual(self.tracebacks, 1)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.lose()
 
     def test_a_half_closed_connection_is_read_to_its_end_and_answered(self) -> None:
         """HO-06"""
@@ -129,7 +125,6 @@ class Links(LinkCase):
             waiting.callback(None)
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertTrue(transport.disconnecting)
-        self.lose()
 
     def test_behind_what_the_disk_has_lost_nothing_is_kept(self) -> None:
         """HO-27: of one read, and of what comes after it: what is stored has no gap."""
@@ -143,14 +138,12 @@ class Links(LinkCase):
         server.dataReceived(b"a\nb\n")
         server.dataReceived(b"c\n")
         self.assertEqual((len(seen), transport.value()), (1, b"lost 1\n"))
-        self.lose()
 
     def test_a_server_that_stops_reads_no_more(self) -> None:
         server, transport = self.link(Sink(held=True))
         server.dataReceived(b"a\n")
         self.factory.drain()
         self.assertEqual(transport.producerState, "paused")
-        self.lose()
 
     def test_who_is_cut_off_while_memory_is_short_is_told_of_once(self) -> None:
         """NB-02: a line with the option, a counter, and a reason for those who wait."""
@@ -170,7 +163,6 @@ class Links(LinkCase):
         self.assertIs(server.whyLost(breach), breach.value)
         server.setCloseReason(TimedOut("silent for 60 s"))
         self.assertEqual(str(server.whyLost(breach)), "silent for 60 s")
-        self.lose()
 
     def test_a_connection_counts_as_a_sender_while_something_of_it_waits__NB_01(self) -> None:
         sink = Sink(held=True)
@@ -182,7 +174,6 @@ class Links(LinkCase):
         for waiting in sink.waiting:
             waiting.callback(None)
         self.assertEqual(budget.senders, 0)
-        self.lose()
 
     def test_what_is_not_whole_counts_for_the_process_until_the_end(self) -> None:
         """NB-02"""
@@ -255,7 +246,6 @@ class Edges(LinkCase):
         shown = server.snapshot()
         self.assertGreater(shown["unsafe_bytes"], 3)
         self.assertEqual(shown["not_read_because"], "process-held-bytes, unread-output")
-        self.lose()
 
     def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last(self) -> None:
         server, transport = self.link()
@@ -271,7 +261,6 @@ class Edges(LinkCase):
         server.resumeReading("b")
         self.assertEqual((server.reading, transport.producerState), (True, "producing"))
         self.assertEqual(told, ["paused"] * 3 + ["resumed"])
-        self.lose()
 
     def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(self) -> None:
         """The limit, 100 kB, is shared by all of whom something waits; at half all are read."""
@@ -342,7 +331,6 @@ class Edges(LinkCase):
         self.assertEqual(secured, [server])
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertFalse(transport.aborted)
-        self.lose()
 
     def test_a_hand_shake_has_its_time_and_no_more__HO_27(self) -> None:
         server, transport = self.link(transport=Encrypted())
@@ -362,7 +350,6 @@ class Edges(LinkCase):
         server, transport = self.link()
         server.writeConnectionLost()
         self.assertTrue(transport.aborted)
-        self.lose()
 
     def test_nothing_is_read_on_while_something_else_pauses__NB_07(self) -> None:
         server, transport = self.link()
@@ -375,7 +362,6 @@ class Edges(LinkCase):
         self.clock.advance(0)
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertEqual(transport.producerState, "producing")
-        self.lose()
 
     def test_who_is_held_back_is_read_again_unless_it_has_gone__NB_02(self) -> None:
         server, transport = self.link()
@@ -401,7 +387,6 @@ class Edges(LinkCase):
         server.wire.held = 100
         server.heldChanged()
         self.assertEqual(held.held, 2)
-        self.lose()
 
     def test_a_machine_hears_when_its_peer_is_not_read_and_when_it_is_again__NB_02(self) -> None:
         server, _ = self.link()
@@ -412,7 +397,6 @@ class Edges(LinkCase):
         self.clock.advance(3)
         server.holdBack(False)
         self.assertEqual(told, [("paused", 0.0), ("resumed", 3.0)])
-        self.lose()
 
     def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
         server, transport = self.link()
@@ -426,7 +410,6 @@ class Edges(LinkCase):
             self.clock.advance(seconds)
             held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
             self.assertEqual(transport.aborted, late)
-        self.lose()
 
     def test_an_error_in_code_while_a_loss_is_told_ends_the_connection(self) -> None:
         sink = Sink(held=True)
@@ -436,14 +419,12 @@ class Edges(LinkCase):
         sink.waiting[0].errback(Failure(QueueError("the disk is full")))
         self.assertTrue(transport.aborted)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.lose()
 
     def test_the_pace_follows_the_time_that_a_read_needs_and_not_the_hour__NB_07(self) -> None:
         server, transport = self.link()
         self.clock.advance(1e6)
         server.dataReceived(b"x" * 4096)
         self.assertEqual(transport.bufferSize, 16 << 10)
-        self.lose()
 
     def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:
         sink = Sink(held=True)
@@ -471,7 +452,6 @@ class Edges(LinkCase):
         self.assertFalse(server.owes)
         server.abort()  # its place will be free in a moment
         self.assertTrue(server.owes)
-        self.lose()
 
     def test_after_an_orderly_end_nothing_that_comes_reaches_the_machine__NB_08(self) -> None:
         """NB-08: the place of the connection is free when it is lost, and not before."""
@@ -483,13 +463,11 @@ class Edges(LinkCase):
         server.dataReceived(b"a\n")
         server.flush()
         self.assertTrue(server.owes)
-        self.lose()
 
     def test_a_small_answer_does_not_wait_for_others__NB_11(self) -> None:
         transport = Tcp()
         self.link(transport=transport)
         self.assertEqual(transport.told, {"NoDelay": True, "KeepAlive": True})
-        self.lose()
 
     def test_who_is_given_up_is_not_told_of_as_unread(self) -> None:
         server, _ = self.link()
@@ -497,7 +475,6 @@ class Edges(LinkCase):
         server.unread()
         self.assertEqual(self.logged, [])
         self.assertEqual(self.factory.counters["fault:unread"], 0)
-        self.lose()
 
     def test_work_of_ours_is_all_that_a_lost_connection_tells_of(self) -> None:
         server, _ = self.link()
@@ -539,7 +516,6 @@ class Hooks(LinkCase):
         self.factory.sink = None
         server.dataReceived(b"a\nb\n")
         self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
-        self.lose()
 
     def test_the_answer_about_a_long_name_is_the_same_but_not_remembered__NB_02(self) -> None:
         """NB-02: a thousand names of a mebi-character each took 4 GB of one session.
@@ -576,4 +552,3 @@ class Hooks(LinkCase):
             self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
         self.assertEqual(asked, names * 2)
         self.factory.peerLog.sum_up()
-        self.lose()

@@ -229,6 +229,7 @@ class LinkCase(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.observe)
         server.makeConnection(transport)
         self.server, self.transport = server, transport
+        self.addCleanup(self.lose)
         return server.link, transport
 
     def observe(self, event: Any) -> None:
@@ -240,5 +241,7 @@ class LinkCase(SynchronousTestCase):
     def lose(self) -> None:
         from twisted.internet.error import ConnectionLost
 
-        self.server.connectionLost(Failure(ConnectionLost()))
+        server, self.server = self.server, None
+        if server is not None:
+            server.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
