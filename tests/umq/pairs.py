@@ -11,6 +11,7 @@ from functools import cache
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
 
 from tests.doubles import due
 from twisted_msgproto.core.errors import (
@@ -249,6 +250,15 @@ def pair(
     )
     client_factory.protocol = client or UmqClient
     return Pair(server_factory, client_factory, clock=clock, connect=connect, full=full)
+
+
+class Pairs(TestCase):
+    """Its pairs end with the test, and leave nothing over."""
+
+    def pair(self, *args, **options):
+        both = pair(*args, **options)
+        self.addCleanup(both.close)
+        return both
 
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, feed, pair, server, told
+from tests.umq.pairs import Echo, Pair, Pairs, feed, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.net.memory import ByteBudget
@@ -358,11 +358,11 @@ class Sessions(TestCase):
         self.all_is_free()
 
 
-class Sinking(TestCase):
+class Sinking(Pairs):
     def test_all_kinds_go_into_the_sink_in_order(self):
         """The issue, 5: call, callback, topic, attribute."""
         sink = SafeSink()
-        both = pair(client_sink=sink)
+        both = self.pair(client_sink=sink)
         subscription = both.client.subscribe(lambda id: f"topic {id}", lambda update: None)
         both.pump()
         callback = both.client.registerCallback(lambda request: "done")
@@ -387,7 +387,6 @@ class Sinking(TestCase):
                 ("attribute", None, "name", None, []),
             ],
         )
-        both.close()
 
     def test_a_method_may_answer_before_the_call_is_safe(self):
         """The issue, 5: if the method asks for it."""
@@ -395,7 +394,7 @@ class Sinking(TestCase):
         methods.register(lambda: "now", name="now", durable=False)
         methods.register(lambda: "safe", name="safe")
         sink = HeldSink()
-        both = pair(UmqServer, sink=sink, methods=methods)
+        both = self.pair(UmqServer, sink=sink, methods=methods)
         now, safe = both.client.call('["now"]'), both.client.call('["safe"]')
         both.pump()
         self.assertEqual(self.successResultOf(now).payload, '"now"')
@@ -404,15 +403,13 @@ class Sinking(TestCase):
         sink.release()
         both.pump()
         self.assertEqual(self.successResultOf(safe).payload, '"safe"')
-        both.close()
 
     def test_a_failed_attachment_is_empty_in_the_table(self):
         sink = SafeSink()
-        both = pair(UmqServer, sink=sink)
+        both = self.pair(UmqServer, sink=sink)
         both.client.call("x", [fail(RuntimeError("gone")), b"there"])
         both.pump()
         self.assertEqual(list(sink.batches[0].attachments), [[b"", b"there"]])
-        both.close()
 
 
 @implementer(IMessageSink)
@@ -427,16 +424,15 @@ class FailsFirst:
         return fail(QueueError("no space left")) if len(self.kinds) == 1 else succeed(None)
 
 
-class Gaps(TestCase):
+class Gaps(Pairs):
     def test_nothing_of_a_read_is_stored_behind_what_was_not(self):
-        both = pair(UmqServer, sink=(sink := FailsFirst()))
+        both = self.pair(UmqServer, sink=(sink := FailsFirst()))
         answered = both.client.call("one")
         both.client.setAttribute("name", "value")
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 8)
         self.assertEqual(sink.kinds, ["call"])
         self.flushLoggedErrors(QueueError)
-        both.close()
 
 
 class Held(TestCase):

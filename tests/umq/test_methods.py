@@ -9,7 +9,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.umq.pairs import Pair, pair
+from tests.umq.pairs import Pair, Pairs
 from twisted_msgproto.core.errors import ConfigurationError, PeerError, Refused
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
@@ -55,7 +55,7 @@ class Wrong(Exception):
     """An error which peers may know."""
 
 
-class Methods(TestCase):
+class Methods(Pairs):
     def setUp(self):
         self.methods = MethodRegistry()
 
@@ -101,9 +101,8 @@ class Methods(TestCase):
             return request.stream.next().addCallback(bytes.decode)
 
         self.methods.error(Wrong, "Example.Wrong")
-        self.both = pair(UmqServer, methods=self.methods)
+        self.both = self.pair(UmqServer, methods=self.methods)
         self.remote = Remote(self.both.client)
-        self.addCleanup(self.both.close)
 
     def result(self, called):
         self.both.pump()
@@ -156,12 +155,11 @@ class Methods(TestCase):
         self.assertEqual(self.failure(self.remote.refusal(), RemoteError).message, "?")
 
     def test_an_answer_without_text_is_none__RD_03(self):
-        other = pair()
+        other = self.pair()
         other.server.requestReceived = lambda message: None
         called = call_method(other.client, "x")
         other.pump()
         self.assertIsNone(self.successResultOf(called))
-        other.close()
 
     def test_json_is_read_and_answered_in_json(self):
         """UM-17: brackets within texts do not nest."""
@@ -252,7 +250,7 @@ class Methods(TestCase):
         self.assertRaises(ValueError, self.methods.register, len, name="add")
 
     def test_an_error_which_is_json_but_not_ours_is_a_plain_one(self):
-        other = pair()
+        other = self.pair()
         for payload in ("[1]", '{"type":1}'):
 
             def refuse(message, payload=payload):
@@ -263,7 +261,6 @@ class Methods(TestCase):
             other.pump()
             error = self.failureResultOf(called, CallFailed).value
             self.assertEqual((type(error), error.payload), (CallFailed, payload))
-        other.close()
 
     def test_a_signature_with_names_known_to_type_checkers_alone(self):
         def typed(a: "Nowhere") -> None: ...  # noqa: F821

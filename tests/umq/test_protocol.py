@@ -1,9 +1,8 @@
 """UMQ's adapter: Deferreds, hooks, attachments one by one, attributes; both sides ours."""
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import pair, streaming, told
+from tests.umq.pairs import Pairs, streaming, told
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
@@ -17,14 +16,13 @@ from twisted_msgproto.umq import (
 )
 
 
-class Calls(TestCase):
+class Calls(Pairs):
     def setUp(self):
-        self.pair = pair()
-        self.addCleanup(self.pair.close)
+        self.both = self.pair()
 
     def answer(self, payload, *arguments, **options):
-        answered = self.pair.client.call(payload, *arguments, **options)
-        self.pair.pump()
+        answered = self.both.client.call(payload, *arguments, **options)
+        self.both.pump()
         return answered
 
     def result(self, payload, *arguments, **options):
@@ -41,14 +39,14 @@ class Calls(TestCase):
         self.assertEqual(self.result("coroutine x").payload, "awaited x")
         later = self.answer("later")
         self.assertNoResult(later)
-        self.pair.server.later[0].callback(b"now")
-        self.pair.pump()
+        self.both.server.later[0].callback(b"now")
+        self.both.pump()
         self.assertEqual(self.successResultOf(later).payload, "now")
 
     def test_a_message_has_the_columns_of_the_table(self):
         """UM-17: what requestReceived gets."""
         self.result("hi", [b"a"])
-        message = self.pair.server.seen[-1]
+        message = self.both.server.seen[-1]
         self.assertEqual(
             (message.protocol, message.kind, message.message_id, message.body, message.attachments),
             ("umq", "call", "1", b"hi", [b"a"]),
@@ -70,16 +68,15 @@ class Calls(TestCase):
         self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
         self.assertEqual(self.refusal("huge").code, 8)
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded)), 1)
-        self.assertEqual(self.pair.server_factory.counters["calls_failed"], 2)
+        self.assertEqual(self.both.server_factory.counters["calls_failed"], 2)
 
     def test_without_an_application_calls_are_refused_with_6(self):
         """UM-09."""
-        other = pair(UmqServer)
+        other = self.pair(UmqServer)
         answered = other.client.call("x")
         other.pump()
         refused = self.failureResultOf(answered, CallFailed).value
         self.assertEqual((refused.code, str(refused)), (6, "not an RPC server"))
-        other.close()
 
     def test_attachments_of_answers_come_complete_with_the_error_in_its_slot(self):
         """UM-04, UM-10, UM-19."""
@@ -95,10 +92,10 @@ class Calls(TestCase):
         answered = self.answer("count", [first, second, b"3"])
         self.assertEqual(self.result("meanwhile").payload, "meanwhile")
         second.callback(b"2")
-        self.pair.pump()
+        self.both.pump()
         self.assertNoResult(answered)
         first.errback(RuntimeError("lost"))
-        self.pair.pump()
+        self.both.pump()
         self.assertEqual(
             self.successResultOf(answered).payload,
             "[AttachmentFailure(text='the attachment is not available'), b'2', b'3']",
@@ -110,27 +107,27 @@ class Calls(TestCase):
             late = Deferred()
             answered = self.answer("count", [late])
             late.callback(wrong)
-            self.pair.pump()
+            self.both.pump()
             why = "too large" if isinstance(wrong, bytes) else "not available"
             self.assertIn(why, self.successResultOf(answered).payload)
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded, TypeError)), 5)
-        self.assertEqual(self.pair.server.later, [])
+        self.assertEqual(self.both.server.later, [])
 
     def test_who_leaves_calls_no_more_and_hears_the_answers_it_waits_for(self):
         """UM-09."""
         asked = self.answer("later")
-        left = self.pair.client.close()
-        self.failureResultOf(self.pair.client.call("x"), ConnectionClosed)
-        self.pair.server.later[0].callback("done")
-        self.pair.pump()
+        left = self.both.client.close()
+        self.failureResultOf(self.both.client.call("x"), ConnectionClosed)
+        self.both.server.later[0].callback("done")
+        self.both.pump()
         self.assertEqual(self.successResultOf(asked).payload, "done")
         self.successResultOf(left)
 
 
-class Callbacks(TestCase):
+class Callbacks(Pairs):
     def test_callbacks_live_until_they_are_unregistered(self):
         """UM-11."""
-        both = pair()
+        both = self.pair()
         id = both.client.registerCallback(lambda request: f"{request.callback}:{request.payload}")
         for expected in ("1:a", "1:b"):
             answered = both.server.callback(id, expected[2:])
@@ -140,14 +137,13 @@ class Callbacks(TestCase):
         answered = both.server.callback(id, "c")
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
-        both.close()
 
 
-class Streams(TestCase):
+class Streams(Pairs):
     """UM-19: attachments one by one, on request."""
 
     def test_an_answers_attachments(self):
-        both = pair()
+        both = self.pair()
         late = Deferred()
         both.server.do_attach = lambda request, rest: Reply("first", [b"1", late, b"3"])
         answered = both.client.call("attach", streamed=True)
@@ -162,10 +158,9 @@ class Streams(TestCase):
         self.failureResultOf(second, AttachmentLost)
         self.assertEqual(self.successResultOf(stream.next()), b"3")
         self.assertRaises(IndexError, stream.next)
-        both.close()
 
     def test_a_calls_attachments_and_an_error_before_it_is_asked_for(self):
-        both = pair(methods=streaming())
+        both = self.pair(methods=streaming())
         first, second = Deferred(), Deferred()
         both.client.call('["stream"]', [first, second, Deferred()])
         both.pump()
@@ -184,7 +179,7 @@ class Streams(TestCase):
         """UM-19, in one read and in several: whoever answers the call gets all of them."""
         for late in (False, True):
             sink = HeldSink()
-            both = pair(sink=sink, methods=streaming())
+            both = self.pair(sink=sink, methods=streaming())
             third = Deferred()
             both.client.call('["stream"]', [b"1", b"2", third])
             if late:
@@ -196,11 +191,10 @@ class Streams(TestCase):
             stream = both.server.stream
             bodies = [self.successResultOf(stream.next()) for _ in range(3)]
             self.assertEqual(bodies, [b"1", b"2", b"3"])
-            both.close()
 
     def test_a_wait_that_is_cancelled_loses_no_attachment(self):
         """As a time-out does; those who still wait get them in their order."""
-        both = pair(methods=streaming())
+        both = self.pair(methods=streaming())
         bodies = [Deferred() for _ in range(3)]
         both.client.call('["stream"]', bodies)
         both.pump()
@@ -213,11 +207,10 @@ class Streams(TestCase):
         both.pump()
         got = [waiting[0], waiting[2], both.server.stream.next()]
         self.assertEqual([self.successResultOf(one) for one in got], [b"0", b"1", b"2"])
-        both.close()
 
     def test_what_nobody_takes_pauses_reading(self):
         """UM-19: bytes which were streamed and not taken are bounded."""
-        both = pair(methods=streaming(), limits={"attachments-bytes": 4000})
+        both = self.pair(methods=streaming(), limits={"attachments-bytes": 4000})
         both.client.call('["stream"]', [b"x" * 600] * 4)
         both.pump()
         self.assertFalse(both.ends["server"].reading)
@@ -225,44 +218,40 @@ class Streams(TestCase):
             self.assertEqual(len(self.successResultOf(both.server.stream.next())), 600)
             both.pump()
         self.assertTrue(both.ends["server"].reading)
-        both.close()
 
 
-class OneRead(TestCase):
+class OneRead(Pairs):
     """Messages which came in one read are answered as if each had come alone."""
 
     def test_calls_which_are_answered_at_once_are_never_too_many(self):
         """UM-20"""
-        both = pair(limits={"calls": 10})
+        both = self.pair(limits={"calls": 10})
         answers = [both.client.call(str(number)) for number in range(100)]
         both.pump()
         payloads = [self.successResultOf(answer).payload for answer in answers]
         self.assertEqual(payloads, [str(number) for number in range(100)])
-        both.close()
 
     def test_calls_that_were_answered_late_weigh_nothing_any_more__NB_02(self):
         """UM-20, NB-02: nor what the application waited with."""
-        both = pair(limits={"calls-bytes": 20})
+        both = self.pair(limits={"calls-bytes": 20})
         for number in range(50):
             answer = both.client.call("later")
             both.pump()
             both.server.later[number].callback("done")
             both.pump()
             self.assertEqual(self.successResultOf(answer).payload, "done")
-        both.close()
 
     def test_a_topic_which_is_subscribed_and_unsubscribed_is_closed(self):
         """UM-14"""
-        both = pair()
+        both = self.pair()
         both.raw("C1:topic 9", "U9:")
         self.assertEqual(both.server.reason, ["unsubscribed"])
         self.assertEqual(both.server.snapshot()["topics"], 0)
-        both.close()
 
     def test_a_callback_which_is_unregistered_while_its_call_waits_is_refused_with_2(self):
         """UM-11"""
         sink = HeldSink()
-        both = pair(sink=sink)
+        both = self.pair(sink=sink)
         callback = both.server.registerCallback(lambda request: "never")
         answered = both.client.callback(callback, "x")
         both.pump()
@@ -270,13 +259,12 @@ class OneRead(TestCase):
         sink.release()
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
-        both.close()
 
 
-class Attributes(TestCase):
+class Attributes(Pairs):
     def test_attributes_of_the_peer_are_a_mapping_with_a_hook(self):
         """UM-15, UM-16."""
-        both = pair()
+        both = self.pair()
         both.client.setAttribute("key", "va=lue")
         both.client.setAttribute(" k ", " v ", [b"a", succeed(b"b")])
         both.pump()
@@ -292,4 +280,3 @@ class Attributes(TestCase):
             ["established", ("key", "va=lue"), (" k ", " v "), ("key", None), ("never", None)],
         )
         self.failureResultOf(both.client.setAttribute("a=b", "c"), ValueError)
-        both.close()

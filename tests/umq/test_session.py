@@ -10,10 +10,9 @@ from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
-from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, coming_back, pair, streaming
+from tests.umq.pairs import Echo, Pairs, coming_back, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     ProtocolViolation,
@@ -34,7 +33,7 @@ class Realm:
         return interfaces[0], SimpleNamespace(name=name), lambda: None
 
 
-class HandShake(TestCase):
+class HandShake(Pairs):
     def established(self, both):
         return both.client.whenEstablished()
 
@@ -48,7 +47,7 @@ class HandShake(TestCase):
                 return interface, avatar, lambda: out.append(avatar.name) or 1 / 0
 
         checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
-        both = pair(portal=Portal(Leaving(), [checker]), hello="alice:secret")
+        both = self.pair(portal=Portal(Leaving(), [checker]), hello="alice:secret")
         self.successResultOf(self.established(both))
         self.assertEqual((both.server.avatar.name, out), ("alice", []))
         both.close()
@@ -70,14 +69,13 @@ class HandShake(TestCase):
             def welcomed(self, welcome):
                 self.heard = welcome.payload
 
-        both = pair(Slow, client=Eager, hello="me")
+        both = self.pair(Slow, client=Eager, hello="me")
         self.failureResultOf(both.client.call("early"), ConnectionClosed)
         self.assertNoResult(self.established(both))
         both.server.decision.callback("me myself")
         both.pump()
         self.successResultOf(self.established(both))
         self.assertEqual((both.client.heard, both.server.clientId), ("welcome, me", "me myself"))
-        both.close()
 
     def test_refusals_carry_their_code_and_errors_say_nothing(self):
         """UM-08."""
@@ -90,10 +88,9 @@ class HandShake(TestCase):
             def authorise(self, hello, error=error):
                 raise error
 
-            both = pair(type("Refusing", (Echo,), {"authorise": authorise}))
+            both = self.pair(type("Refusing", (Echo,), {"authorise": authorise}))
             failure = self.failureResultOf(self.established(both), SessionRefused)
             self.assertEqual((failure.value.code, str(failure.value)), (code, text))
-            both.close()
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_a_welcome_which_fails_is_said_to_the_client(self):
@@ -102,11 +99,10 @@ class HandShake(TestCase):
         def welcome(self, hello):
             raise RuntimeError("a bug")
 
-        both = pair(type("Broken", (Echo,), {"welcome": welcome}))
+        both = self.pair(type("Broken", (Echo,), {"welcome": welcome}))
         failure = self.failureResultOf(self.established(both), SessionRefused)
         self.assertEqual(failure.value.code, 8)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        both.close()
 
     def test_what_stands_before_the_session_is_not_logged(self):
         """A mistyped hello may hold a password."""
@@ -114,7 +110,7 @@ class HandShake(TestCase):
         globalLogPublisher.addObserver(lines.append)
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
 
-        both = pair(connect=False)
+        both = self.pair(connect=False)
         both.mute()
         both.raw("h1:alice:secret")
         both.deaf.clear()
@@ -124,7 +120,6 @@ class HandShake(TestCase):
         self.assertIn("closed with F 3: ", told[0])
         self.assertNotIn("secret", " ".join(told))
         self.assertNotIn("73 65 63 72 65 74", " ".join(told))
-        both.close()
 
     def test_the_client_may_refuse_the_server(self):
         """UM-07: authorisation of W; nothing of the server counts before."""
@@ -143,24 +138,22 @@ class HandShake(TestCase):
             def sessionEstablished(self):
                 self.answer = self.call("who are you?")
 
-        both = pair(Calling, client=Wary)
+        both = self.pair(Calling, client=Wary)
         self.assertNoResult(self.established(both))
         self.assertEqual(both.client.answered, 0)
         both.client.decision.callback(None)
         both.pump()
         self.successResultOf(self.established(both))
         self.successResultOf(both.server.answer)
-        both.close()
         for error, logged in ((Refused("not you"), 0), (RuntimeError("a bug"), 1)):
-            both = pair(Calling, client=Wary)
+            both = self.pair(Calling, client=Wary)
             both.client.decision.errback(error)
             both.pump()
             self.failureResultOf(self.established(both), Refused)
             self.failureResultOf(both.server.answer, SessionRefused)
             self.assertEqual(both.client.answered, 0)
             self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), logged)
-            both.close()
-        both = pair(Calling, client=Wary)
+        both = self.pair(Calling, client=Wary)
         both.server.answer.addErrback(lambda failure: None)
         both.cut()
         both.client.decision.callback(None)
@@ -169,43 +162,39 @@ class HandShake(TestCase):
     def test_before_hello_a_message_is_as_large_as_hello_may_be__RD_45(self):
         """UM-08: an H of 64 KiB; more is not even buffered, and answered with ``F``."""
         for characters in (65_540, 70_000, 1_000_000):
-            both = pair(connect=False, hello="x" * characters)
+            both = self.pair(connect=False, hello="x" * characters)
             both.pump()
             error = self.failureResultOf(self.established(both), SessionRefused).value
             self.assertEqual(error.code, 3)
             self.assertRegex(str(error), "^3 H.* is too long$")
             self.assertEqual(both.server.seen, [])
-            both.close()
 
     def test_a_hello_that_cannot_be_sent_is_told_at_once__RD_03(self):
         for name, value in (("hello", "\ud83c"), ("hello", 1), ("helloAttachments", ["text"])):
             kind = type("Odd", (UmqClient,), {name: lambda self, value=value: value})
-            both = pair(client=kind)
+            both = self.pair(client=kind)
             self.failureResultOf(self.established(both), ValueError, TypeError)
             self.assertEqual(len(self.flushLoggedErrors(ValueError, TypeError)), 1)
-            both.close()
 
     def test_the_last_word_can_always_be_said__RD_03(self):
         for text, heard in (("\ud83c", "?"), ("x" * (2 << 20), "x" * 100)):
-            both = pair()
+            both = self.pair()
             asked = both.client.call("later")
             both.pump()
             both.server.closeSession(8, text)
             both.pump()
             self.assertIn(heard, str(self.failureResultOf(asked, SessionRefused).value))
-            both.close()
-        both = pair(hello="x" * 60_000)
+        both = self.pair(hello="x" * 60_000)
         self.successResultOf(self.established(both))
         both.client.call("x" * 100_000)
         both.pump()
         self.assertEqual(len(both.server.seen[-1].body), 100_000)
-        both.close()
 
 
-class Faults(TestCase):
+class Faults(Pairs):
     def test_a_fault_fails_everything_on_both_sides_and_closes(self):
         """UM-08, UM-18, UM-19: F with its code, close 1002, and all that was pending fails."""
-        both = pair(methods=streaming())
+        both = self.pair(methods=streaming())
         ours = both.client.call("later")
         theirs = both.server.call("x", [Deferred()])
         topic = both.client.subscribe(lambda id: f"topic {id}")
@@ -225,11 +214,10 @@ class Faults(TestCase):
         self.assertEqual(both.server.seen[-1], "lost")
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
         both.server.later[0].callback("too late")
-        both.close()
 
     def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
         """UM-19, UM-20"""
-        both = pair(limits={"websocket-message-bytes": 1000})
+        both = self.pair(limits={"websocket-message-bytes": 1000})
         pending = both.client.call("later")
         both.pump()
         both.raw("S:a=b", "C9:" + "x" * 1000, "C10:y")
@@ -237,10 +225,9 @@ class Faults(TestCase):
         self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1009)
         self.assertEqual(both.server_factory.counters["fault:websocket-message-bytes"], 1)
         self.assertEqual(both.server.seen, ["established", ("a", "b"), "lost"])
-        both.close()
 
 
-class Reconnecting(TestCase):
+class Reconnecting(Pairs):
     def build(self):
         clock, pairs = Clock(), []
         return clock, pairs, coming_back(clock, pairs)[1]

@@ -5,9 +5,8 @@ from io import BytesIO
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
 from twisted.internet.task import Clock
 from twisted.protocols.basic import FileSender
-from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Echo, coming_back, pair
+from tests.umq.pairs import Echo, Pairs, coming_back
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
@@ -19,9 +18,9 @@ from twisted_msgproto.umq import (
 )
 
 
-class Topics(TestCase):
+class Topics(Pairs):
     def subscribed(self, **options):
-        both = pair(
+        both = self.pair(
             **{k: v for k, v in options.items() if k in ("full", "limits", "client_limits")}
         )
         updates = []
@@ -48,7 +47,6 @@ class Topics(TestCase):
         self.assertEqual(both.server.reason, ["closed"])
         self.assertFalse(both.server.topic.publish("late"))
         self.assertEqual(self.successResultOf(both.server.topic.whenClosed()), "closed")
-        both.close()
 
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self):
         def hook(update):
@@ -59,11 +57,10 @@ class Topics(TestCase):
         both.pump()
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertFalse(subscription.ended)
-        both.close()
 
     def test_streamed_updates(self):
         """UM-19."""
-        both = pair()
+        both = self.pair()
         updates = []
         both.client.subscribe(lambda id: f"topic {id}", updates.append, streamed=True)
         both.pump()
@@ -75,7 +72,6 @@ class Topics(TestCase):
         late.callback(b"1")
         both.pump()
         self.assertEqual(self.successResultOf(updates[0].stream.next()), b"1")
-        both.close()
 
     def test_a_slow_subscriber_is_paused_then_goes_on_in_order(self):
         """UM-21: the producer feels it."""
@@ -108,7 +104,6 @@ class Topics(TestCase):
         topic.close()
         self.assertEqual(producer.seen, ("pause", "resume", "stop"))
         both.pump()
-        both.close()
 
     def test_a_subscriber_which_does_not_read_is_dropped_with_d(self):
         """UM-21: by messages and by bytes; others are not disturbed."""
@@ -131,7 +126,6 @@ class Topics(TestCase):
             answered = both.client.call("still here")
             both.pump()
             self.successResultOf(answered)
-            both.close()
 
     def test_a_topic_which_ends_while_its_subscriber_is_slow_is_forgotten(self):
         """Whoever ends it: the session keeps nothing of it."""
@@ -150,7 +144,6 @@ class Topics(TestCase):
             self.assertEqual(both.server.reason, [reason])
             self.assertEqual(both.server.link.topics.published, {})
             self.assertFalse(both.server.topic.paused)
-            both.close()
 
     def test_an_update_above_the_limits_raises_at_once_also_when_it_would_wait(self):
         """UM-20: nothing is left in the queue which could not be sent."""
@@ -164,7 +157,6 @@ class Topics(TestCase):
         both.deaf.clear()
         both.pump()
         self.assertEqual(len(updates), 20)
-        both.close()
 
     def test_producers_of_topics_which_have_ended_are_stopped(self):
         both, _, _ = self.subscribed()
@@ -194,7 +186,6 @@ class Topics(TestCase):
         both.pump()
         taken += self.successResultOf(Deferred.fromCoroutine(some(12)))
         self.assertEqual(taken, [str(number) for number in range(30)])
-        both.close()
 
     def test_a_call_is_answered_also_while_the_backlog_is_full(self):
         """Whoever awaits an answer between two updates does not wait for ever."""
@@ -216,7 +207,6 @@ class Topics(TestCase):
             return [update async for update in subscription]
 
         self.failureResultOf(Deferred.fromCoroutine(to_the_end()), LimitExceeded)
-        both.close()
 
     def test_large_updates_which_nobody_takes_pause_reading_by_their_bytes__NB_02(self):
         """UM-20: 1,000 updates of a MiB are a gigabyte."""
@@ -237,7 +227,6 @@ class Topics(TestCase):
         self.assertFalse(both.ends["client"].reading)  # more than half of it waits
         self.successResultOf(Deferred.fromCoroutine(one()))
         self.assertTrue(both.ends["client"].reading)
-        both.close()
 
     def test_large_updates_end_a_subscription_while_an_answer_is_awaited__NB_02(self):
         """A server that answers nothing could fill the memory until call-seconds were over."""
@@ -248,7 +237,6 @@ class Topics(TestCase):
             both.server.topic.publish("x" * 9_000)
             both.pump()
         self.assertEqual(subscription.reason, "slow")
-        both.close()
 
     def test_who_takes_large_updates_at_once_is_never_slow__NB_02(self):
         both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-bytes": 1_000})
@@ -269,10 +257,10 @@ class Topics(TestCase):
         self.failureResultOf(taking, ConnectionClosed)
 
 
-class Unread(TestCase):
+class Unread(Pairs):
     def test_a_peer_which_calls_and_does_not_read_is_not_served_and_then_dropped(self):
         """UM-20, UM-21: what its answers may weigh is bounded."""
-        both = pair(full=1000, limits={"unread-bytes": 10_000, "calls": 100_000})
+        both = self.pair(full=1000, limits={"unread-bytes": 10_000, "calls": 100_000})
         both.deaf.add("client")
         for _ in range(200):
             both.client.call("x" * 500).addErrback(lambda failure: None)
@@ -281,29 +269,28 @@ class Unread(TestCase):
         self.assertLess(len(both.server.seen), 40)
         both.advance(30.1)
         self.assertTrue(both.ends["server"].gone)
-        both.close()
 
     def test_refusals_count_as_well(self):
         """A flood of what is refused makes output too: reading stops."""
-        both = pair(full=1000, limits={"unread-bytes": 1000, "calls": 1})
+        both = self.pair(full=1000, limits={"unread-bytes": 1000, "calls": 1})
         both.deaf.add("client")
         both.client.call("later").addErrback(lambda failure: None)
         for _ in range(500):
             both.raw("T9:x", "C7:x")
         self.assertFalse(both.ends["server"].reading)
         self.assertLess(both.ends["server"].protocol.output.nbytes, 5000)
-        both.close()
 
     def test_two_sides_which_send_much_at_once_do_not_lock_each_other(self):
         """UM-19: both have more than unread-bytes to send, and both go on reading."""
-        both = pair(full=1000, limits={"unread-bytes": 1000}, client_limits={"unread-bytes": 1000})
+        both = self.pair(
+            full=1000, limits={"unread-bytes": 1000}, client_limits={"unread-bytes": 1000}
+        )
         body = b"x" * 300_000
         ours = both.client.call("count", [body] * 3)
         theirs = both.server.call("x", [body] * 3)
         both.pump(4096)
         self.successResultOf(ours)
         self.failureResultOf(theirs, CallFailed)
-        both.close()
 
 
 class Telling(UmqClient):
@@ -328,9 +315,9 @@ def taking(subscription):
     return taken, Deferred.fromCoroutine(take())
 
 
-class Ends(TestCase):
+class Ends(Pairs):
     def subscribed(self, hook=None, payload="topic", **options):
-        both = pair(client=Telling, **options)
+        both = self.pair(client=Telling, **options)
         subscription = both.client.subscribe(lambda id: f"{payload} {id}", hook)
         both.pump()
         return both, subscription, subscription.whenEnded()
@@ -355,19 +342,16 @@ class Ends(TestCase):
         self.check(both, subscription, ended, "closed")
         self.assertEqual(updates, ["a"])
         self.assertIsNone(subscription.failure)
-        both.close()
 
     def test_we_end_it__HO_08(self):
         both, subscription, ended = self.subscribed()
         subscription.unsubscribe()
         self.check(both, subscription, ended, "unsubscribed")
-        both.close()
 
     def test_it_is_refused__HO_08(self):
         both, subscription, ended = self.subscribed(payload="refuse")
         self.check(both, subscription, ended, "refused")
         self.assertIsInstance(subscription.failure, CallFailed)
-        both.close()
 
     def test_we_take_it_too_slowly__HO_08(self):
         both, subscription, ended = self.subscribed(client_limits={"backlog": 2})
@@ -399,12 +383,11 @@ class Ends(TestCase):
         both.pump()
         self.failureResultOf(third, CancelledError)
         self.check(both, subscription, ended, "refused")
-        both.close()
 
 
-class Iteration(TestCase):
+class Iteration(Pairs):
     def subscribed(self, **options):
-        both = pair(**options)
+        both = self.pair(**options)
         subscription = both.client.subscribe(lambda id: f"topic {id}")
         both.pump()
         return both, subscription
@@ -428,7 +411,6 @@ class Iteration(TestCase):
         both.pump()
         self.assertIsNone(self.successResultOf(end))
         self.assertEqual((taken, again), (["a"], ["b", "c", "d"]))
-        both.close()
 
     def test_several_consumers_share_what_comes__HO_08(self):
         both, subscription = self.subscribed()
@@ -439,12 +421,11 @@ class Iteration(TestCase):
         both.pump()
         for _, end in consumers:
             self.assertIsNone(self.successResultOf(end))
-        both.close()
 
 
-class PullProducers(TestCase):
+class PullProducers(Pairs):
     def topic(self, **options):
-        both = pair(**options)
+        both = self.pair(**options)
         updates = []
         both.client.subscribe(lambda id: f"topic {id}", lambda u: updates.append(u.payload))
         both.pump()
@@ -467,7 +448,6 @@ class PullProducers(TestCase):
             both.advance(0)
         self.successResultOf(sent)
         self.assertEqual("".join(updates), octets.decode())
-        both.close()
 
     def test_one_which_comes_while_the_subscriber_does_not_read_is_asked_later__HO_08(self):
         both, topic, updates = self.topic(full=100)
@@ -481,7 +461,6 @@ class PullProducers(TestCase):
         both.advance(0)
         self.successResultOf(sent)
         self.assertEqual(updates[-1], "abc")
-        both.close()
 
     def test_the_end_of_the_topic_ends_the_asking__HO_08(self):
         both, topic, updates = self.topic()
@@ -490,7 +469,6 @@ class PullProducers(TestCase):
         both.advance(0)
         self.failureResultOf(sent, Exception)
         self.assertEqual(updates, ["abc"])
-        both.close()  # which finds any call that is left
 
 
 class AlwaysRefusing(Echo):
@@ -498,7 +476,7 @@ class AlwaysRefusing(Echo):
         raise Refused("too many topics", 8)
 
 
-class Renewal(TestCase):
+class Renewal(Pairs):
     def setUp(self):
         self.clock, self.pairs = Clock(), []
         self.server_factory, self.service = coming_back(self.clock, self.pairs, backlog=2)
