@@ -90,8 +90,8 @@ class SlowRoads(MtlCase):
     async def test_a_large_content_has_its_time_both_ways__RD_43(self) -> None:
         factory = self.server(HeldSink())
         ports = [int(address.rpartition(":")[2]) for address in factory.addresses]
-        with slow_road(*ports) as address:
-            client = self.client(address, limits=IMPATIENT)
+        with slow_road(*ports) as address:  # which takes two seconds for it, each way
+            client = self.client(address, limits=IMPATIENT | {"liveness": 1.0})
             await client.open("host")
             await client.profile("queue")
             got: list[bytes] = []

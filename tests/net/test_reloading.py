@@ -370,6 +370,8 @@ def test_a_second_signal_to_end_is_a_line_and_no_traceback(launch: Launcher, mod
     words = ["gateway", "--config=g.toml"] if module != "twisted" else ["lumberjack", "-eunix:s"]
     gateway = launch(*words, module=module)
     gateway.line("lumberjack listening")
+    gateway.signal(signal.SIGHUP)
+    gateway.line("reload")  # said by a reactor that runs
     for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         gateway.signal(number)
     gateway.line("it is ending already")
