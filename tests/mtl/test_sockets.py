@@ -15,12 +15,14 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
 from tests.mtl.plain import Flow, Plain, dealer_from, let_in
 from twisted_msgproto import Message
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
+from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import (
     MtlClient,
     MtlClientFactory,
     MtlServer,
     MtlServerFactory,
+    connect,
+    serve,
 )
 from twisted_msgproto.mtl.wire import data
 
@@ -229,6 +231,36 @@ class TwistedsEndpoints(MtlCase):
         client = await made.enter(made.buildClient(address))
         self.addCleanup(client.close)
         await (await client.writer(["a"])).send("a", b"x")
+
+
+class Ends(MtlCase):
+    @run
+    async def test_nobody_waits_for_what_cannot_be_sent(self) -> None:
+        """RD-22: libzmq's end waits for a closed socket's messages, and the reactor with it."""
+        lingers: list[int] = []
+        close = zmq.Socket.close
+
+        def noted(socket: Any, *words: Any) -> None:
+            if socket.get(zmq.TYPE) == zmq.DEALER:
+                lingers.append(socket.get(zmq.LINGER))
+            close(socket, *words)
+
+        self.patch(zmq.Socket, "close", noted)
+        with create_server(("127.0.0.1", 0)) as silent, create_server(("127.0.0.1", 0)) as gone:
+            ports = [one.getsockname()[1] for one in (silent, gone)]
+            gone.close()
+            for port in ports:
+                with self.assertRaises(TimedOut):
+                    await connect(f"tcp://127.0.0.1:{port}", profile="queue", timeout=0.1)
+        self.assertEqual(lingers, [0, 0])
+
+        async with (
+            serve("tcp://127.0.0.1:0") as server,
+            connect(server.addresses[0], profile="queue") as client,
+        ):
+            await client.writer(["a"])
+            del lingers[:]
+        self.assertTrue(lingers and all(lingers), "what a peer can still have is sent")
 
 
 class Peers(MtlCase):

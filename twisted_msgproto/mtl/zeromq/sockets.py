@@ -147,6 +147,9 @@ class Watched:
         self.unfinished.read_to_end()
 
     def shutdown(self) -> None:
+        if not self._shaken:  # whom what waits is for is not there: its end would hold us up
+            socket: Any = self
+            socket.socket.set(zmq.LINGER, 0)
         self.unfinished.shutdown()
         super().shutdown()  # type: ignore[misc]
 
