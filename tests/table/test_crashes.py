@@ -19,6 +19,7 @@ from tests.tools.disks import (
     Killed,
     PowerDisk,
     Scene,
+    StepDisk,
     check_exact,
     crash,
     cuts_of,
@@ -253,7 +254,7 @@ WORKS: dict[str, tuple[Callable[[Upkeep], None], Work]] = {
 
 
 def opened(location: Path, disk: Any = None) -> Table:
-    return Table.open_for_writing(location, disk=disk)
+    return Table.open_for_writing(location, disk=disk or StepDisk())
 
 
 def steps_of(scene: Upkeep, work: Work, location: Path) -> int:
