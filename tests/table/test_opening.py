@@ -429,6 +429,20 @@ def test_a_table_of_other_columns_is_refused(
     assert re.search(text, refused(tmp_path / "t", schema=ours))
 
 
+@pytest.mark.parametrize(
+    ("by", "remedy"),
+    [("protocol", r'keep = \["protocol"\], or have the function'), ("kind", "another location")],
+)
+def test_a_table_whose_partitions_are_no_columns_of_its_rows_any_more_is_refused(
+    tmp_path: Path, by: str, remedy: str
+) -> None:
+    """A bridge that does not keep such a column failed with the first batch, by a KeyError."""
+    without = [column for column in TABLE_SCHEMA if column.name != "protocol"]
+    write_deltalake(str(tmp_path / "t"), TABLE_SCHEMA.empty_table(), partition_by=[by, "day"])
+    line = refused(tmp_path / "t", schema=pa.schema(without))
+    assert re.search(rf"is partitioned by {by}, .*: .*{remedy}", line)
+
+
 def test_columns_that_fit_are_no_hindrance(tmp_path: Path) -> None:
     """Another one which may be null, and nested ones by what they hold."""
     more = TABLE_SCHEMA.append(pa.field("comment", pa.string()))

@@ -147,6 +147,15 @@ def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> Non
                 f"{has[column.name].type}, not {column.type}; give the new one another name, or "
                 "choose another location"
             )
+    for name in table.partition_by:
+        if name not in schema.names or name not in PARTITION_COLUMNS:
+            remedy = "choose another location"
+            if name in PARTITION_COLUMNS:
+                remedy = f'keep = ["{name}"], or have the function return it'
+            raise ConfigurationError(
+                f"the table {table.location} is partitioned by {name}, by which this bridge "
+                f"does not land: {remedy}"
+            )
     for name, column in has.items():
         if name not in schema.names and not column.nullable:
             raise ConfigurationError(
