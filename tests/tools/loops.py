@@ -13,11 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from tests.spark.conftest import identity
 from twisted_msgproto.queue import Landed, QueueReader
@@ -31,6 +30,9 @@ from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
@@ -140,6 +142,8 @@ class SinkTable(LandedTable):
 
     def dataset(self) -> ds.Dataset | None:
         """The table as a pyarrow dataset; None while nothing has landed."""
+        import pyarrow.dataset as ds  # it imports pandas
+
         files = self.files()
         return ds.dataset([str(file) for file in files], format="parquet") if files else None
 

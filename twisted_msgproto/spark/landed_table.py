@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyarrow import fs
 
 from ..core.disk import OS_DISK, exists
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # it imports pandas
 
 DELTA_LOG = "_delta_log"
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.errors import TableError
+from ..queue.arrays import array_of, scalar_of
 from ..queue.damage import Range, merged
 from .actions import DataFile
 from .delta_table import Table
@@ -24,7 +25,10 @@ SETTLE_RANGES = 4096
 
 Ranges = tuple[pa.Array, pa.Array]
 
+# Arrow's own array and scalar would import pandas.
 NONE: Ranges = (pa.nulls(0, pa.int64()), pa.nulls(0, pa.int64()))
+TRUE: pa.Array = array_of([True], pa.bool_())
+ONE: pa.Scalar = scalar_of(1, pa.int64())
 
 
 def united(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
@@ -44,9 +48,8 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
     top = pc.cumulative_max(hi)
     before = pa.concat_arrays([lo[:1], top[:-1]])
     begins = pc.greater(lo, before)
-    first, last = pa.array([True]), pa.array([True])
-    starts = pa.concat_arrays([first, begins[1:]])
-    ends = pa.concat_arrays([begins[1:], last])
+    starts = pa.concat_arrays([TRUE, begins[1:]])
+    ends = pa.concat_arrays([begins[1:], TRUE])
     again = pc.less(lo, before)
     twice = lo.filter(again), pc.min_element_wise(hi, before).filter(again)
     return (lo.filter(starts), top.filter(ends)), twice
@@ -137,6 +140,7 @@ KEY = ("gateway", "offset")
 TIME = "received_at"
 """Rows of all gateways are nearly in the order of this column, as they landed."""
 MICROSECONDS = 1_000_000
+UNIT = "timeUnit=microseconds"
 
 
 class FileLost(Exception):
@@ -157,16 +161,15 @@ class Offsets:
         encoded = held.column("gateway").combine_chunks().dictionary_encode()
         codes, names = encoded.indices, encoded.dictionary.to_pylist()
         offset = held.column("offset").combine_chunks()
-        first = pa.array([True])
         breaks = pc.or_(
-            pc.not_equal(pc.subtract(offset[1:], offset[:-1]), 1),
+            pc.not_equal(pc.subtract(offset[1:], offset[:-1]), ONE),
             pc.not_equal(codes[1:], codes[:-1]),
         )
-        lo = offset.filter(pa.concat_arrays([first, breaks]))
-        hi = pc.add(offset.filter(pa.concat_arrays([breaks, first])), 1)
-        of = codes.filter(pa.concat_arrays([first, breaks]))
+        lo = offset.filter(pa.concat_arrays([TRUE, breaks]))
+        hi = pc.add(offset.filter(pa.concat_arrays([breaks, TRUE])), ONE)
+        of = codes.filter(pa.concat_arrays([TRUE, breaks]))
         for code in pc.unique(of).to_pylist():
-            mine = pc.equal(of, code)
+            mine = pc.equal(of, scalar_of(code, pa.int32()))
             coverage = self.gateways.setdefault(names[code], Coverage())
             coverage.add(lo.filter(mine), hi.filter(mine))
 
@@ -296,8 +299,8 @@ def _oldest_of_group(group: Any, otherwise: int) -> int:
         column = group.column(index)
         if column.path_in_schema == TIME:
             known = column.statistics
-            if known is not None and known.has_min_max and isinstance(known.min, datetime):
-                return _microseconds(known.min)
+            if known is not None and known.has_min_max and UNIT in str(known.logical_type):
+                return int(known.min_raw)
     return otherwise
 
 
