@@ -84,6 +84,21 @@ def test_a_schema_is_inferred_from_the_objects_among_the_bodies(bodies: Any) -> 
     ]
 
 
+def test_members_of_any_name_become_columns_that_are_inferred(spark: Any, tmp_path: Path) -> None:
+    """A backtick in one body of any sender spoilt the whole view."""
+    odd = ["a`b", "`", "a.b", " ", "*", "x y", "\U0001f600", "a[0]", "%"]
+    queue = tmp_path / "odd"
+    bodies: list[bytes | None] = [json.dumps({name: 7}).encode() for name in odd]
+    write(queue, messages(0, len(odd), body=bodies))
+    frame = spark.read.format("msgproto").option("queue", str(queue)).load()
+    seen = views.json_columns(frame)
+    assert set(seen.columns) - {*frame.columns, "json_error"} == {*odd}
+    for number, row in enumerate(seen.orderBy("offset").collect()):
+        found = row.asDict()
+        assert {name for name in odd if found[name] is not None} == {odd[number]}
+        assert found["json_error"] is None
+
+
 def test_a_member_with_a_columns_name_is_refused_in_one_line(bodies: Any) -> None:
     with pytest.raises(ConfigurationError, match=r'member Offset .* into="json"'):
         views.json_columns(bodies, "Offset int")

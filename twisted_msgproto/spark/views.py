@@ -79,8 +79,10 @@ def json_columns(
             'give json_columns a name for a struct: into="json"'
         )
     made = messages.withColumn(MADE, _members(shape)(sf.col(body).cast("binary")))
-    members = [sf.col(f"{MADE}.value.`{name}`").alias(name) for name in shape.names]
-    value = members if into is None else [sf.col(f"{MADE}.value").alias(into)]
+    whole = sf.col(f"{MADE}.value")
+    # A name is whatever a sender has written: no path, and perhaps with a backtick.
+    members = [whole.getField(name).alias(name) for name in shape.names]
+    value = members if into is None else [whole.alias(into)]
     return made.select("*", *value, sf.col(f"{MADE}.error").alias(error)).drop(MADE)
 
 
