@@ -39,6 +39,7 @@ from ..table.landing import (
     LandedRanges,
     Target,
     read_all,
+    undone,
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
@@ -377,17 +378,11 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
     """Write rows below the table, durably.  Raises TableError with one line."""
     files = Files(target, storage_at(target.location, target.storage))
     landed = LandedRanges()
-    try:
+    with undone(target, files.remove):
         for batch in batches:
             if batch.num_rows:
                 files.write(fitted(batch, target))
         landed.files = files.finish()
-    except BaseException as error:
-        files.remove()
-        if isinstance(error, (OSError, pa.ArrowException)):
-            line = " ".join(str(error).split())
-            raise TableError(f"the table {target.location} cannot be written: {line}") from error
-        raise
     return landed
 
 

@@ -35,14 +35,14 @@ from .columns import (
 from .compact import groups
 from .delta_table import Machine, Table, exists
 from .landing import DAY as DAY_COLUMN
-from .landing import Files, LandedRanges, Target, read_rows
+from .landing import Files, LandedRanges, Target, read_rows, undone
 from .object_storage import storage_at
 from .preflight import consumer_name, not_noted
 from .proof import GatewayReport, verify
 from .retention import erase
 from .row_offsets import FileLost, without
 from .shape import ERROR, Shape, Shaper
-from .storage import Storage, one_line, verify_tells
+from .storage import Storage, verify_tells
 
 ROWS = 10_000
 """A proposal looks at so many rows unless told otherwise."""
@@ -433,24 +433,19 @@ def _convert(
     rows: Counter[str] = Counter()
     read: Counter[str] = Counter()
     try:
-        for file in part:
-            for batch in _rows_of(raw, file):
-                made = shaper(batch)
-                read += _by_gateway(batch)
-                rows += _by_gateway(made)
-                if made.num_rows:
-                    files.write(made)
-        landed.files = files.finish()
-    except BaseException as error:
-        files.remove()
-        if isinstance(error, FileLost):
-            raise TableError(
-                f"a file of {raw.location} went meanwhile: {error}; run it again"
-            ) from error
-        if isinstance(error, (OSError, pa.ArrowException)):
-            line = one_line(error)
-            raise TableError(f"the table {target.location} cannot be written: {line}") from error
-        raise
+        with undone(target, files.remove):
+            for file in part:
+                for batch in _rows_of(raw, file):
+                    made = shaper(batch)
+                    read += _by_gateway(batch)
+                    rows += _by_gateway(made)
+                    if made.num_rows:
+                        files.write(made)
+            landed.files = files.finish()
+    except FileLost as error:
+        raise TableError(
+            f"a file of {raw.location} went meanwhile: {error}; run it again"
+        ) from error
     landed.rows, landed.left_out, landed.errors = dict(rows), dict(read - rows), shaper.errors
     return landed
 

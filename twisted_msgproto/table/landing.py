@@ -32,7 +32,7 @@ from .actions import DataFile
 from .delta_table import Table
 from .object_storage import storage_at
 from .plan import Range
-from .row_offsets import covered, read_footer, read_group
+from .row_offsets import covered, groups_of
 from .shape import Shape, Shaper
 from .statistics import statistics_of
 from .storage import LocalStorage, Storage, one_line
@@ -171,7 +171,7 @@ def land_ranges(
     files = Files(target, storage)
     shaper = None if target.shape is None else Shaper(target.shape)
     change = change or shaper
-    try:
+    with undone(target, files.remove):
         for part, item in read_all(ranges, open_queue):
             if isinstance(item, Failure):
                 landed.failed[part.gateway] = item
@@ -191,12 +191,6 @@ def land_ranges(
         else:
             landed.files = files.finish()
             landed.errors = Counter() if shaper is None else shaper.errors
-    except BaseException as error:
-        files.remove()
-        if isinstance(error, (OSError, pa.ArrowException)):
-            line = " ".join(str(error).split())
-            raise TableError(f"the table {target.location} cannot be written: {line}") from error
-        raise
     return landed
 
 
@@ -348,6 +342,22 @@ def _day(number: int) -> str:
 # -- files ----------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def undone(target: Target, undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what was written if that is not completed.
+
+    Raises TableError, one line, when the table's storage refuses it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        undo()
+        if isinstance(error, (OSError, pa.ArrowException)):
+            line = one_line(error)
+            raise TableError(f"the table {target.location} cannot be written: {line}") from error
+        raise
+
+
 class Files:
     """Parquet files of one task, one open at a time for each partition value."""
 
@@ -494,9 +504,7 @@ def read_rows(storage: Storage, file: DataFile, schema: pa.Schema) -> Iterator[p
         FileLost: the file is missing or torn.
         TableError: the storage cannot be read.
     """
-    footer = read_footer(storage, file)
-    for group in range(footer.num_row_groups):
-        rows = read_group(storage, file, footer, group)
+    for rows in groups_of(storage, file):
         columns = [
             rows.column(column.name).cast(column.type)
             if column.name in rows.column_names
@@ -519,7 +527,14 @@ def write_file(
     """
     values = tuple(partition[name] or "" for name in target.partition_by)
     file: PartitionFile | None = None
-    try:
+
+    def undo() -> None:
+        if file is not None:
+            with contextlib.suppress(Exception):
+                file.close()
+            discard(storage, [file.path])
+
+    with undone(target, undo):
         for part in rows:
             if part.num_rows:
                 file = file or PartitionFile(target, storage, values)
@@ -529,15 +544,6 @@ def write_file(
         file.close()
         make_durable(storage, [file.path])
         return file.data_file()
-    except BaseException as error:
-        if file is not None:
-            with contextlib.suppress(Exception):
-                file.close()
-            discard(storage, [file.path])
-        if isinstance(error, (OSError, pa.ArrowException)):
-            line = one_line(error)
-            raise TableError(f"the table {target.location} cannot be written: {line}") from error
-        raise
 
 
 def discard(storage: Storage, paths: Iterable[str]) -> None:

@@ -28,8 +28,7 @@ from .row_offsets import (
     Coverage,
     FileLost,
     check_columns,
-    read_footer,
-    read_group,
+    groups_of,
     read_offsets,
     size,
     without,
@@ -427,12 +426,11 @@ def _from_statistics(file: DataFile, has_protocol: bool) -> _Part | None:
 
 
 def _grouped(table: Table, file: DataFile, stored: list[str]) -> Iterator[dict[str, Any]]:
-    footer = read_footer(table.storage, file)
     keys = [name for name in stored if name != "offset"]
-    parts: list[pa.Table] = []
-    for group in range(footer.num_row_groups):
-        rows = read_group(table.storage, file, footer, group, stored)
-        parts.append(rows.group_by(keys).aggregate([("offset", "min"), ("offset", "count")]))
+    parts: list[pa.Table] = [
+        rows.group_by(keys).aggregate([("offset", "min"), ("offset", "count")])
+        for rows in groups_of(table.storage, file, stored)
+    ]
     if parts:
         whole = pa.concat_tables(parts).group_by(keys)
         summed = whole.aggregate([("offset_min", "min"), ("offset_count", "sum")])

@@ -10,7 +10,6 @@ are those of the store, so its time counts where this machine's clock is ahead o
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import uuid
@@ -38,8 +37,8 @@ from .row_offsets import (
     FileLost,
     Offsets,
     check_columns,
-    read_footer,
-    read_group,
+    groups_of,
+    may_hold,
     read_offsets,
     size,
 )
@@ -426,11 +425,10 @@ def _holding(table: Table, wanted: erased.Erased) -> tuple[list[DataFile], Offse
     found, files = Offsets(), []
     low, high = min(ranges, default=(0, 0))[0], max((hi for _, hi in ranges), default=0)
     for file in table.files():
-        if not _may_hold(file, low, high):
+        if not may_hold(file, low, high):
             continue
-        footer, before = read_footer(table.storage, file), _rows(found)
-        for group in range(footer.num_row_groups):
-            rows = read_group(table.storage, file, footer, group, KEY)
+        before = _rows(found)
+        for rows in groups_of(table.storage, file, KEY):
             found.add(rows.select(KEY).filter(erased.among(rows, wanted)))
         if _rows(found) > before:
             files.append(file)
@@ -439,15 +437,6 @@ def _holding(table: Table, wanted: erased.Erased) -> tuple[list[DataFile], Offse
 
 def _rows(found: Offsets) -> int:
     return sum(coverage.rows for coverage in found.gateways.values())
-
-
-def _may_hold(file: DataFile, low: int, high: int) -> bool:
-    try:
-        statistics = json.loads(file.statistics)
-        least, most = (statistics[name]["offset"] for name in ("minValues", "maxValues"))
-        return bool(least < high and most >= low)
-    except (ValueError, KeyError, TypeError):
-        return True
 
 
 def _purge(table: Table) -> list[str]:

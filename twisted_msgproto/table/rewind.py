@@ -8,7 +8,6 @@ the same version: the queue lands them again, and otherwise they would be there 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,16 @@ from .delta_table import Table
 from .landing import discard, read_rows, target_of, write_file
 from .preflight import REWIND, consumer_name, not_noted
 from .proof import GatewayReport, Report, verify
-from .row_offsets import KEY, FileLost, read_footer, read_group, size, without
+from .row_offsets import (
+    KEY,
+    FileLost,
+    groups_of,
+    may_hold,
+    read_footer,
+    read_group,
+    size,
+    without,
+)
 
 END = 1 << 63
 
@@ -192,24 +200,17 @@ def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Itera
     }
     for file in table.files():
         lost = file.path in report.lost
-        if lost or (lowest and _may_hold(file, lowest) and _holds(table, file, report, places)):
+        if lost or (
+            lowest
+            and may_hold(file, min(lowest.values()), END)
+            and _holds(table, file, report, places)
+        ):
             yield file
 
 
-def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
-    try:
-        highest = json.loads(file.statistics)["maxValues"]["offset"]
-    except (ValueError, KeyError, TypeError):
-        return True
-    return not isinstance(highest, int) or highest >= min(places.values())
-
-
 def _holds(table: Table, file: DataFile, report: Report, places: Mapping[str, int]) -> bool:
-    footer = read_footer(table.storage, file)
-    return any(
-        pc.any(_out(read_group(table.storage, file, footer, group, KEY), report, places)).as_py()
-        for group in range(footer.num_row_groups)
-    )
+    groups = groups_of(table.storage, file, KEY)
+    return any(pc.any(_out(rows, report, places)).as_py() for rows in groups)
 
 
 def _out(rows: pa.Table, report: Report, places: Mapping[str, int]) -> pa.ChunkedArray:
@@ -397,9 +398,7 @@ class _Rows:
 
 def _places(table: Table, file: DataFile, gateway: str, begin: int, end: int) -> list[_Place]:
     found = []
-    footer = read_footer(table.storage, file)
-    for group in range(footer.num_row_groups):
-        rows = read_group(table.storage, file, footer, group, KEY)
+    for group, rows in enumerate(groups_of(table.storage, file, KEY)):
         offsets = rows.column("offset").filter(pc.equal(rows.column("gateway"), gateway))
         bounds = pc.min_max(offsets).as_py()
         if bounds["min"] is not None and bounds["min"] < end and bounds["max"] >= begin:

@@ -248,6 +248,15 @@ def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
     return footer
 
 
+def groups_of(
+    storage: Storage, file: DataFile, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the row groups of a file; raises as :func:`read_footer` does."""
+    footer = read_footer(storage, file)
+    for group in range(footer.num_row_groups):
+        yield read_group(storage, file, footer, group, columns)
+
+
 def read_group(
     storage: Storage,
     file: DataFile,
@@ -280,6 +289,16 @@ def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
     if refused(storage, error):
         return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
     return FileLost(f"it is torn ({one_line(error)})")
+
+
+def may_hold(file: DataFile, low: int, high: int) -> bool:
+    """Return whether a file may have offsets low ≤ offset < high, as its statistics say."""
+    try:
+        statistics = json.loads(file.statistics)
+        least, most = (statistics[name]["offset"] for name in ("minValues", "maxValues"))
+        return bool(least < high and most >= low)
+    except (ValueError, KeyError, TypeError):
+        return True
 
 
 def _oldest(file: DataFile) -> int:
