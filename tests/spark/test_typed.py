@@ -522,20 +522,26 @@ def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
         ('queue = "q"\n' + RAW + "properties = { 'delta.logRetentionDuration' = 'long' }",
          'is an interval as "interval 30 days"'),
         ("queue = [", "not TOML"),
+        ('queue = "q"\nconf = ' + "[" * 2000 + "]" * 2000 + "\n" + RAW, "nested too deep"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_line_which_names_it(
-    launch: Launcher, tmp_path: Path, text: str, line: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    line: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bridge.toml").write_text(text)
     for words in (["bridge", "--config", "bridge.toml"], ["check", "bridge.toml"]):
         if words[0] == "check" and "table" not in text and "[" not in text and '"' not in text:
             continue  # nothing says that it is a bridge's
-        refused = launch.run(*words)
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
-        assert refused.stderr.count("bridge.toml: ") == 1, refused.stderr
+        assert cli.main(words) == 2
+        refused = capsys.readouterr().err
+        assert refused.count("\n") == 1 and refused.count("bridge.toml: ") == 1, refused
         if words[0] == "bridge":
-            assert re.search(line, refused.stderr), refused.stderr
+            assert re.search(line, refused), refused
 
 
 VALUES = [

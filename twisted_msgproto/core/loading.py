@@ -81,6 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     try:
         tables = tomllib.loads(path.read_text(encoding=EDITED))
+        _refuse_nul(tables)
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
@@ -88,7 +89,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"not TOML: line {line} is not UTF-8; save it as that") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"not TOML: {error}") from None
-    _refuse_nul(tables)
+    except RecursionError:
+        raise ConfigurationError("not TOML: its lists and tables are nested too deep") from None
     return tables
 
 
