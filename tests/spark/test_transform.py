@@ -87,10 +87,6 @@ def of_sql(messages):
     number = sf.expr("cast(if(offset = 700, 'x', '1') as int)")
     return messages.select("gateway", "offset", "received_at", number.alias("n"))
 
-def doubtful(messages):
-    number = sf.expr("cast(if(offset = 5, 'x', '1') as int)")
-    return messages.select("gateway", "offset", "received_at", number.alias("n"))
-
 def of_arrow(messages):
     def each(batches):
         for batch in batches:
@@ -184,7 +180,7 @@ def hesitant(messages):
     def each(offset):
         if offset == 5 and os.path.exists("wait"):
             time.sleep(600)
-        if offset == 6:
+        if offset in (6, 10):
             raise ValueError("not this one")
         return offset
     number = sf.udf(each, "long")("offset").alias("n")
@@ -545,44 +541,14 @@ class TestWithSpark:
 class TestBridge:
     """The whole command, as an operator runs it."""
 
-    @pytest.fixture
-    def few(self, tmp_path: Path) -> Path:
-        """A queue in which a bad row is found soon."""
-        write(tmp_path / "few", messages(0, 8))
-        return tmp_path / "few"
-
-    def test_killed_between_its_commit_and_the_dead_letters_each_row_is_in_one_of_both(
-        self, launch: Launcher, few: Path, module: str, tmp_path: Path
+    def test_a_slow_function_is_ended_and_what_it_rejects_is_in_one_of_both_over_a_kill(
+        self, launch: Launcher, module: str, tmp_path: Path
     ) -> None:
-        table, dead = tmp_path / "table", tmp_path / "dead"
-        words = ["bridge", "--queue", str(few), "--table", str(table), "--master", "local[1]"]
-        words += ["--transform", f"{module}:doubtful", "--dead-letters", str(dead)]
-        day = dt.datetime.fromtimestamp(messages(0, 1).received_at / 1e6, dt.UTC).date()
-        for one in (day, day + dt.timedelta(1)):  # dead letters cannot be written
-            dead.mkdir(exist_ok=True)
-            (dead / f"day={one}").write_text("")
-        running = launch(*words, "--max-rows", "6", env=environment(pandas=True))
-        running.line(r"bridge: the table .*dead cannot be written", seconds=START_SECONDS)
-        running.signal(signal.SIGKILL)
-        running.wait()
-        place = Table.open(table).landed()[identity(few)].offset
-        assert place == 6 and set(QueueReader(few).consumers().values()) == {0}
-        assert Table.open(dead).landed() == {}
-        for path in dead.glob("day=*"):
-            path.unlink()
-        ended = launch(*words, "--once", env=environment(pandas=True))
-        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
-        report = verify(Table.open(table), {identity(few): QueueReader(few)})
-        found = report.gateways[identity(few)]
-        assert report.whole and (found.rows, found.rejected) == (7, 1)
-        assert set(QueueReader(few).consumers().values()) == {8}
-        assert landed_offsets(dead) == {identity(few): [5]}
-        assert landed_offsets(table) == {identity(few): [n for n in range(8) if n != 5]}
-
-    def test_a_slow_function_is_ended_and_what_it_rejects_is_told_of_its_table(
-        self, launch: Launcher, few: Path, module: str, tmp_path: Path
-    ) -> None:
-        """Its table has the properties of the file before the first batch."""
+        """Its table has the properties of the file before the first batch; the kill is between its
+        commit and the dead letters, which the page of a gateway tells of.
+        """
+        few, table, dead = tmp_path / "few", tmp_path / "table", tmp_path / "dead"
+        write(few, messages(0, 8))
         (tmp_path / "bridge.toml").write_text(
             'queue = "few"\nmaster = "local[1]"\n[[table]]\nlocation = "table"\n'
             f'transform = "{module}:hesitant"\ndead_letters = "dead"\n'
@@ -593,24 +559,46 @@ class TestBridge:
         slow = launch(*words, env=environment(pandas=True))
         slow.line("bridge running", seconds=START_SECONDS)
         assert slow.end(seconds=START_SECONDS) == 0, slow.output
-        table = Table.open(tmp_path / "table")
-        assert table.landed() == {} and table.properties["owner"] == "night"
+        assert Table.open(table).landed() == {}
+        assert Table.open(table).properties["owner"] == "night"
         (tmp_path / "wait").unlink()
+
+        day = dt.datetime.fromtimestamp(messages(0, 1).received_at / 1e6, dt.UTC).date()
+        for one in (day, day + dt.timedelta(1)):  # dead letters cannot be written
+            (dead / f"day={one}").write_text("")
+        option = ["--queue", "few", "--table", "table", "--master", "local[1]", "--max-rows", "7"]
+        option += ["--transform", f"{module}:hesitant", "--dead-letters", "dead"]
+        killed = launch("bridge", *option, env=environment(pandas=True))
+        killed.line(r"bridge: the table .*dead cannot be written", seconds=START_SECONDS)
+        killed.signal(signal.SIGKILL)
+        killed.wait()
+        place = Table.open(table).landed()[identity(few)].offset
+        assert place == 7 and set(QueueReader(few).consumers().values()) == {0}
+        assert Table.open(dead).landed() == {}
+        for path in dead.glob("day=*"):
+            path.unlink()
+
+        write(few, messages(8, 4))
         gateway = launch(
             *("lumberjack", f"--endpoint={LOOPBACK}", f"--queue={few}", f"--status={LOOPBACK}"),
             module="twisted",
         )
         page = gateway.address("status").removeprefix("tcp:")
         running = launch(*words, env=environment(pandas=True))
-        running.line(r"rejected 1 rows .*\(offsets 6\).*not this one", seconds=START_SECONDS)
+        running.line(r"rejected 1 rows .*\(offsets 10\).*not this one", seconds=START_SECONDS)
         assert running.end(seconds=START_SECONDS) == 0, running.output
         [shown] = json.loads(asked(page, "/status.json"))["queue"]["bridges"]
-        assert (shown["table"], shown["rejected_rows"]) == (str(tmp_path / "table"), 1)
+        assert (shown["table"], shown["rejected_rows"]) == (str(table), 1)
         found = re.search(
             r"(?m)^msgproto_bridge_rejected_rows\w*{(.*)} 1.0$", asked(page, "/metrics")
         )
-        assert found and f'table="{tmp_path / "table"}"' in found[1]
-        assert landed_offsets(tmp_path / "dead") == {identity(few): [6]}
+        assert found and f'table="{table}"' in found[1]
+        report = verify(Table.open(table), {identity(few): QueueReader(few)})
+        counted = report.gateways[identity(few)]
+        assert report.whole and (counted.rows, counted.rejected) == (10, 2)
+        assert set(QueueReader(few).consumers().values()) == {12}
+        assert landed_offsets(dead) == {identity(few): [6, 10]}
+        assert landed_offsets(table) == {identity(few): [n for n in range(12) if n not in (6, 10)]}
 
     def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
         self, launch: Launcher, queue: Path, module: str, s3: Store
