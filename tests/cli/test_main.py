@@ -444,7 +444,7 @@ def test_a_token_is_what_an_editor_shows_or_one_line(
 
 FOREIGN = {
     **dict.fromkeys(("--force-reinstall", "--no-deps", "--no-binary"), "pip"),
-    **dict.fromkeys(("--nodaemon", "--pidfile"), "twistd"),
+    **dict.fromkeys(("--nodaemon", "--pidfile", "--uid"), "twistd"),
     "--now": "systemctl",
     "--system": "useradd",
     "--add-modules": "java",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -13,18 +13,34 @@ import time
 from pathlib import Path
 
 import pytest
+from twisted.scripts import twistd
 
 from tests.tools.processes import (
     PATIENCE_SECONDS,
-    PROJECT,
     Launched,
     Launcher,
     environment,
     wait_gone,
 )
+from twisted_msgproto import cli
 
-# Also root has no rights then but those of the files' modes.
-POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+POWERLESS = "tests.cli.test_no_permission"
+"""A command as it is for root without capabilities: with the rights of the files' modes alone."""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+
+
+def main() -> None:
+    """Give up all capabilities and be ``twistd …``, or ``msgproto …``."""
+    version_and_process, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if ctypes.CDLL(None, use_errno=True).capset(version_and_process, none):
+        raise OSError(ctypes.get_errno(), "capset")
+    if sys.argv[1] == "twistd":
+        del sys.argv[1]
+        twistd.run()
+    else:
+        sys.exit(cli.main(sys.argv[1:]))
+
 
 COMMANDS = {
     "init": ["init", "closed/x"],
@@ -66,21 +82,13 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@linux
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
 def test_every_command_says_in_one_line_what_it_may_not_use(
-    directory: Path, words: list[str]
+    launch: Launcher, directory: Path, words: list[str]
 ) -> None:
     """RD-14"""
-    if shutil.which("setpriv") is None:
-        pytest.skip("setpriv of util-linux is missing")
-    done = subprocess.run(
-        [*POWERLESS, sys.executable, "-m", "twisted_msgproto", *words],
-        cwd=directory,
-        env=environment(PYTHONPATH=str(PROJECT)),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = launch.run(*words, module=POWERLESS)
     said = done.stdout + done.stderr
     assert "Traceback" not in said
     assert done.returncode == 2
@@ -109,6 +117,7 @@ TWISTD_OPTIONS = {
 """An option of twistd's own, what is said of it, and what works in its place ("": what is said)."""
 
 
+@linux
 @pytest.mark.parametrize(
     ("option", "server"),
     [
@@ -120,13 +129,13 @@ def test_options_of_twistd_name_what_is_there(
     launch: Launcher, directory: Path, option: str, server: list[str]
 ) -> None:
     """RD-14: else they ended in Twisted's tracebacks."""
-    twistd = [*POWERLESS, sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
     words, remedy = TWISTD_OPTIONS[option]
-    refused = launch.command([*twistd, "-n", option, *server])
+    refused = launch("twistd", "-n", option, *server, module=POWERLESS)
     assert refused.wait() != 0
     found = re.search(words, refused.output)
     assert found is not None and len(refused.lines) == 1, refused.output
-    launch.command([*twistd, "-n", remedy or found[1], *server]).line("lumberjack listening")
+    served = launch("twistd", "-n", remedy or found[1], *server, module=POWERLESS)
+    served.line("lumberjack listening")
 
 
 @pytest.mark.parametrize("name", ["nosuchuser", "no user", "", "-D", "$(id)"])
@@ -199,3 +208,7 @@ def test_a_log_that_is_there_keeps_its_mode__RD_45(launch: Launcher) -> None:
     log.chmod(0o640)
     serve(launch, log, [*TWISTD, "-n", "--pidfile=", "--logfile=l"]).end()
     assert stat.S_IMODE(log.stat().st_mode) == 0o640
+
+
+if __name__ == "__main__":
+    main()
