@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
+from tests.tools.endpoints import reserved
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment, msgproto
 from twisted_msgproto import Message, cli
 from twisted_msgproto.cli import send
@@ -23,6 +24,7 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
 from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.registry import PROTOCOLS
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -345,6 +347,23 @@ def test_it_ends_after_the_count_and_in_peace(fake: Launcher) -> None:
     program = recv(fake, "--count", "3", "--destination", "news")
     assert program.wait() == 0
     assert program.lines == ["news\t0", "news\t1", "news\t2", "unsubscribed"]
+
+
+@pytest.mark.parametrize("kind", ["tcp", "path"])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_that_nobody_listens_is_said_however_soon_it_has_to_be__RD_43(
+    launch: Launcher, name: str, kind: str
+) -> None:
+    """ZeroMQ tries again without end, and --timeout was to be longer."""
+    with reserved(1) as (port,):
+        address = f"tcp:127.0.0.1:{port}" if kind == "tcp" else "unix:nobody"
+        if name == "mtl":
+            address = f"tcp://127.0.0.1:{port}" if kind == "tcp" else "ipc://nobody"
+        done = launch.run("send", name, address, "--count=1", "--timeout=1")
+    assert done.returncode == 1
+    assert address in done.stderr
+    assert re.search("nobody listens|no such socket|no connection can be made", done.stderr)
+    assert "--timeout" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from socket import getaddrinfo
 from typing import Any, Final, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import DNSLookupError
 
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, TimedOut
 from ..core.message import Message
 from ..net.authentication.sasl import credentials
 from ..net.clients.command_types import (
@@ -85,8 +85,11 @@ async def _connect(
             reveal = curve is not None or is_local(options.endpoint)
             await client.authorize(credentials(options.user, options.password, reveal=reveal))
         await client.profile(target.profile)
-    except BaseException:
+    except BaseException as error:
+        trouble = client.link.wire.trouble
         client.abort()
+        if trouble and isinstance(error, CancelledError):  # --timeout is over
+            raise TimedOut(f"the server does not answer: {trouble}") from None
         raise
     return client
 
