@@ -204,6 +204,8 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
             for bit, buffers in zip(bits_of(columns), found, strict=True)
             if bit & (BODY | ENVELOPE | MESSAGE_ID_INTEGER)
         }
+        for column in arrays.values():
+            column.validate(full=True)  # before Arrow reads where one ends that ends nowhere
         bodies = arrays[BODY] if BODY in arrays else pa.nulls(record.count, BYTES)
         message_ids = arrays.get(MESSAGE_ID_INTEGER)
         return Frame(
