@@ -363,6 +363,12 @@ class BothSides(TestCase):
             if theirs:
                 client.dataReceived(theirs)
 
+    def test_a_client_names_the_host_with_brackets_round_ipv6_alone(self):
+        for url, host in (("ws://[::1]:5048/", b"[::1]:5048"), ("ws://h:5048/", b"h:5048")):
+            client, _, _ = self.connect(url)
+            self.assertIn(b"\r\nHost: " + host + b"\r\n", client.transport.value())
+            lose(client)
+
     def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
         client, peer, _ = self.connect()
         self.pump(client, peer)
