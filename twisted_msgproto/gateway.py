@@ -166,12 +166,13 @@ class Options(LegibleOptions):
         with usage_errors():
             self.path = absolute(self["config"])
             self["configuration"] = self.read()
-            check_twistd(self.parent)
-        forget_other_pid(self.parent)
-        twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)
+        forget_other_pid(self.parent)
+        with usage_errors():
+            check_twistd(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
 
     def read(self) -> Configuration:
         try:

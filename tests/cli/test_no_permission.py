@@ -138,6 +138,40 @@ def test_options_of_twistd_name_what_is_there(
     served.line("lumberjack listening")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--syslog", "--pidfile=", "lumberjack"],
+        ["--logger=twisted.logger.jsonFileLogObserver", "--pidfile=", "lumberjack"],
+        ["--logfile=log", "--pidfile=", "--chroot=jail", "--rundir=/inside", "lumberjack"],
+        ["--logfile=log", "--pidfile=/inside/pid", "--chroot=jail", "lumberjack"],
+        ["msgproto", "--config=g.toml", "--show-config"],
+    ],
+    ids=" ".join,
+)
+def test_what_twistd_does_not_write_is_not_missed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """RD-14: a log elsewhere, places within --chroot, and what only shows."""
+    if "--chroot=jail" in words and os.geteuid():
+        pytest.skip("--chroot is for root")
+    monkeypatch.chdir(directory)
+    Path("twistd.log").mkdir()
+    Path("jail/inside").mkdir(parents=True)
+    try:
+        twistd.ServerOptions().parseOptions(words)
+    except SystemExit as end:
+        assert end.code == 0 and "--show-config" in words
+
+
+def test_a_server_without_a_log_file_needs_no_place_for_one(
+    launch: Launcher, directory: Path
+) -> None:
+    """RD-14: python -m twisted has none of twistd's options"""
+    (directory / "twistd.log").mkdir()
+    launch("lumberjack", "-e", "tcp:0:interface=127.0.0.1", module="twisted").line("listening")
+
+
 @pytest.mark.parametrize("name", ["nosuchuser", "no user", "", "-D", "$(id)"])
 def test_a_user_who_is_not_there_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     """RD-14: useradd makes none of such a name as the last four."""

@@ -372,9 +372,9 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
+        forget_other_pid(self.parent)
         with usage_errors():
             check_twistd(self.parent)
-        forget_other_pid(self.parent)
         twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]

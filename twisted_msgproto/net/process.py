@@ -126,25 +126,33 @@ def check_twistd(parent: Any) -> None:
 
     Raises ConfigurationError.
     """
-    given = parent or {}
-    for option in ("rundir", "chroot"):
-        place = given.get(option)
+    if parent is None or "nodaemon" not in parent:
+        return  # ``python -m twisted`` has none of these
+    jail = parent["chroot"] or ""
+
+    def found_at(path: str) -> str:
+        return jail + path if os.path.isabs(path) else path
+
+    for option, place in (("chroot", jail), ("rundir", found_at(parent["rundir"]))):
         if place and not os.path.isdir(place):
             raise ConfigurationError(f"--{option}: there is no directory {place}; make it first")
     own = {"uid": os.geteuid(), "gid": os.getegid()}
     for option in ("chroot", "uid", "gid"):
-        if own["uid"] and given.get(option) not in (None, own.get(option)):
+        if own["uid"] and parent[option] not in (None, own.get(option)):
             raise ConfigurationError(f"--{option} is for root alone: leave it out")
-    uid = given.get("uid")
-    if uid is not None and given.get("gid") is None and not _is_user(uid):
+    uid = parent["uid"]
+    if uid is not None and parent["gid"] is None and not _is_user(uid):
         raise ConfigurationError(f"--uid: there is no user of the number {uid} here")
-    daemon = not given.get("nodaemon")
+    log = parent["logfile"] or ("" if parent["nodaemon"] else "twistd.log")
+    if parent["syslog"] or parent["logger"] or log == "-":
+        log = ""
+    pid = parent["pidfile"] and found_at(os.path.abspath(parent["pidfile"]))
     for option, path, instead in (
-        ("pidfile", given.get("pidfile"), "--pidfile= goes without one"),
-        ("logfile", given.get("logfile") or (daemon and "twistd.log"), "name another file"),
+        ("pidfile", pid, "--pidfile= goes without one"),
+        ("logfile", log, "name another file"),
     ):
-        if given and path and path != "-" and (why := _unwritable(path)):
-            raise ConfigurationError(f"--{option}: {path}: {why}; {instead}")
+        if path and (why := _unwritable(path)):
+            raise ConfigurationError(f"--{option}: {parent[option] or path}: {why}; {instead}")
 
 
 def _is_user(uid: int) -> bool:
