@@ -25,6 +25,8 @@ from twisted_msgproto.mtl import (
     serve,
 )
 from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.mtl.zeromq import Bounds
+from twisted_msgproto.mtl.zeromq.sockets import Sockets
 
 
 class Verbs(MtlCase):
@@ -246,6 +248,17 @@ class Ends(MtlCase):
             close(socket, *words)
 
         self.patch(zmq.Socket, "close", noted)
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+            port = router.bind_to_random_port("tcp://127.0.0.1")
+            sockets = Sockets(reactor)
+            dealer = sockets.dealer(lambda messages: None, Bounds(1 << 16), None)
+            dealer.connect(f"tcp://127.0.0.1:{port}")
+            dealer.sendAll([[b"first"]])
+            self.assertTrue(router.poll(10_000))
+            dealer.shutdown()  # the reactor has not run: nobody has read that it is connected
+            sockets.shutdown()
+        self.assertTrue(lingers and all(lingers))
+        del lingers[:]
         with create_server(("127.0.0.1", 0)) as silent, create_server(("127.0.0.1", 0)) as gone:
             ports = [one.getsockname()[1] for one in (silent, gone)]
             gone.close()

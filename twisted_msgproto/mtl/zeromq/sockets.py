@@ -147,6 +147,9 @@ class Watched:
         self.unfinished.read_to_end()
 
     def shutdown(self) -> None:
+        if self.monitor is not None:  # it may know of a connection which nobody has asked it for
+            self.refused, self.ended = Watched.refused, Watched.ended
+            self.monitor.readAll()
         if not self._shaken:  # whom what waits is for is not there: its end would hold us up
             socket: Any = self
             socket.socket.set(zmq.LINGER, 0)
