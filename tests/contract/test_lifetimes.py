@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import AsyncIterator, Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -251,6 +252,9 @@ class Lifetimes(TestCase):
             ):
                 with pytest.raises(TypeError, match="beside factory"):
                     face.module.connect(good, factory=client, **options)
+            usual = signature(face.module.serve).parameters.values()
+            empty: Any = {one.name: [] for one in usual if one.default == ()}
+            face.module.serve(face.at, factory=server, **empty)
             with pytest.raises(TypeError, match="sink and queue"):
                 face.serve(sink=SafeSink(), queue=self.queue())
             with pytest.raises(TypeError, match="a method put"):

@@ -88,7 +88,11 @@ def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **
     if factory is not None:
         usual = {name: one.default for name, one in signature(kind).parameters.items()}
         usual[side] = base
-        names = [name for name, value in settings.items() if value != usual[name]]
+        names = [
+            name
+            for name, value in settings.items()
+            if (tuple(value) if usual[name] == () else value) != usual[name]
+        ]
         if names:
             raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")
         return factory
