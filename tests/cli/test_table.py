@@ -82,8 +82,8 @@ def test_counts_as_json(landed: Landed) -> None:
 
 def test_verify_of_a_whole_table(landed: Landed) -> None:
     assert landed.msgproto("verify", "--queue", landed.queue).splitlines() == [
-        f"gateway {landed.id}: landed 21, whole from 0 to 21, 21 rows",
-        f"table {landed.location} version 4: 21 rows in 4 files, all whole",
+        f"gateway {landed.id}: landed 21, intact from 0 to 21, 21 rows",
+        f"table {landed.location} version 4: 21 rows in 4 files, all intact",
     ]
 
 
@@ -93,12 +93,12 @@ def test_verify_of_a_table_with_a_hole(landed: Landed) -> None:
     assert landed.msgproto("verify", status=1).splitlines() == [
         f"lost: file {path}: it is missing",
         f"missing: gateway {landed.id} offsets 6 to 11 (5 rows)",
-        f"gateway {landed.id}: landed 21, whole from 0 to 6, 16 rows",
-        f"table {landed.location} version 4: 16 rows in 4 files, not whole",
+        f"gateway {landed.id}: landed 21, intact from 0 to 6, 16 rows",
+        f"table {landed.location} version 4: 16 rows in 4 files, not intact",
     ]
     facts = json.loads(landed.msgproto("verify", "--json", status=1))
     assert facts["gateways"][landed.id]["missing"] == [[6, 11]]
-    assert (facts["gateways"][landed.id]["whole_to"], facts["whole"]) == (6, False)
+    assert (facts["gateways"][landed.id]["intact_to"], facts["intact"]) == (6, False)
 
 
 def test_compact_says_what_it_would_do_and_does_it(landed: Landed) -> None:
@@ -141,8 +141,8 @@ def test_expire_says_which_offsets_go(landed: Landed) -> None:
         "would take out 1 days before 2023-11-16: 11 rows in 2 files",
         offsets,
         "took out 1 days before 2023-11-16: 11 rows in 2 files",
-        f"gateway {landed.id}: landed 21, whole from 0 to 21, 10 rows, 11 expired",
-        f"table {landed.location} version 5: 10 rows in 2 files, all whole",
+        f"gateway {landed.id}: landed 21, intact from 0 to 21, 10 rows, 11 expired",
+        f"table {landed.location} version 5: 10 rows in 2 files, all intact",
     ]
 
 
@@ -171,8 +171,8 @@ def test_erase_says_which_rows_went_and_where_they_still_are(
         "still there: least and greatest values, in the log's versions before 5, about six hours",
         "still there: tables made from this one, and dead letters: erase there too",
         "still there: the queues, until they trim what has landed",
-        f"gateway {landed.id}: landed 21, whole from 0 to 21, 19 rows, 2 erased",
-        f"table {landed.location} version 5: 19 rows in 4 files, all whole",
+        f"gateway {landed.id}: landed 21, intact from 0 to 21, 19 rows, 2 erased",
+        f"table {landed.location} version 5: 19 rows in 4 files, all intact",
     ]
     facts = json.loads(landed.msgproto("erase", "--where", "offset = 3", "--json"))
     assert (facts["rows"], facts["version"], facts["purged"]) == (0, None, [])
@@ -225,8 +225,8 @@ def test_rewind_sets_back_what_has_a_hole(landed: Landed) -> None:
         "nothing was changed",
         line,
         "version 5 says so",
-        f"gateway {landed.id}: landed 6, whole from 0 to 6, 6 rows",
-        f"table {landed.location} version 5: 6 rows in 1 files, all whole",
+        f"gateway {landed.id}: landed 6, intact from 0 to 6, 6 rows",
+        f"table {landed.location} version 5: 6 rows in 1 files, all intact",
     ]
     land(Table.open(landed.location), landed.gateway)
     landed.msgproto("verify")
@@ -266,7 +266,7 @@ def test_every_action_on_an_object_store(tmp_path: Path, store: Store) -> None:
     landed.msgproto("vacuum")
     landed.msgproto("rewind", *queue)
     assert landed.msgproto("verify", *queue).splitlines()[-1] == (
-        f"table {landed.location} version 8: 10 rows in 1 files, all whole"
+        f"table {landed.location} version 8: 10 rows in 1 files, all intact"
     )
     options = ", ".join(f"{name} = {json.dumps(text)}" for name, text in store.options.items())
     tables = [

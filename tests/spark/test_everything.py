@@ -112,7 +112,7 @@ def key_of(body: bytes) -> str | None:
 def account(table: Path, queue: Path) -> GatewayReport:
     """Position − begin = rows + expired + damaged + erased + left out, exactly."""
     report = verify(Table.open(table), {identity(queue): QueueReader(queue)}, every_column=True)
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     found = report.gateways[identity(queue)]
     erased = sum(hi - lo for lo, hi in found.erased)
     absent = found.expired_rows + found.damaged_rows + erased + found.left_out

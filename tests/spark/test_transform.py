@@ -595,7 +595,7 @@ class TestBridge:
         assert found and f'table="{table}"' in found[1]
         report = verify(Table.open(table), {identity(few): QueueReader(few)})
         counted = report.gateways[identity(few)]
-        assert report.whole and (counted.rows, counted.rejected) == (10, 2)
+        assert report.intact and (counted.rows, counted.rejected) == (10, 2)
         assert set(QueueReader(few).consumers().values()) == {12}
         assert landed_offsets(dead) == {identity(few): [6, 10]}
         assert landed_offsets(table) == {identity(few): [n for n in range(12) if n not in (6, 10)]}

@@ -103,7 +103,7 @@ def whole(table: Path | str, queue: Path, storage: dict[str, str] | None = None)
     """The one gateway of a table, which verify finds whole."""
     opened = Table.open(table, storage)
     report = verify(opened, {identity(queue): QueueReader(queue)}, every_column=True)
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     found = report.gateways[identity(queue)]
     assert found.landed is not None
     absent = sum(

@@ -82,7 +82,7 @@ def test_compaction_keeps_rows_and_places_and_sorts(table: Table, a: Gateway, b:
     assert (done.removed, done.added, done.given_up) == (4, 2, 0)
     assert rows(table) == before == expected(a, 0, 21) + expected(b, 0, 21)
     assert table.landed() == again(table).landed() == landed
-    assert verify(table).whole
+    assert verify(table).intact
     contents.update_incremental()
     assert pa.table(contents.to_pyarrow_table()).sort_by(keys).equals(table_before)
     for new in table.files():
@@ -185,7 +185,7 @@ def test_two_compactions_an_append_and_an_expiry_at_once(
     assert rows(table) == expected(a, 11, 28)
     assert again(table).landed()[a.id].offset == 28
     report = verify(again(table), {a.id: a.reader})
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
 
 
 def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> None:
@@ -195,14 +195,14 @@ def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> N
     done = expire(table, SECOND, RUN)
     assert done.gateways == {a.id: [(0, 11)], b.id: [(0, 11)]}
     report = verify(again(table))
-    assert report.whole
+    assert report.intact
     assert report.gateways[a.id].expired == [(0, 11)]
     assert expire(table, FIRST + timedelta(days=2), RUN).rows == 20
     assert again(table).files() == []
     report = verify(again(table))
-    assert report.whole
+    assert report.intact
     assert report.gateways[b.id].expired == [(0, 21)]
-    assert report.gateways[b.id].whole_to == 21
+    assert report.gateways[b.id].intact_to == 21
 
 
 def test_rows_of_no_day_do_not_expire(local: Table, a: Gateway) -> None:

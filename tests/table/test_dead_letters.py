@@ -111,7 +111,7 @@ class Pair:
         queues = {gateway.id: gateway.reader}
         report = verify(opened_again(self.main), queues, every_column=True)
         found = report.gateways[gateway.id]
-        assert report.whole, list(report.findings())
+        assert report.intact, list(report.findings())
         assert found.landed is not None and found.landed.offset == end
         known = found.expired_rows + found.damaged_rows + found.left_out + found.rejected
         erased = sum(hi - lo for lo, hi in found.erased)
@@ -119,7 +119,7 @@ class Pair:
         assert found.rejected == len(bad)
         if bad:
             other = verify(self.letters)
-            assert other.whole, list(other.findings())
+            assert other.intact, list(other.findings())
 
 
 def consumers(gateway: Gateway) -> set[int]:
@@ -187,7 +187,7 @@ def test_two_gateways_in_one_batch(pair: Pair, a: Gateway, b: Gateway) -> None:
     assert counted_rows(pair.letters) == dead
     whole = expected_rows(a, 0, 21) + expected_rows(b, 0, 31)
     assert counted_rows(pair.main) == whole - dead
-    assert verify(pair.main).whole and verify(pair.letters).whole
+    assert verify(pair.main).intact and verify(pair.letters).intact
 
 
 # -- what is not the rows' fault -------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_killed_before_any_step_each_row_is_once_in_one_of_both(
         if end != "kill":
             disk.cut(torn=end == "torn")
         dead_before = verify(pair.letters)
-        assert dead_before.whole, list(dead_before.findings())
+        assert dead_before.intact, list(dead_before.findings())
         kept = {gateway.id: gateway.reader.begin()}
         assert kept[gateway.id] <= min([12, *waiting_rows(pair.main)]), step
         gateway.put(5)
@@ -456,7 +456,7 @@ def test_a_gateway_whose_rows_wait_lands_nothing_else_and_the_others_go_on(
 
     pair.land(Function({40}), a, b, open_queue=away)
     assert counted_rows(pair.letters) == Counter([(a.id, 2), (a.id, 40)])
-    assert verify(pair.main).whole
+    assert verify(pair.main).intact
     assert [line for line in pair.said if "is away and keeps its place" in line]
 
 
@@ -487,7 +487,7 @@ def test_a_row_that_is_damaged_before_it_is_a_dead_letter_is_counted_as_damaged(
     pair.land(Function(()), a)
     assert counted_rows(pair.letters)[a.id, 2] == 1
     report = verify(pair.letters)
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     found = report.gateways[a.id]
     assert found.landed is not None
     assert found.damaged_rows == 1
@@ -543,7 +543,7 @@ def test_bridges_of_different_gateways_share_both_tables(
     dead = Counter([(a.id, 2), (a.id, 40), (b.id, 3), (b.id, 5)])
     assert counted_rows(pair.letters) == dead
     assert counted_rows(pair.main) == expected_rows(a, 0, 61) + expected_rows(b, 0, 31) - dead
-    assert verify(opened_again(pair.main)).whole and verify(pair.letters).whole
+    assert verify(opened_again(pair.main)).intact and verify(pair.letters).intact
 
 
 def test_one_table_of_dead_letters_is_of_one_table(pair: Pair, a: Gateway, tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ def test_dead_letters_stay_dead_when_the_main_table_is_set_back(pair: Pair, a: G
     a.put(30)
     pair.land(Function({2, 3}), a)
     set_back(pair.main, a)
-    assert verify(opened_again(pair.main)).whole
+    assert verify(opened_again(pair.main)).intact
     a.put(10)
     pair.land(Function({7, 35}), a)
     pair.check(a, {2, 3, 7, 35})
@@ -620,7 +620,7 @@ def test_days_that_expire_while_places_are_set_back_stay_counted(
     with pytest.raises(TableError, match="then rewind again"):
         rewind(opened_again(pair.main), Run.new(), queues=queues)
     rewind(opened_again(pair.main), Run.new(), queues=queues)
-    assert verify(opened_again(pair.main)).whole
+    assert verify(opened_again(pair.main)).intact
     # The other way round: what is expired is counted on top of what the rewind has counted.
     expire(opened_again(pair.main), date(2023, 11, 17), Run.new())
     table, real = opened_again(pair.main), retention.days_before
@@ -632,7 +632,7 @@ def test_days_that_expire_while_places_are_set_back_stay_counted(
 
     monkeypatch.setattr(retention, "days_before", meanwhile)
     expire(table, date(2023, 11, 18), Run.new())
-    assert verify(opened_again(pair.main)).whole
+    assert verify(opened_again(pair.main)).intact
 
 
 def test_a_batch_is_not_counted_on_top_of_what_a_rewind_has_counted_anew(
@@ -655,7 +655,7 @@ def test_a_batch_is_not_counted_on_top_of_what_a_rewind_has_counted_anew(
     with pytest.raises(Overtaken, match="changed msgproto-rejected"):
         loop.run()
     pair.land(Function({30}), a)
-    assert verify(opened_again(pair.main)).whole
+    assert verify(opened_again(pair.main)).intact
 
 
 def test_dead_letters_of_another_history_hide_nothing(
@@ -689,7 +689,7 @@ def test_a_function_that_also_drops_rows_can_be_verified(pair: Pair, a: Gateway)
     loop.runner = dropping
     loop.run()
     report = verify(opened_again(pair.main))
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     assert report.gateways[a.id].dropped == [(25, 26)]
 
 

@@ -126,7 +126,7 @@ def rows_of(table: Table) -> list[dict[str, Any]]:
 def check_sum(table: Table, gateway: Gateway) -> Any:
     """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
     report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     found = report.gateways[gateway.id]
     gone = sum(hi - lo for lo, hi in found.erased)
     absent = found.expired_rows + found.damaged_rows + gone + found.left_out
@@ -407,8 +407,8 @@ def restore(raw: Table, gateway: Gateway) -> None:
 
 
 REFUSED: Mapping[str, tuple[Callable[[Table, Gateway], None], type[Exception], str]] = {
-    "a file is lost": (lose_a_file, TableError, r"is not whole \(lost: file .*verify .*' tells"),
-    "a restore": (restore, TableError, r"is not whole \(missing: .*verify .*' tells"),
+    "a file is lost": (lose_a_file, TableError, r"is not intact \(lost: file .*verify .*' tells"),
+    "a restore": (restore, TableError, r"is not intact \(missing: .*verify .*' tells"),
     "an older queue": (set_queue_back, QueueMismatch, "was restored from an older copy"),
     "a trimmed queue": (forget_rows, QueueMismatch, "was trimmed before it landed"),
 }

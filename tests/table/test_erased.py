@@ -52,7 +52,7 @@ def check_sum(table: Table, gateway: Gateway, erased: int) -> None:
     """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
     report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
     found = report.gateways[gateway.id]
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     assert sum(hi - lo for lo, hi in found.erased) == erased
     absent = found.expired_rows + found.damaged_rows + erased + found.left_out
     assert found.landed is not None
@@ -317,7 +317,7 @@ def test_a_constraint_that_is_not_understood_is_refused_by_its_name__RD_30(
     delta(local).alter.add_constraint({"odd": "offset % 2 >= 0"})
     with pytest.raises(TableChanged, match=r"its constraint odd \(.*DROP CONSTRAINT"):
         drain(opened_again(local), [a.directory])
-    assert verify(opened_again(local)).whole
+    assert verify(opened_again(local)).intact
 
 
 # -- erase -----------------------------------------------------------------------------------------

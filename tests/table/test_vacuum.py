@@ -81,7 +81,7 @@ def test_files_which_were_replaced_go_a_day_later(table: Table, a: Gateway) -> N
     assert done.bytes > 0
     assert not any(exists(table, path) for path in old)
     assert rows(table) == expected(a, 0, 21)
-    assert verify(table).whole
+    assert verify(table).intact
     assert vacuum(table, clock=tomorrow).paths == []
 
 
@@ -104,7 +104,7 @@ def test_files_of_another_table_below_this_one_are_its_own(table: Table, a: Gate
     fill(inner, a)
     put(table, "inner/part-orphan.parquet")
     assert vacuum(table, clock=tomorrow).paths == ["inner/part-orphan.parquet"]
-    assert verify(again(inner)).whole and rows(inner) == expected(a, 0, 41)
+    assert verify(again(inner)).intact and rows(inner) == expected(a, 0, 41)
 
 
 def test_files_behind_a_link_to_a_folder_stay(local: Table, a: Gateway, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_files_behind_a_link_to_a_folder_stay(local: Table, a: Gateway, tmp_path
     (elsewhere / "own.parquet").write_bytes(b"of others")
     (Path(local.storage.location) / "other").symlink_to(elsewhere)
     assert vacuum(local, clock=tomorrow).paths == []
-    assert verify(local).whole and (elsewhere / "own.parquet").exists()
+    assert verify(local).intact and (elsewhere / "own.parquet").exists()
 
 
 @pytest.mark.parametrize("wrong", [tomorrow, lambda: 1e9], ids=["ahead", "behind"])
@@ -173,7 +173,7 @@ def test_expired_files_go_a_day_later(table: Table, a: Gateway) -> None:
     fill(table, a)
     expire(table, date(2023, 11, 16), RUN)
     assert len(vacuum(table, clock=tomorrow).paths) == 2
-    assert verify(table).whole
+    assert verify(table).intact
 
 
 def test_a_file_which_went_out_just_now_stays_however_old_it_is(local: Table, a: Gateway) -> None:
@@ -313,7 +313,7 @@ def test_after_a_restore_the_place_is_what_the_rows_prove(table: Table, a: Gatew
     assert table.landed()[a.id] == a.reader.place(20)
     land(table, a)
     assert rows(table) == expected(a, 0, 30)
-    assert verify(table, {a.id: a.reader}).whole
+    assert verify(table, {a.id: a.reader}).intact
 
 
 def test_rows_behind_a_hole_go_in_the_version_which_sets_the_place(
@@ -331,7 +331,7 @@ def test_rows_behind_a_hole_go_in_the_version_which_sets_the_place(
     assert rows(table) == expected(a, 0, 10) + expected(b, 0, 10)
     land(table, a, b)
     assert rows(table) == expected(a, 0, 40) + expected(b, 0, 40)
-    assert verify(table).whole
+    assert verify(table).intact
 
 
 def test_one_gateway_goes_back_and_the_others_rows_in_its_files_stay(
@@ -417,7 +417,7 @@ def test_where_a_transform_drops_rows_a_table_that_lost_its_last_ones_needs_the_
     notes = {gaps.DROPPING_PREFIX + a.id: 0}
     local.replace([], [], run=RUN, notes=notes)
     delta(local).restore(2)
-    with pytest.raises(TableError, match="whole up to offset 20 of 30; --queue"):
+    with pytest.raises(TableError, match="intact up to offset 20 of 30; --queue"):
         rewind(again(local), RUN)
     plan = rewind(again(local), RUN, queues={a.id: a.reader})
     assert [found.place.offset for found in plan.gateways] == [20]
@@ -426,11 +426,11 @@ def test_where_a_transform_drops_rows_a_table_that_lost_its_last_ones_needs_the_
 def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:
     batches = fill_together(local, a)
     local.storage.delete(batches[1][0].path)
-    with pytest.raises(TableError, match=r"whole up to offset 10 of 30; --queue names its queue"):
+    with pytest.raises(TableError, match=r"intact up to offset 10 of 30; --queue names its queue"):
         rewind(local, RUN)
     rewind(again(local), RUN, queues={a.id: a.reader})
     land(again(local), a)
-    assert verify(again(local), {a.id: a.reader}).whole
+    assert verify(again(local), {a.id: a.reader}).intact
 
 
 def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> None:
@@ -440,7 +440,7 @@ def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> 
     a.reader.commit("test", 20)
     trimmed(a)
     before = local.version
-    with pytest.raises(TableError, match=r"whole up to offset 10, and its queue begins at 20"):
+    with pytest.raises(TableError, match=r"intact up to offset 10, and its queue begins at 20"):
         rewind(local, RUN, queues={a.id: a.reader})
     assert again(local).version == before
 
@@ -457,7 +457,7 @@ def test_rows_which_the_queue_cannot_give_again_go_only_when_that_is_said(
     restored = Gateway.at(tmp_path / "copy")
     restored.put(20, day=1)
     report = verify(table, {a.id: restored.reader})
-    assert not report.whole
+    assert not report.intact
     with pytest.raises(TableError, match=r"6 rows from offset 14 on are in this table alone"):
         rewind(table, RUN, queues={a.id: restored.reader})
     assert rows(table) == expected(a, 0, 20)
@@ -466,7 +466,7 @@ def test_rows_which_the_queue_cannot_give_again_go_only_when_that_is_said(
     assert (found.place.offset, found.removed, found.lost) == (14, 6, 6)
     land(table, restored)
     assert rows(table) == expected(a, 0, 34)
-    assert verify(table, {a.id: restored.reader}).whole
+    assert verify(table, {a.id: restored.reader}).intact
 
 
 def test_a_queue_which_was_restored_and_not_written_on(

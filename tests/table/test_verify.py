@@ -58,7 +58,7 @@ def test_a_torn_file_is_lost_and_said_so(table: Table, a: Gateway, left: str) ->
     path.write_bytes(torn[left])
     report = verify(table)
     assert file.path in report.lost
-    assert of(report, a).whole_to == 0
+    assert of(report, a).intact_to == 0
     assert of(report, a).missing == [(0, 51)]
 
 
@@ -76,7 +76,7 @@ def test_pages_of_other_columns_are_looked_at_when_asked(table: Table, a: Gatewa
     start = body.data_page_offset
     octets[start : start + body.total_compressed_size] = bytes(body.total_compressed_size)
     path.write_bytes(octets)
-    assert verify(table).whole
+    assert verify(table).intact
     assert file.path in verify(table, every_column=True).lost
 
 
@@ -92,7 +92,7 @@ def test_rows_which_are_twice_are_found(table: Table, a: Gateway) -> None:
     table.commit([again], {}, before={}, run=RUN)
     report = verify(table)
     assert of(report, a).twice == [(5, 8)]
-    assert of(report, a).whole_to == 5
+    assert of(report, a).intact_to == 5
     assert list(report.findings()) == [f"twice: gateway {a.id} offsets 5 to 8 (3 rows)"]
 
 
@@ -102,7 +102,7 @@ def test_rows_above_the_place_are_found(table: Table, a: Gateway) -> None:
     table.replace([], [], run=RUN, landed={a.id: Landed(12)}, before=table.landed())
     report = verify(table)
     assert of(report, a).above == [(12, 20)]
-    assert not report.whole
+    assert not report.intact
 
 
 def test_a_table_which_was_set_back_to_nothing_is_not_whole(table: Table, a: Gateway) -> None:
@@ -111,7 +111,7 @@ def test_a_table_which_was_set_back_to_nothing_is_not_whole(table: Table, a: Gat
     table.replace(files, [], run=RUN, data_change=True)
     report = verify(table)
     assert of(report, a).missing == [(0, 20)]
-    assert of(report, a).whole_to == 0
+    assert of(report, a).intact_to == 0
 
 
 def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway) -> None:
@@ -121,8 +121,8 @@ def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway)
     a.put(5)
     land(table, a)
     report = verify(table)
-    assert report.whole
-    assert (of(report, a).begin, of(report, a).whole_to) == (20, 25)
+    assert report.intact
+    assert (of(report, a).begin, of(report, a).intact_to) == (20, 25)
 
 
 def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
@@ -133,7 +133,7 @@ def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
     table.commit([], {a.id: place}, before=table.landed(), run=RUN, notes=notes)
     table.refresh()
     report = verify(Table.open(table.location))
-    assert report.whole
+    assert report.intact
     assert of(report, a).damaged == [(1, 6)]
 
 
@@ -155,9 +155,9 @@ def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(
     for path in Path(location, "_delta_log").glob("*.json"):
         path.unlink()
     report = verify(Table.open(location))
-    assert report.whole, list(report.findings())
+    assert report.intact, list(report.findings())
     found = of(report, a)
-    assert (found.begin, found.whole_to) == (begin, 40)
+    assert (found.begin, found.intact_to) == (begin, 40)
     assert begin > 0
     [(lo, hi)] = found.damaged
     assert lo <= 33 < hi
@@ -194,16 +194,16 @@ def test_what_a_transform_has_dropped_is_not_said_to_be_missing(tmp_path: Path, 
     drain(tmp_path / "landed", [a.directory], runner=run_and_drop)
     table = Table.open_for_writing(tmp_path / "landed")
     found = of(verify(table), a)
-    assert found.whole
+    assert found.intact
     assert found.dropped == [(offset, offset + 1) for offset in range(19, 39, 2)]
     # Behind the last row which is there nothing is proven: after a RESTORE it may be missing.
-    assert (found.landed and found.landed.offset, found.whole_to) == (39, 39)
+    assert (found.landed and found.landed.offset, found.intact_to) == (39, 39)
     first = Table.open(table.location).files()[0]
     removed = next(file for file in table.files() if file.rows == 19)
     assert first.rows == 19
     table.replace([removed], [], run=RUN, data_change=True)
     found = of(verify(Table.open(table.location)), a)
-    assert not found.whole
+    assert not found.intact
     assert found.missing == [(0, 19)]
 
 
@@ -217,7 +217,7 @@ def test_rows_dropped_by_every_batch_of_one_bridge_are_not_said_to_be_missing(
     table = Table.open(tmp_path / "landed")
     found = of(verify(table), a)
     assert table.version > 2
-    assert found.whole
+    assert found.intact
     assert found.dropped == [(offset, offset + 1) for offset in range(1, 41, 2)]
 
 
@@ -230,7 +230,7 @@ def test_another_history_of_the_queue_is_a_finding(
     other = Landed(known.offset, known.incarnation, known.witness ^ 1 << 40)
     table.replace([], [], run=RUN, landed={a.id: other}, before={a.id: known})
     report = verify(table, {a.id: a.reader})
-    assert not report.whole
+    assert not report.intact
     assert "row 19 of the queue" in of(report, a).mismatch
 
 

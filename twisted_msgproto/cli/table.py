@@ -187,14 +187,14 @@ def _verify(arguments: SimpleNamespace) -> int:
         print(json.dumps(_facts(report)))
     else:
         _print_report(report)
-    return 0 if report.whole else WRONG
+    return 0 if report.intact else WRONG
 
 
 def _facts(report: Report) -> dict[str, object]:
     facts = asdict(report)
-    facts |= {"whole": report.whole, "rows": report.rows, "findings": list(report.findings())}
+    facts |= {"intact": report.intact, "rows": report.rows, "findings": list(report.findings())}
     for gateway, found in report.gateways.items():
-        facts["gateways"][gateway] |= {"whole": found.whole, "whole_to": found.whole_to}
+        facts["gateways"][gateway] |= {"intact": found.intact, "intact_to": found.intact_to}
     return facts
 
 
@@ -216,12 +216,12 @@ def _print_report(report: Report) -> None:
             if rows
         )
         print(
-            f"gateway {gateway}: {landed}, whole from {found.begin} to {found.whole_to}, "
+            f"gateway {gateway}: {landed}, intact from {found.begin} to {found.intact_to}, "
             f"{found.rows} rows{notes}"
         )
     print(
         f"table {report.location} version {report.version}: {report.rows} rows in {report.files} "
-        f"files, {'all whole' if report.whole else 'not whole'}"
+        f"files, {'all intact' if report.intact else 'not intact'}"
     )
 
 
@@ -384,7 +384,7 @@ def read_offset_lines(path: str) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-@action("rewind", "set gateways to where the table is proven to be whole")
+@action("rewind", "set gateways to where the table is proven to be intact")
 @dry_run
 @option("--gateway", metavar="ID", multiple=True, help="default: all")
 @flag("--discard", "also take rows out which the queue cannot give again")

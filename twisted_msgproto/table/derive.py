@@ -291,7 +291,7 @@ def derive(
     begins again when that version of ``raw`` cannot be read any more.
 
     Raises:
-        TableError: one line; ``raw`` is not whole or has other columns, or there is a table already
+        TableError: one line; ``raw`` is not intact or has other columns, or there is a table already
             that is not of this kind.
         QueueError: a queue does not answer, or is not the one that ``raw`` has landed.
     """
@@ -400,7 +400,7 @@ def _proven(raw: Table) -> dict[str, GatewayReport]:
                 f"of gateway {gateway} are missing"
             )
     for line in report.findings():
-        raise TableError(f"{raw.location} is not whole ({line}): {verify_tells(raw.location)}")
+        raise TableError(f"{raw.location} is not intact ({line}): {verify_tells(raw.location)}")
     return report.gateways
 
 

@@ -81,7 +81,7 @@ class GatewayReport:
     """The queue still has this many of the missing rows; None when it was not asked."""
 
     @property
-    def whole_to(self) -> int:
+    def intact_to(self) -> int:
         """Return the offset up to which the table is proven to hold every row once.
 
         Where a transform drops rows, nothing behind the last row that is there is proven.  Where
@@ -101,7 +101,7 @@ class GatewayReport:
         return self.landed is not None and not wrong
 
     @property
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         return self.proven and not self.back
 
 
@@ -115,9 +115,9 @@ class Report:
     nameless: int = 0
 
     @property
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         return not (self.lost or self.nameless) and all(
-            found.whole for found in self.gateways.values()
+            found.intact for found in self.gateways.values()
         )
 
     @property

@@ -134,12 +134,12 @@ def _stand_on(table: Table) -> None:
 def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
     found = report.gateways[gateway]
     landed = table.landed()[gateway]
-    offset = found.whole_to
+    offset = found.intact_to
     if queue is None:
         # What a transform may have dropped behind the last row may as well be gone.
         if not found.proven or offset < landed.offset or report.lost:
             raise TableError(
-                f"gateway {gateway} is whole up to offset {offset} of {landed.offset}; --queue "
+                f"gateway {gateway} is intact up to offset {offset} of {landed.offset}; --queue "
                 "names its queue, which has to land the rest again"
             )
         return Rewound(gateway, landed, landed, size(found.back))
@@ -150,7 +150,7 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     begin = queue.begin()
     if offset < begin:
         raise TableError(
-            f"gateway {gateway} is whole up to offset {offset}, and its queue begins at {begin}: "
+            f"gateway {gateway} is intact up to offset {offset}, and its queue begins at {begin}: "
             f"{begin - offset} rows are in neither. Restore the table from a copy or to a later "
             "version, or land into a new table"
         )
@@ -176,7 +176,7 @@ def _keep(table: Table, queue: Queue, found: Rewound) -> None:
     begin = queue.describe().begin
     if place.offset < begin:
         raise TableError(
-            f"gateway {found.gateway} is whole up to offset {place.offset}, and its queue, which "
+            f"gateway {found.gateway} is intact up to offset {place.offset}, and its queue, which "
             f"begins at {begin}, was trimmed meanwhile: nothing was changed; try again to see what "
             "is left"
         )
@@ -320,11 +320,11 @@ class _Place:
     group: int
 
 
-def divergence(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
+def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
     """Return the offset after the last row that the table and the queue have in common.
 
     A queue that was restored from an older copy and written on has other rows than the table from
-    there on, so it is found by halving.  It is at most ``whole_to``.  What the queue has trimmed
+    there on, so it is found by halving.  It is at most ``intact_to``.  What the queue has trimmed
     cannot be compared.
 
     Raises:
@@ -338,7 +338,7 @@ def divergence(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
             f"{table.location} does not have the columns of its queues, so where it parts from "
             f"queue {gateway} cannot be told; land into a new table"
         )
-    begin, end = queue.begin(), min(queue.end(), whole_to)
+    begin, end = queue.begin(), min(queue.end(), intact_to)
     if end <= begin:
         return end
     rows = _Rows(table, gateway, begin, end, [*KEY, *names])
