@@ -1,4 +1,4 @@
-"""Who may what (issue 15): a refusal is answered, counted, said once; nothing of it is stored."""
+"""Who may what: a refusal is answered, counted, said once; nothing of it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start reads small frames without Arrow, and finds what it would find with Arrow (issue 16)."""
+"""A start reads small frames without Arrow, and finds what it would find with Arrow."""
 
 from __future__ import annotations
 
