@@ -146,11 +146,6 @@ class Linked(Protocol):
         """Return whether the session stands."""
         return bool(self.link.established)
 
-    @property
-    def closing(self) -> bool:
-        """Return whether ``close()`` was called."""
-        return bool(self.link.closing)
-
     def snapshot(self) -> Mapping[str, object]:
         """Return where the session stands, as plain values without secrets."""
         snapshot: Mapping[str, object] = self.link.snapshot()

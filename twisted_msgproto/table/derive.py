@@ -291,8 +291,8 @@ def derive(
     begins again when that version of ``raw`` cannot be read any more.
 
     Raises:
-        TableError: one line; ``raw`` is not intact or has other columns, or there is a table already
-            that is not of this kind.
+        TableError: one line; ``raw`` is not intact or has other columns, or there is a table that
+            is not of this kind.
         QueueError: a queue does not answer, or is not the one that ``raw`` has landed.
     """
     check_raw(raw)
