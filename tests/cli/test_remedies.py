@@ -692,6 +692,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         ": msgproto passwd",
         "the server wants a log-in, and none of its kinds can be used",
     ),
+    "tests/contract/test_started_again.py": ("install one, set JAVA_HOME, or",),
     "tests/contract/test_words.py": (
         "see --user and --password-file",
         "is not one to trust; give the file of the authority",
@@ -739,6 +740,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "tests/table/test_erased.py": (
         ") breaks the constraint",
+        "DROP CONSTRAINT",
         "do this again, and switch it on again",
     ),
     "tests/table/test_opening.py": ("leave --partition-by out, or", "land twice; remove the"),
@@ -773,13 +775,11 @@ NO_ADVICE = (
 """Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
 
 NOT_RUN: dict[str, str] = {
-    "install one, set JAVA_HOME, or": "no Java is downloaded; test_session.py finds one by each",
     "there is no directory for temporary files": "TMPDIR is set in tests/containers.sh's machines",
     "enable --now": "systemd has to run; systemd-analyze takes these units in test_init.py",
     "install a C compiler, then pip": "it compiles from an index; ./run checks a wheel without one",
     "make room on the disk, or set TMPDIR": "no Java was found that fails on a full disk",
     "DROP FEATURE": "SQL of Delta's own package for Spark, which is not among the extras",
-    "DROP CONSTRAINT": "SQL of Delta's own package for Spark, which is not among the extras",
 }
 """Words of a message → why what it advises is run nowhere."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import START_SECONDS, Launcher, contained, environment, launching
+from twisted_msgproto.spark.java import find_java
 
 EVENT = struct.pack(">2sI2sII", b"2W", 1, b"2J", 1, 2) + b"{}"
 ACK = struct.pack(">2sI", b"2A", 1)
@@ -111,6 +113,26 @@ def test_the_same_bridge_lands_again_after_a_kill(launch: Launcher, set_up: str)
         bridge.kill()
     landed = landed_offsets(here / "table")
     assert landed == {identity(here / "queue"): list(range(50))}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_a_bridge_without_java_lands_once_the_named_variable_is_set__RD_12(
+    launch: Launcher,
+) -> None:
+    here = launch.directory
+    write(here / "queue", messages(0, 3))
+    (here / "bash").symlink_to(str(shutil.which("bash")))
+    words = ["bridge", "--queue=queue", "--table=table", "--master=local[1]", "--once"]
+    command = [sys.executable, "-m", "twisted_msgproto", *words]
+    bare = environment(PATH=str(here))
+    bare.pop("JAVA_HOME", None)
+    bridge = launch.command(command, env=bare)
+    bridge.line("install one, set JAVA_HOME, or: pip install")
+    assert bridge.wait() == 2
+    bridge = launch.command(command, env={**bare, "JAVA_HOME": str(find_java().home)})
+    bridge.line("batch .*: 3 rows", seconds=START_SECONDS)
+    assert bridge.wait() == 0
 
 
 ON_EACH = """
