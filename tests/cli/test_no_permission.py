@@ -121,7 +121,7 @@ TWISTD_OPTIONS = {
 @pytest.mark.parametrize(
     ("option", "server"),
     [
-        *((option, ["lumberjack"]) for option in TWISTD_OPTIONS),
+        *((option, ["lumberjack", "-etcp:0:interface=127.0.0.1"]) for option in TWISTD_OPTIONS),
         ("--pidfile=closed/pid", ["msgproto", "--config=g.toml"]),
     ],
 )
