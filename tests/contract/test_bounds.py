@@ -174,6 +174,22 @@ class Bounds:
         self.assertGreater(world.factory.budget.held.held, 900_000)
         return still
 
+    @only(*CONNECTED)
+    def test_nothing_is_stored_behind_what_could_not_be(self: Any) -> None:
+        """What stood behind a pause was read on, and stored, before the session ended: a gap."""
+        sink = HeldSink()
+        world = self.world(sink, unsafe_bytes=1)
+        peer = world.join()
+        for _ in range(400):
+            self.ignore(peer.send(b"x" * 200))
+        world.pump()
+        self.assertEqual(self.why_unread(peer), "connection-bytes")
+        before = len(sink.messages)
+        sink.fail(OSError("no disk"))
+        world.wait(1)
+        self.assertEqual((len(sink.messages), peer.line.server.gone), (before, True))
+        self.flushLoggedErrors(OSError)
+
     def why_unread(self: Any, peer: Any) -> Any:
         return peer.server.snapshot()["not_read_because"]
 

@@ -485,15 +485,16 @@ class SessionLink(OrderlyLink):
         if not self._unsafeBatches:
             budget.senders -= 1
         budget.waiting -= nbytes
+        failed = isinstance(result, Failure)
+        if failed:  # first: what is read on would be stored behind a gap
+            self._notSafe(position, result)
         if budget.paused and budget.waiting <= budget.limit // 2:
             paused, budget.paused = budget.paused, {}
             for link in paused:
                 link.resumeReading("process-unsafe-bytes")
         if self._unsafeBytes <= factory.unsafe_bytes_max // 2:
             self.resumeReading("connection-bytes")
-        if isinstance(result, Failure):
-            self._notSafe(position, result)
-        else:
+        if not failed:
             traffic = factory.traffic
             waited = traffic.seconds() - began
             traffic.latencies[bisect_left(BOUNDS, waited)] += count
