@@ -25,7 +25,7 @@ from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
 from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
-from twisted_msgproto.micromsg2.wire import encode_address
+from twisted_msgproto.micromsg2.wire.frames import encode_address
 from twisted_msgproto.mtl import IngestProfile, QueueProfile
 from twisted_msgproto.mtl import wire as control
 from twisted_msgproto.mtl.machine import Arrival, Channel, ClientFlow

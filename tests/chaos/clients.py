@@ -23,7 +23,7 @@ from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.core.errors import MsgprotoError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ClientService
-from twisted_msgproto.micromsg2.protocol import default_proposal
+from twisted_msgproto.micromsg2.protocol.client import default_proposal
 
 MODULE = "tests.chaos.clients"
 

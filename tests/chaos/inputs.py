@@ -25,7 +25,7 @@ from tests.mtl.cases import until_cut_off
 from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
-from twisted_msgproto.micromsg2.wire import (
+from twisted_msgproto.micromsg2.wire.frames import (
     encode_address,
     encode_command,
     encode_handshake,

@@ -12,7 +12,7 @@ from tests.chaos.gateways import LISTEN, most_resident, needs_proc, resident
 from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.micromsg2 import Offer, Proposal
-from twisted_msgproto.micromsg2.wire import (
+from twisted_msgproto.micromsg2.wire.frames import (
     encode_address,
     encode_command,
     encode_handshake,

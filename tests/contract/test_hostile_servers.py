@@ -11,7 +11,7 @@ from tests.contract.cases import BOTH_WAYS, Peer
 from tests.contract.world import only, over_all
 from tests.umq.pairs import base36
 from twisted_msgproto.core.errors import LimitExceeded, TimedOut
-from twisted_msgproto.micromsg2.wire import encode_command
+from twisted_msgproto.micromsg2.wire.frames import encode_command
 from twisted_msgproto.net.wires.stream import SLICE_BYTES
 from twisted_msgproto.testing import SafeSink
 

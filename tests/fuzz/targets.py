@@ -21,7 +21,7 @@ from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.wire import frames as lumberjack_runs
 from twisted_msgproto.micromsg2 import terms as micromsg2_terms
-from twisted_msgproto.micromsg2 import wire as micromsg2
+from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
 from twisted_msgproto.net.wires.websocket import (

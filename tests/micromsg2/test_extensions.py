@@ -39,7 +39,7 @@ from tests.micromsg2.streams import (
 )
 from twisted_msgproto.micromsg2 import STANDARD, Extension, Proposal
 from twisted_msgproto.micromsg2.machine import Client, Server
-from twisted_msgproto.micromsg2.wire import BadText
+from twisted_msgproto.micromsg2.wire.texts import BadText
 from twisted_msgproto.testing import SafeSink
 
 # ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ from twisted_msgproto.micromsg2 import (
 from twisted_msgproto.micromsg2.machine import receiving
 from twisted_msgproto.micromsg2.machine.sides import Session
 from twisted_msgproto.micromsg2.terms import SEQUENCES
-from twisted_msgproto.micromsg2.wire import (
+from twisted_msgproto.micromsg2.wire.frames import (
     LIMITS,
     Decoder,
     Error,

@@ -7,17 +7,15 @@ Read in this order: wire, terms, machine, application, protocol, service.
 from ..net.limit_types import MicroMsg2ClientLimits, MicroMsg2ServerLimits
 from .application import Broker
 from .machine.extensions import STANDARD, Extension, ExtensionSet, Proposal
-from .protocol import (
-    MessageRefused,
+from .protocol.client import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
     MicroMsg2ClientService,
-    MicroMsg2Server,
-    MicroMsg2ServerFactory,
     connect,
-    serve,
 )
-from .wire import BadText, Filter, Offer
+from .protocol.server import MicroMsg2Server, MicroMsg2ServerFactory, serve
+from .protocol.session import MessageRefused
+from .wire.texts import BadText, Filter, Offer
 
 __all__ = [
     "STANDARD",

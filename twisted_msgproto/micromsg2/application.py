@@ -35,15 +35,8 @@ from .queued_messages import (
     routed,
     weight_of,
 )
-from .wire import (
-    LIMIT_EXCEEDED,
-    NO_PROPERTIES,
-    BadText,
-    Filter,
-    Properties,
-    encode_address,
-    encode_unnumbered,
-)
+from .wire.frames import LIMIT_EXCEEDED, encode_address, encode_unnumbered
+from .wire.texts import NO_PROPERTIES, BadText, Filter, Properties
 
 SPACE: Final = "micromsg2"
 """The queues of a MicroMsg2 server are in this space, unless it shares those of another server."""

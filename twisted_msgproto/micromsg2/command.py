@@ -30,19 +30,11 @@ from ..net.clients.command_types import (
 )
 from ..registry import PROTOCOLS
 from .machine.extensions import Proposal
-from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
-from .protocol.client import MicroMsg2ClientLink
+from .protocol.client import MicroMsg2Client, MicroMsg2ClientFactory, MicroMsg2ClientLink
 from .protocol.session import refused_number
 from .terms import NUMBER_OF_ACKS_MAX, ErrorReceived, MessagesAcknowledged
-from .wire import (
-    BadText,
-    Filter,
-    Offer,
-    Writable,
-    encode_address,
-    read_extensions,
-    write_properties,
-)
+from .wire.frames import encode_address
+from .wire.texts import BadText, Filter, Offer, Writable, read_extensions, write_properties
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS['micromsg2'].ports['tcp']}"
 

@@ -23,17 +23,16 @@ from typing import Any, Final
 from ..core.broker import QUEUED_MESSAGE_BYTES, QueuedMessage, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, Foreign, as_text, no_fields
-from .wire import (
+from .wire.frames import Unnumbered, encode_address, encode_unnumbered
+from .wire.texts import (
     NO_PROPERTIES,
     BadText,
+    Kind,
     Properties,
-    Unnumbered,
-    encode_address,
-    encode_unnumbered,
+    Value,
     parse_properties,
     write_properties,
 )
-from .wire.texts import Kind, Value
 
 FORM: Final = "micromsg2"
 """Envelopes whose own bytes are the ones above have this form."""

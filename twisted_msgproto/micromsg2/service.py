@@ -12,8 +12,10 @@ from ..net.broker.broker_options import BrokerOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from .application import TOPIC_PREFIX
-from .protocol import LIMITS, PROTOCOL, MicroMsg2ServerFactory
-from .wire import BadText, encode_address
+from .protocol.server import MicroMsg2ServerFactory
+from .protocol.session import LIMITS, PROTOCOL
+from .wire.frames import encode_address
+from .wire.texts import BadText
 
 
 class Options(BrokerOptions, ServerOptions):

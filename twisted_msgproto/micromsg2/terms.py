@@ -12,8 +12,9 @@ from typing import Any, Final
 from ..core.errors import Fault
 from ..core.limits import Limit
 from ..core.machine import State, Table
-from . import wire
-from .wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
+from .wire import frames
+from .wire.frames import Command, Error, ExtensionFrame, Handshake, Messages, Part
+from .wire.texts import Properties
 
 NUMBER_OF_ACKS_DEFAULT: Final = 10
 """``batch-ack`` without a number means this (``MM-20``)."""
@@ -28,7 +29,7 @@ TYPE_NAME_BYTES_MAX: Final = 512
 """``MM-29``."""
 
 LIMITS: Final = (
-    *wire.LIMITS,
+    *frames.LIMITS,
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
     Limit("checked-json-bytes", 16 << 20, "bytes", "a body that the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),

@@ -28,17 +28,8 @@ from ...core.strict_json import (
     check_json,
 )
 from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_BYTES_MAX
-from ..wire import (
-    MAJOR,
-    MINOR,
-    PROTOCOL_ERROR,
-    BadText,
-    Handshake,
-    Offer,
-    TooLong,
-    encode_handshake,
-    is_field,
-)
+from ..wire.frames import MAJOR, MINOR, PROTOCOL_ERROR, Handshake, encode_handshake
+from ..wire.texts import BadText, Offer, TooLong, is_field
 
 COUNT_KEYS: Final = ("max-count", "count", "messagesperack")
 """A number of acknowledgements is written with one of these keys; the first is ours (``MM-20``)."""

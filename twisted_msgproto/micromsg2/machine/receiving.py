@@ -15,17 +15,8 @@ from typing import Final, NamedTuple
 from ...core.limits import Limits
 from ...core.machine import ReceiveWindow
 from ..terms import PARTS_MAX, SEQUENCES, Counters, MessagesReceived
-from ..wire import (
-    LIMIT_EXCEEDED,
-    NO_PROPERTIES,
-    PROTOCOL_ERROR,
-    BadText,
-    Messages,
-    Parsed,
-    Part,
-    Properties,
-    parse_properties,
-)
+from ..wire.frames import LIMIT_EXCEEDED, PROTOCOL_ERROR, Messages, Part
+from ..wire.texts import NO_PROPERTIES, BadText, Parsed, Properties, parse_properties
 from .extensions import Extension, refusal
 
 REPEATS_KNOWN_MIN: Final = 1024

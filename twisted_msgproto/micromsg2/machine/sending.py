@@ -15,23 +15,21 @@ from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, SendWindow, Table
 from ..terms import ERROR_CHARACTERS_MAX, LIMITS, SEQUENCES, Counters, Event, Side
-from ..wire import (
+from ..wire.frames import (
     LARGE_HEADER_BYTES,
-    NO_PROPERTIES,
     Command,
     Error,
     ExtensionFrame,
     Messages,
     Unnumbered,
-    Writable,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
     encode_numbered,
     encode_unnumbered,
-    write_properties,
 )
+from ..wire.texts import NO_PROPERTIES, Writable, write_properties
 from .extensions import Extension
 
 _NOTHING: Final[Mapping[str, str]] = {}

@@ -43,10 +43,9 @@ from ..terms import (
     SessionEstablished,
     Side,
 )
-from ..wire import (
+from ..wire.frames import (
     LIMIT_EXCEEDED,
     PROTOCOL_ERROR,
-    BadText,
     Command,
     Decoder,
     Error,
@@ -58,6 +57,7 @@ from ..wire import (
     encode_extension,
     encode_handshake,
 )
+from ..wire.texts import BadText
 from . import extensions
 from .extensions import Ack, Acknowledging, BatchAck, Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox

@@ -51,7 +51,8 @@ from ..terms import (
     UNKNOWN_COMMAND,
     ErrorReceived,
 )
-from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
+from ..wire.frames import LIMIT_EXCEEDED
+from ..wire.texts import NO_PROPERTIES, Filter, Offer, Writable
 from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session, expect_proposal
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")

@@ -44,7 +44,8 @@ from ..machine import Server
 from ..machine.extensions import Proposal, PubSub
 from ..queued_messages import Routed
 from ..terms import SERVER, CommandReceived, MessagesAcknowledged
-from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
+from ..wire.frames import LIMIT_EXCEEDED
+from ..wire.texts import NO_PROPERTIES, Writable
 from .session import (
     Arrived,
     MicroMsg2Factory,

@@ -40,7 +40,7 @@ from ..terms import (
     MessagesReceived,
     SessionEstablished,
 )
-from ..wire import NO_PROPERTIES, Writable
+from ..wire.texts import NO_PROPERTIES, Writable
 
 PROTOCOL: Final = "micromsg2"
 
