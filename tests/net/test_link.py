@@ -112,6 +112,26 @@ class Links(LinkCase):
         self.assertEqual(self.tracebacks, 1)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
+    def test_the_machine_advances_at_its_nearest_deadline_and_not_at_each_look(self) -> None:
+        server, transport = self.link()
+        advance, advanced = server.machine.advance, []
+        server.machine.advance = lambda now: advanced.append(now) or advance(now)
+
+        def due() -> list[float]:
+            return [call.getTime() for call in self.clock.getDelayedCalls()]
+
+        server.dataReceived(b"a\n")  # it has 60 s for the next one
+        self.clock.advance(30)
+        server.dataReceived(b"b\n")
+        self.assertEqual(due(), [60])
+        self.clock.advance(30)  # in vain
+        self.assertEqual((advanced, due()), ([], [90]))
+        server.machine.deadlines.set("idle", 70.0)
+        server.flush()
+        self.assertEqual(due(), [70])
+        self.clock.advance(10)
+        self.assertEqual((advanced, transport.disconnecting), ([70], True))
+
     def test_a_half_closed_connection_is_read_to_its_end_and_answered(self) -> None:
         """HO-06"""
         sink = Sink(held=True)

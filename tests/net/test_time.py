@@ -1,4 +1,4 @@
-"""Timers of machines, the watch over CPU time a turn, and a clock that cannot be set."""
+"""The watch over CPU time a turn, and a clock that cannot be set."""
 
 from __future__ import annotations
 
@@ -20,82 +20,13 @@ from twisted.python import usage
 
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
 from tests.tools.small_link import LineServer
-from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net.gateway import Gateway
-from twisted_msgproto.net.link import MachineTimer
 from twisted_msgproto.net.process import count_monotonically
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import load
-
-
-class Machine:
-    """Does what is due, and remembers when it was asked to."""
-
-    def __init__(self, kind):
-        self.deadlines = kind()
-        self.calls = []
-        self.clock = Clock()
-        self.follow = self.calls.extend
-        self.timer = MachineTimer(self.clock, self, lambda events: self.follow(events))
-
-    def advance(self, now):
-        return [(now, self.deadlines.due(now))]
-
-    def armed(self):
-        return [call.getTime() for call in self.clock.getDelayedCalls()]
-
-
-@pytest.fixture(params=[Deadlines, ManyDeadlines])
-def machine(request):
-    return Machine(request.param)
-
-
-def test_the_machine_is_asked_at_its_deadline_and_not_at_each_look(machine):
-    machine.deadlines.set("a", 5.0)
-    machine.timer.look()
-    machine.timer.look()
-    assert machine.armed() == [5.0]
-    machine.clock.advance(4)
-    machine.timer.look()
-    assert machine.calls == []
-    machine.clock.advance(1)
-    assert machine.calls == [(5.0, ["a"])]
-    assert machine.armed() == []
-
-
-def test_an_earlier_deadline_moves_the_timer_and_a_later_one_leaves_it(machine):
-    machine.deadlines.set("a", 5.0)
-    machine.timer.look()
-    machine.deadlines.set("a", 3.0)
-    machine.timer.look()
-    assert machine.armed() == [3.0]
-    machine.deadlines.set("a", 9.0)
-    machine.timer.look()
-    assert machine.armed() == [3.0]
-    machine.clock.advance(3)  # in vain: the machine is not asked
-    assert machine.calls == []
-    assert machine.armed() == [9.0]
-
-
-def test_a_stopped_timer_never_runs_again(machine):
-    machine.deadlines.set("a", 5.0)
-    machine.timer.look()
-    machine.timer.stop()
-    machine.timer.look()
-    assert machine.armed() == []
-
-
-def test_the_machine_advances_though_nobody_follows_it_any_more(machine):
-    """A deadline which stayed would be due again at once, for ever."""
-    machine.follow = lambda events: None
-    machine.deadlines.set("a", 5.0)
-    machine.timer.look()
-    machine.clock.advance(5)
-    assert machine.armed() == []
-    assert machine.deadlines.next is None
 
 
 # ── the watch over cpu time a turn ──────────────────────────────────────────────────────────────

@@ -48,64 +48,6 @@ from .wires.stream import StreamWire
 Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
-class MachineTimer:
-    """The timer that advances a machine when its nearest deadline has come.
-
-    ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
-    and a timer that runs early enough is left alone.
-    """
-
-    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
-
-    def __init__(
-        self,
-        clock: Any,
-        machine: Connection[Any, Any, Any],
-        follow: Callable[[list[Any]], None],
-    ) -> None:
-        """Make a timer; ``clock`` has ``seconds()`` and ``callLater()``.
-
-        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, if
-        there are any, and writes the machine's outputs.
-        """
-        self._clock = clock
-        self._machine = machine
-        self._deadlines = machine.deadlines
-        self._follow = follow
-        self._call: Any = None
-        self._at = inf  # when the call comes
-
-    def look(self) -> None:
-        """Something happened: come back at the nearest deadline."""
-        at = self._deadlines.next
-        if at is None or at >= self._at:
-            return  # a timer that runs in vain costs less than to cancel and set it each time
-        delay = max(0.0, at - self._clock.seconds())
-        self._at = at
-        if self._call is None:
-            self._call = self._clock.callLater(delay, self._fired)
-        else:
-            self._call.reset(delay)
-
-    def _fired(self) -> None:
-        self._call = None
-        self._at = inf
-        now = self._clock.seconds()
-        at = self._deadlines.next
-        if at is not None and at <= now:
-            # Here and not in ``follow``, which may have no use for the events any more: a deadline
-            # that stays where it is would be due again at once.
-            self._follow(self._machine.advance(now))
-        self.look()
-
-    def stop(self) -> None:
-        """The connection is gone."""
-        call, self._call = self._call, None
-        self._at = -inf  # nothing is nearer: it is never set again
-        if call is not None:
-            call.cancel()
-
-
 class Link:
     """One connection's machine and wire, for the protocol that owns it.
 
@@ -179,6 +121,8 @@ class Link:
     _readAtMost = FIRST_READ_BYTES  # bytes that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
+    _timer: Any = None  # the call that advances the machine
+    _timerAt = inf  # when it comes
 
     @property
     def gone(self) -> bool:
@@ -297,7 +241,6 @@ class Link:
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self.machine = self.makeMachine()
-        self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self.protocol, self.address)
         plain = type(self).connectionCounters is Link.connectionCounters
         factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
@@ -467,7 +410,27 @@ class Link:
             if machine.unfinished:
                 self.pauseReading("decoding")
                 self._lookUnfinished()
-        self._timer.look()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Come back at the machine's nearest deadline; a timer that runs early enough is left
+        alone, since one that runs in vain costs less than to cancel and set it each time.
+        """
+        at = self.machine.deadlines.next
+        if at is not None and at < self._timerAt:
+            self._timerAt = at
+            delay = max(0.0, at - self._now())
+            if self._timer is None:
+                self._timer = self.factory.clock.callLater(delay, self._due)
+            else:
+                self._timer.reset(delay)
+
+    def _due(self) -> None:
+        self._timer, self._timerAt = None, inf
+        now, at = self._now(), self.machine.deadlines.next
+        if at is not None and at <= now:
+            self._followAlone(self.machine.advance(now))
+        self._arm()
 
     def flush(self) -> None:
         """A verb has changed the machine: write what it has to say, and end when it has."""
@@ -671,12 +634,12 @@ class Link:
         self.closeReason = self.whyLost(reason)
         self._ended = self._inputIgnored = self._gone = True
         events = self.machine.lost(self._now())
-        self._timer.stop()
+        self._timerAt = -inf  # nothing is nearer: it is never set again
         self.wire.stop()
-        for call in (self._resumption, self._handshake):
+        for call in (self._resumption, self._handshake, self._timer):
             if call is not None:
                 call.cancel()
-        self._resumption = self._handshake = None
+        self._resumption = self._handshake = self._timer = None
         self._hold(0)
         factory = self.factory
         factory.budget.paused.pop(self, None)

@@ -126,20 +126,17 @@ class Linked(Protocol):
     @property
     def session(self) -> str:
         """Return the public name of this session."""
-        name: str = self.link.session
-        return name
+        return str(self.link.session)
 
     @property
     def peer(self) -> str:
         """Return the peer's transport address as text."""
-        peer: str = self.link.peer
-        return peer
+        return str(self.link.peer)
 
     @property
     def address(self) -> str:
         """Return the peer's host alone; empty where there is none."""
-        address: str = self.link.address
-        return address
+        return str(self.link.address)
 
     @property
     def established(self) -> bool:
@@ -261,7 +258,12 @@ class SessionHooks:
             waiting.append(succeed(None) if stored is None else stored)
         if not waiting:
             return None
-        return waiting[0] if len(waiting) == 1 else _all(waiting)
+        if len(waiting) == 1:
+            return waiting[0]
+        all_of_them: Deferred[Any] = DeferredList(
+            waiting, fireOnOneErrback=True, consumeErrors=True
+        )
+        return all_of_them.addErrback(lambda failure: failure.value.subFailure)
 
     def __hear(self, message: Message) -> Deferred[Any] | None:
         return awaited(self.messageReceived(message), self, "messageReceived")
@@ -269,16 +271,6 @@ class SessionHooks:
     @hook
     def messageReceived(self, message: Message) -> Later:
         """One message arrived; override this to see each, return a Deferred to delay its ack."""
-
-
-def _all(waiting: list[Deferred[Any]]) -> Deferred[Any]:
-    gathered: Deferred[Any] = DeferredList(waiting, fireOnOneErrback=True, consumeErrors=True)
-    return gathered.addErrback(_first_failure)
-
-
-def _first_failure(failure: Failure) -> Failure:
-    first: Failure = failure.value.subFailure  # type: ignore[union-attr]
-    return first
 
 
 # ── links ───────────────────────────────────────────────────────────────────────────────────────
