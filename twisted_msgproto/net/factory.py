@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import count
 from math import inf
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -87,20 +88,12 @@ def silentSince(protocol: Any) -> float | None:
     return None if link.owes else link.lastHeard
 
 
-class SessionNames:
-    """Makes public names of sessions from protocol, start of the server and a counter; they are
-    unique per gateway.
+def session_names(protocol: str, started_at: float) -> Iterator[str]:
+    """Return public names of sessions, which are unique per gateway; ``started_at`` is in seconds
+    since 1970-01-01 UTC.
     """
-
-    def __init__(self, protocol: str, started_at: float) -> None:
-        """``started_at`` is in seconds since 1970-01-01 UTC."""
-        start = datetime.fromtimestamp(started_at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        self._prefix = f"{protocol}-{start}-"
-        self._count = 0
-
-    def next(self) -> str:
-        self._count += 1
-        return f"{self._prefix}{self._count}"
+    start = datetime.fromtimestamp(started_at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return (f"{protocol}-{start}-{number}" for number in count(1))
 
 
 def host_of(address: IAddress | None) -> str:
@@ -219,7 +212,7 @@ class SessionFactory:
         )
         self.unsafe_bytes_max = self.limits.get("unsafe-bytes", inf)
         self.budget.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
-        self.sessionNames: SessionNames = SessionNames(self.protocolName, wallClock())
+        self.sessionNames: Iterator[str] = session_names(self.protocolName, wallClock())
         self.counters: Counters = Counters()
         self.traffic: Traffic = Traffic(clock.seconds)
 

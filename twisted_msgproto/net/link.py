@@ -226,7 +226,7 @@ class Link:
         address = transport.getPeer()
         self.peer = peer_name(address)
         self.address = str(getattr(address, "host", ""))
-        self.session = factory.sessionNames.next()
+        self.session = next(factory.sessionNames)
         if factory.turnWatch is not None:
             factory.turnWatch.measure(self, *self.turns, peer=self.peer, host=self.address)
             if isinstance(transport, TLSMemoryBIOProtocol):  # a turn delivers several records

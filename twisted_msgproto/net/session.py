@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from inspect import isfunction
 from itertools import takewhile
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
@@ -250,20 +250,14 @@ class SessionHooks:
         """
         if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
             return put_into(self.factory.sink, batch)
-        waiting: list[Deferred[Any]] = []
-        for message in batch:
-            waiting.append(maybeDeferred(self.__hear, message))
+        waiting: list[Deferred[Any]] = [maybeDeferred(self.__hear, message) for message in batch]
         if self.factory.sink is not None:
             stored = put_into(self.factory.sink, batch)
             waiting.append(succeed(None) if stored is None else stored)
-        if not waiting:
-            return None
         if len(waiting) == 1:
             return waiting[0]
-        all_of_them: Deferred[Any] = DeferredList(
-            waiting, fireOnOneErrback=True, consumeErrors=True
-        )
-        return all_of_them.addErrback(lambda failure: failure.value.subFailure)
+        gathered: Any = DeferredList(waiting, fireOnOneErrback=True, consumeErrors=True)
+        return cast(Later, gathered.addErrback(lambda failure: failure.value.subFailure))
 
     def __hear(self, message: Message) -> Deferred[Any] | None:
         return awaited(self.messageReceived(message), self, "messageReceived")

@@ -285,7 +285,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._profiles,
             limits,
             random=self._random,
-            session_names=self.sessionNames.next,
+            session_names=self.sessionNames.__next__,
             mechanisms=self.authenticator.names,
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
