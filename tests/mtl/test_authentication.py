@@ -151,23 +151,18 @@ class Authentication(MtlCase):
         class Riddle(sasl.SaslMechanism):
             name = "RIDDLE"
 
-            def begin(self, login: sasl.Login) -> sasl.SaslCycle:
-                class Cycle(sasl.SaslCycle):
-                    user = b""
+            def begin(self, login: sasl.Login) -> sasl.Respond:
+                users: list[bytes] = []
 
-                    def respond(
-                        self, response: bytes
-                    ) -> Deferred[sasl.Challenge | sasl.Authenticated]:
-                        if not self.user:
-                            self.user = response
-                            return succeed(sasl.Challenge(b"what is it?"))
-                        if response != b"time":
-                            raise sasl.SaslRefused("wrong")
-                        return login(
-                            UsernamePassword(self.user, b"secret"), self.user.decode()
-                        ).addCallback(sasl.Authenticated)
+                def respond(response: bytes) -> Deferred[Any]:
+                    if not users:
+                        users.append(response)
+                        return succeed(b"what is it?")
+                    if response != b"time":
+                        raise sasl.SaslRefused("wrong")
+                    return login(UsernamePassword(users[0], b"secret"), users[0].decode())
 
-                return Cycle()
+                return respond
 
         class Guess:
             mechanism = "RIDDLE"

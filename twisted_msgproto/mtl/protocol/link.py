@@ -16,7 +16,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed
 from ...core.message import MessageBatch
 from ...core.session_memory import SESSION_LIMIT
-from ...net.authentication import sasl
+from ...net.authentication import LoggedIn, sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.logs import SteadyLogger, Topic
 from ...net.session import SessionLink, log_not_stored
@@ -245,18 +245,18 @@ class BrokerLink(SessionLink):
             self._stepped, self._refused, callbackArgs=(session,), errbackArgs=(session,)
         )
 
-    def _stepped(self, step: sasl.Challenge | sasl.Authenticated, session: Session) -> None:
+    def _stepped(self, step: bytes | LoggedIn, session: Session) -> None:
         now = self._now()
-        if isinstance(step, sasl.Challenge):
-            self.machine.challenge(session, step.nbytes, now)
+        if isinstance(step, bytes):
+            self.machine.challenge(session, step, now)
             self._settle()
             return
         self._authenticator.forget(session)
-        events = self.machine.authorize(session, step.login.name, now)
-        if session.user != step.login.name or session.ended:
-            step.login.logout()  # it was too late
+        events = self.machine.authorize(session, step.name, now)
+        if session.user != step.name or session.ended:
+            step.logout()  # it was too late
         else:
-            session.application.loggedIn(step.login)
+            session.application.loggedIn(step)
         self._follow(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:

@@ -16,7 +16,6 @@ import hashlib
 import hmac
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol
 
@@ -51,28 +50,18 @@ Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
 """Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
 
 
+Respond = Callable[[bytes], "Deferred[Any]"]
+"""Checks a response of one exchange: fires with the next challenge in bytes or with LoggedIn;
+raises SaslRefused, or fails with it or with UnauthorizedLogin.
+"""
+
+
 class SaslRefused(Exception):
     """The attempt failed; the reason is for the log alone."""
 
 
-@dataclass(slots=True)
-class Challenge:
-    nbytes: bytes
-
-
-@dataclass(slots=True)
-class Authenticated:
-    login: LoggedIn
-
-
-class SaslCycle:
-    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Check a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
-        raise NotImplementedError
-
-
 class SaslMechanism:
-    """One mechanism of a server, which makes its exchanges.
+    """One mechanism of a server; each exchange begins anew.
 
     Attributes:
         name: in upper case.
@@ -83,7 +72,7 @@ class SaslMechanism:
     name: ClassVar[str]
     reveals: ClassVar[bool] = False
 
-    def begin(self, login: Login) -> SaslCycle:
+    def begin(self, login: Login) -> Respond:
         raise NotImplementedError
 
 
@@ -96,21 +85,15 @@ class Plain(SaslMechanism):
     name = "PLAIN"
     reveals = True
 
-    def begin(self, login: Login) -> SaslCycle:
-        return _PlainCycle(login)
+    def begin(self, login: Login) -> Respond:
+        def respond(response: bytes) -> Deferred[LoggedIn]:
+            parts = response.split(b"\0")
+            if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
+                raise SaslRefused("not a response of PLAIN")
+            user = _name(_text(parts[1]))
+            return login(Passcode(user, _text(parts[2])), user)
 
-
-class _PlainCycle(SaslCycle):
-    def __init__(self, login: Login) -> None:
-        self._login = login
-
-    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        parts = response.split(b"\0")
-        if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
-            raise SaslRefused("not a response of PLAIN")
-        user = _name(_text(parts[1]))
-        credentials = Passcode(user, _text(parts[2]))
-        return self._login(credentials, user).addCallback(Authenticated)
+        return respond
 
 
 # ── ANONYMOUS ───────────────────────────────────────────────────────────────────────────────────
@@ -121,16 +104,8 @@ class AnonymousAccess(SaslMechanism):
 
     name = "ANONYMOUS"
 
-    def begin(self, login: Login) -> SaslCycle:
-        return _AnonymousCycle(login)
-
-
-class _AnonymousCycle(SaslCycle):
-    def __init__(self, login: Login) -> None:
-        self._login = login
-
-    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        return self._login(Anonymous(), None).addCallback(Authenticated)
+    def begin(self, login: Login) -> Respond:
+        return lambda response: login(Anonymous(), None)
 
 
 # ── SCRAM-SHA-256 ───────────────────────────────────────────────────────────────────────────────
@@ -154,11 +129,11 @@ class ScramSha256(SaslMechanism):
         self._file = file
         self._mechanism = _scramp().ScramMechanism(self.name)
 
-    def begin(self, login: Login) -> SaslCycle:
-        return _ScramCycle(login, self._secret, self._mechanism, self._file)
+    def begin(self, login: Login) -> Respond:
+        return _ScramExchange(login, self._secret, self._mechanism, self._file).respond
 
 
-class _ScramCycle(SaslCycle):
+class _ScramExchange:
     def __init__(
         self, login: Login, secret: bytes, mechanism: Any, file: PasswordFile | None
     ) -> None:
@@ -170,16 +145,16 @@ class _ScramCycle(SaslCycle):
         self._server: Any = None
         self._user = ""
         self._salt = b""
-        self._proven: Authenticated | None = None
+        self._proven: LoggedIn | None = None
 
-    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+    def respond(self, response: bytes) -> Deferred[Any]:
         if self._proven is not None:
             if response:
                 raise SaslRefused("the last response is not empty")
             return succeed(self._proven)
         text = _text(response)
         if self._server is None:
-            return succeed(Challenge(self._first(text).encode()))
+            return succeed(self._first(text).encode())
         credentials = ScramCredentials(
             self._user.encode(), self._mechanism, self._server, self._salt, text, self._rounds
         )
@@ -206,9 +181,9 @@ class _ScramCycle(SaslCycle):
                     self._salt, self._rounds = keys.salt, keys.rounds
         return self._salt, b"", b"", self._rounds
 
-    def _prove(self, login: LoggedIn) -> Challenge:
-        self._proven = Authenticated(login)
-        return Challenge(str(self._server.get_server_final()).encode())
+    def _prove(self, login: LoggedIn) -> bytes:
+        self._proven = login
+        return str(self._server.get_server_final()).encode()
 
 
 @implementer(IUsernameHashedPassword)
@@ -304,23 +279,24 @@ class Authenticator:
         self.names: tuple[str, ...] = tuple(self._mechanisms)
         self._authentication = authentication
         self._left = left
-        self._cycles: dict[Attempting, SaslCycle] = {}
+        self._exchanges: dict[Attempting, Respond] = {}
         self._asked: dict[Attempting, Deferred[LoggedIn]] = {}
 
     def respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
-    ) -> Deferred[Challenge | Authenticated]:
-        """Process a client's response within its exchange; fails with SaslRefused or
-        UnauthorizedLogin.
+    ) -> Deferred[bytes | LoggedIn]:
+        """Process a client's response; fires with a challenge, or with the log-in that ends the
+        exchange, and fails with SaslRefused or UnauthorizedLogin.
         """
         return maybeDeferred(self._respond, session, mechanism, response, first)
 
     def _respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
-    ) -> Deferred[Challenge | Authenticated]:
+    ) -> Deferred[Any]:
         if first:
-            self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
-        return self._cycles[session].respond(response)
+            begin = self._mechanisms[mechanism].begin
+            self._exchanges[session] = begin(partial(self._login, session))
+        return self._exchanges[session](response)
 
     def _login(
         self, session: Attempting, credentials: ICredentials, name: str | None
@@ -331,8 +307,8 @@ class Authenticator:
         return asked
 
     def forget(self, session: Attempting) -> None:
-        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
-        self._cycles.pop(session, None)
+        """The session's exchange is over, or the session is: nobody waits for a checker any more."""
+        self._exchanges.pop(session, None)
         asked = self._asked.pop(session, None)
         if asked is not None:
             asked.cancel()
