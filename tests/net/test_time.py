@@ -29,9 +29,6 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import load
 
 
-# ── the watch over cpu time a turn ──────────────────────────────────────────────────────────────
-
-
 class Worker:
     """Work that takes CPU time of a clock of its own."""
 

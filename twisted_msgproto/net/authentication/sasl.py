@@ -307,7 +307,7 @@ class Authenticator:
         return asked
 
     def forget(self, session: Attempting) -> None:
-        """The session's exchange is over, or the session is: nobody waits for a checker any more."""
+        """The exchange is over, or the session is: nobody waits for a checker any more."""
         self._exchanges.pop(session, None)
         asked = self._asked.pop(session, None)
         if asked is not None:
