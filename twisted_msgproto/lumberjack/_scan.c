@@ -1,6 +1,6 @@
-/* Finds whole frames in bytes: the compiled form of the two loops of wire/frames.py in which a
- * reader spends its time.  That is the reference, says what the functions mean, and does the work
- * where this module was not built; the tests hold both to the same answers.
+/* Finds whole frames in bytes: the two loops in which a reader spends its time.  wire/frames.py says
+ * what the functions mean.  Where this module was not built, it and wire/partial.py do the work; the
+ * tests hold both to the same answers.
  *
  * Bytes are peers': a length among them is any number below 2^32.  So places and limits are
  * `long long` on every machine.  No place is above 2^31 + 2^32 + 10, and no sum or difference of

@@ -1,4 +1,4 @@
-"""The compiled form of scan.py; not there where it could not be built."""
+"""See wire/frames.py; not there where it could not be built."""
 
 FORM: int
 

@@ -95,7 +95,6 @@ class Decoder:
         "_inspect",
         "_json_bytes_max",
         "_kept",
-        "_keys",
         "_levels",
         "_limits",
         "_needed",
@@ -168,7 +167,6 @@ class Decoder:
         self._kept: list[Frame] = []  # its frames that are not handed on (yet)
 
         self._partial: PartialData | None = None
-        self._keys: list[frames.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = FrameBuffer()  # the start of a frame that is known to be longer
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
@@ -430,25 +428,26 @@ class Decoder:
         """Return a run of D frames that are all here and keep every limit: the usual case, and
         quick.
 
-        A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start.
+        A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start; so is
+        each where the scan was not compiled.
         """
+        if frames.scan is None:
+            return self._begin_data(level)
         start = level.position
         budget = self._budget
-        run = frames.data_run(
+        level.position, sequences, pairs, unusual = frames.data_run(
             level.nbytes,
             start,
             min(len(level.nbytes), start + budget),
             budget // MESSAGE_WEIGHT_BYTES + 1,
             budget // PAIR_WEIGHT_BYTES + 1,
             self._data_limits,
-            self._keys,
         )
-        level.position = run.position
-        if run.sequences:
-            size = run.position - start
-            self._spend_on_data(size, len(run.sequences), run.pair_count)
-            self._add_data(level.nbytes[start], run.sequences, run.pairs, size)
-        return not run.unusual or self._begin_data(level)
+        if sequences:
+            size = level.position - start
+            self._spend_on_data(size, len(sequences), pairs.bounds[-1])
+            self._add_data(level.nbytes[start], sequences, pairs, size)
+        return not unusual or self._begin_data(level)
 
     def _begin_data(self, level: Level) -> bool:
         head, sequence, count = LONG.unpack_from(level.nbytes, level.position)

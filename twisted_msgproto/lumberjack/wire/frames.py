@@ -22,7 +22,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ...core.compiled import compiled
@@ -275,49 +275,24 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
 
 # ── decoding: runs of J and of D frames ─────────────────────────────────────────────────────────
 
-# A reader spends its time in two loops, over runs of J and of D frames.  Each is here in Python.
-# The compiled module ``_scan`` does the same work several times as fast and is used where it was
-# built; COMPILED tells.  A D frame that is not here as a whole, or breaks a limit, is not one for a
-# run: it is read pair by pair.
+# A reader spends its time in two loops, over runs of J and of D frames.  The compiled module
+# ``_scan`` has both, and is used where it was built.  Elsewhere J frames are read here, and each D
+# frame pair by pair, as one that is cut short or breaks a limit always is.
 
 FORM: Final = 5
 """This number changes with the arguments and results of ``_scan``; see
 :func:`~twisted_msgproto.core.compiled.compiled`.
 """
 
-_compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
+scan: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
-COMPILED: Final = _compiled is not None
-
-KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
-"""A key as it stands in a D frame, length first; the size of that; the key as text."""
-
-KNOWN_KEYS_MAX: Final = 32
-KNOWN_KEYS_BYTES: Final = 1024
-"""A frame of no more keys and bytes is remembered for the next read: shippers have ten keys or so.
-More would cost a silent connection up to 2 MiB.
-"""
-
-_NO_KEY: Final[KnownKey] = ((), 0, "")
-"""Stands where no key is known: no bytes ever start with an empty tuple."""
+COMPILED: Final = scan is not None
 
 
-JsonRun = tuple[int, PackedNumbers, PackedBytes, list[tuple[int, int]], int]
-"""Return J frames of one version that follow each other, and the W frames among them:
-
-* the position behind them,
-* the J frames' sequence numbers,
-* and documents,
-* of each W frame: how many J frames stand before it, and the window it announces,
-* the bytes of the next J frame, if its header stands at the position and its end is not here; else
-  0.
-"""
-
-
-def json_run_python(
+def json_columns(
     data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
-) -> JsonRun:
-    """Return the run of J and W frames that begins at ``position``.
+) -> tuple[int, Sequence[int], Iterable[int], bytes, list[tuple[int, int]], int]:
+    """Return columns of the run of J and W frames that begins at ``position``, as ``_scan`` does.
 
     They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
     or after ``stop``.  A W frame that announces 0 or more than ``window_max`` is not for a run.
@@ -345,17 +320,26 @@ def json_run_python(
             position += HEADER_BYTES
         else:
             break
-    bounds = array("i", accumulate(map(len, bodies), initial=0))
-    columns = PackedNumbers("q", sequences), PackedBytes(b"".join(bodies), bounds)
-    return position, *columns, windows, needed
+    bounds = accumulate(map(len, bodies), initial=0)
+    return position, sequences, bounds, b"".join(bodies), windows, needed
 
 
-def json_run_compiled(
-    data: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
-) -> JsonRun:
-    position, sequences, bounds, bodies, windows, needed = _compiled.json_columns(
-        data, position, stop, count_max, window_max, windows_max
-    )
+JsonRun = tuple[int, PackedNumbers, PackedBytes, list[tuple[int, int]], int]
+"""J frames of one version that follow each other, and the W frames among them:
+
+* the position behind them,
+* the J frames' sequence numbers,
+* and documents,
+* of each W frame: how many J frames stand before it, and the window it announces,
+* the bytes of the next J frame, if its header stands at the position and its end is not here; else
+  0.
+"""
+
+
+def json_run(*arguments: Any) -> JsonRun:
+    """Return the run that begins at a position; the arguments are :func:`json_columns`'s."""
+    read_columns = json_columns if scan is None else scan.json_columns
+    position, sequences, bounds, bodies, windows, needed = read_columns(*arguments)
     columns = PackedNumbers("q", sequences), PackedBytes(bodies, array("i", bounds))
     return position, *columns, windows, needed
 
@@ -387,128 +371,27 @@ class DataLimits(NamedTuple):
     nbytes: int
 
 
-class DataRun(NamedTuple):
-    """D frames of one version that follow each other, up to ``position``.
-
-    ``pairs`` has the pairs of each frame, and ``pair_count`` says how many were read, repeated keys
-    included.  ``unusual``: the next frame's header stands there, and the frame is not one for a
-    run.
-    """
-
-    position: int
-    sequences: PackedNumbers
-    pairs: Sequence[dict[str, str]]
-    pair_count: int
-    unusual: bool
-
-
-def data_run_python(
-    data: bytes,
-    position: int,
-    stop: int,
-    count_max: int,
-    pairs_stop: int,
-    limits: DataLimits,
-    keys: list[KnownKey],
-) -> DataRun:
-    """Return the run of D frames that begins at ``position``.
+def data_run(
+    data: bytes, position: int, stop: int, count_max: int, pairs_stop: int, limits: DataLimits
+) -> tuple[int, PackedNumbers, PackedMaps, bool]:
+    """Return the run of D frames of one version that begins at ``position``.
 
     They are at most ``count_max``, and none of them begins at or after ``stop``, or behind
-    ``pairs_stop`` pairs.
+    ``pairs_stop`` pairs.  Frames that are cut short, above a limit, not UTF-8, or name a key twice
+    are not for a run.
 
-    Frames that are cut short, above a limit or not UTF-8 are not for a run.  Frames that follow
-    each other mostly have the same keys in the same order, so the keys of the last frame are
-    compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
+    Returns the position behind them, their sequence numbers and pairs, and whether the next
+    frame's header stands at the position, and the frame is not one for a run.
     """
-    end = len(data)
-    unpack, unpack_header, header_size = LENGTH.unpack_from, LONG.unpack_from, LONG.size
-    pairs_max, key_max, value_max, size_max = limits
-    run_head = data[position] << 8 | data[position + 1]
-    sequences: list[int] = []
-    all_pairs: list[dict[str, str]] = []
-    known_keys = keys
-    pair_count = 0
-    unusual = False
-    try:
-        for _ in repeat(None, count_max):
-            if position >= stop or pair_count >= pairs_stop:
-                break
-            head, sequence, count = unpack_header(data, position)
-            if head != run_head:
-                break
-            unusual = True  # until this frame has been read to its end
-            if len(known_keys) != count:
-                if count > pairs_max:
-                    break
-                known_keys = [_NO_KEY] * count
-            pairs: dict[str, str] = {}
-            known = True
-            at = position + header_size
-            for key_bytes, key_size, key in known_keys:
-                if data.startswith(key_bytes, at):
-                    at += key_size
-                else:
-                    known = False
-                    (size,) = unpack(data, at)
-                    if size > key_max:
-                        raise ValueError
-                    text_start = at + 4
-                    at = text_start + size
-                    key = data[text_start:at].decode()
-                (size,) = unpack(data, at)
-                if size > value_max:
-                    raise ValueError
-                text_start = at + 4
-                at = text_start + size
-                pairs[key] = data[text_start:at].decode()
-            if at > end or at - position > size_max:
-                break
-            unusual = False
-            if not known:
-                known_keys = [_known_key(key) for key in pairs]
-            position = at
-            pair_count += count
-            sequences.append(sequence)
-            all_pairs.append(pairs)
-    except (struct.error, ValueError):
-        pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
-    keys[:] = known_keys if _are_few(known_keys) else ()
-    return DataRun(position, PackedNumbers("q", sequences), all_pairs, pair_count, unusual)
-
-
-def _are_few(keys: list[KnownKey]) -> bool:
-    return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_BYTES
-
-
-def _known_key(key: str) -> KnownKey:
-    nbytes = key.encode()
-    return LENGTH.pack(len(nbytes)) + nbytes, 4 + len(nbytes), key
-
-
-def data_run_compiled(
-    data: bytes,
-    position: int,
-    stop: int,
-    count_max: int,
-    pairs_stop: int,
-    limits: DataLimits,
-    keys: list[KnownKey],
-) -> DataRun:
-    """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
-    position, sequences, pairs, key_bounds, key_bytes, value_bounds, value_bytes, unusual = (
-        _compiled.data_columns(data, position, stop, count_max, pairs_stop, *limits)
+    position, sequences, pairs, key_bounds, keys, value_bounds, values, unusual = scan.data_columns(
+        data, position, stop, count_max, pairs_stop, *limits
     )
-    bounds = array("i", pairs)
     maps = PackedMaps(
-        bounds,
-        PackedBytes(key_bytes, array("i", key_bounds)),
-        PackedBytes(value_bytes, array("i", value_bounds)),
+        array("i", pairs),
+        PackedBytes(keys, array("i", key_bounds)),
+        PackedBytes(values, array("i", value_bounds)),
     )
-    return DataRun(position, PackedNumbers("q", sequences), maps, bounds[-1], unusual)
-
-
-json_run = json_run_compiled if COMPILED else json_run_python
-data_run = data_run_compiled if COMPILED else data_run_python
+    return position, PackedNumbers("q", sequences), maps, unusual
 
 
 # ── what a writer reads ─────────────────────────────────────────────────────────────────────────
