@@ -270,14 +270,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if version != self._last[0] and self._waiting_since is not None:
             self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
         windows, size, count, start = run.windows, self._size, self._count, 0
-        if not count and len(windows) == 1 and windows[0] == (0, total):
-            # One window and nothing else, as small ones mostly come: the loop would find the same.
-            self._size, self._last = total, encode_ack(sequence(total - 1), version)
-            self._mark(bytearray(self._last), position + total, run.compressed)
-            self.counters.windows += 1
-            self.counters.events += total
-            self._machine.step(WindowCompleted)
-            return
         acks: list[bytes] = []
         for end, announced in (*windows, (total, 0)):
             # Windows follow each other without further W frames: all that are full by ``end``.
