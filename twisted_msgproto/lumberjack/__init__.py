@@ -4,13 +4,12 @@ Read in this order: wire, terms, machine, protocol, service, command.
 """
 
 from ..net.limit_types import LumberjackClientLimits, LumberjackServerLimits
-from .protocol import (
+from .protocol.reconnect import LumberjackClientService, LumberjackShipper
+from .protocol.sides import (
     LumberjackClient,
     LumberjackClientFactory,
-    LumberjackClientService,
     LumberjackServer,
     LumberjackServerFactory,
-    LumberjackShipper,
     connect,
     serve,
 )

@@ -25,7 +25,7 @@ from ..net.clients.client_endpoints import client_endpoint, host_and_port
 from ..net.clients.command_types import TLS_OPTIONS, Messages, Progress, SendOptions
 from ..net.clients.reconnect import ReconnectState
 from ..registry import PROTOCOLS
-from .protocol import LumberjackShipper
+from .protocol.reconnect import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"

@@ -9,7 +9,7 @@ from twisted.application.service import IService
 from ..core.limits import Limit
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
-from .protocol import PROTOCOL, LumberjackServerFactory
+from .protocol.sides import PROTOCOL, LumberjackServerFactory
 
 
 class Options(ServerOptions):
