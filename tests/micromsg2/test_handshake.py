@@ -98,7 +98,7 @@ def test_the_sources_complete_handshake_indexes_extensions_in_its_order() -> Non
     for side in (client, server):
         assert [extension.name for extension in side.extensions] == ["json", "dotnet", "batch-ack"]
         assert side.established
-        assert side.has("dotnet") and not side.has("xml")
+        assert side.extension("dotnet") and not side.extension("xml")
 
 
 def test_the_identity_is_product_and_version_unless_it_is_chosen() -> None:

@@ -102,9 +102,6 @@ class Sending(Connection[bytes, bytes, Event]):
     def in_flight(self) -> int:
         return 0 if self.sending is None else len(self.sending)
 
-    def has(self, name: str) -> bool:
-        return self.extension(name) is not None
-
     def extension(self, name: str) -> Extension | None:
         return next((found for found in self.extensions if found.name == name), None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final, Unpack
@@ -67,64 +66,51 @@ NAME_CHARACTERS: Final = 258
 
 AFTER_NAME: Final = re.compile(": ")
 
-LATE_BYTES: Final = 1 << 20
-"""Of a topic that has ended this much may wait to be iterated, with what was on its way."""
 
-LATE_TOPICS: Final = 100
-"""So many of the topics that ended last still get what was on its way."""
+Arrival = tuple[Message, Deferred[None]]
+"""A message, and what fires when it may be acknowledged."""
 
 
-def weigh(message: Message) -> int:
+def weigh(arrival: Arrival) -> int:
+    message, _ = arrival
     fields = message.fields or {}
     texts = sum(len(name) + len(value) + SESSION_WEIGHT_BYTES for name, value in fields.items())
     return len(message.body or b"") + texts + SESSION_WEIGHT_BYTES
 
 
-class Arrivals(Backlog[Message]):
-    """Messages of one destination until they are iterated, and their acknowledgements.
+class Arrivals(Backlog[Arrival]):
+    """Messages of one destination until they are iterated.
 
     Attributes:
         wanted: somebody has iterated, or nobody else hears of the messages.
     """
 
-    __slots__ = ("_held", "_holds", "_taken", "wanted")
+    __slots__ = ("_taken", "wanted")
 
     def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
         super().__init__(self._acknowledge, weigh)
         self._taken = taken
-        self._held: deque[Deferred[None]] = deque()  # as many as there are messages
-        self._holds = True
         self.wanted: bool = False
 
-    def arrived(self, message: Message) -> Deferred[None] | None:
-        """A message came; it may be acknowledged when the Deferred fires (None: at once).
-
-        After the end of a topic messages of :data:`LATE_BYTES` are kept, and later ones are
-        dropped.
-        """
-        if not self._holds:
-            if self.nbytes <= LATE_BYTES:
-                self.put((message,))
-            return None
+    def arrived(self, message: Message) -> Deferred[None]:
         held: Deferred[None] = Deferred()
-        self._held.append(held)
-        self.put((message,))
+        self.put(((message, held),))
         return held
 
-    def _acknowledge(self, message: Message, nbytes: int) -> None:
-        if self._held:
-            self._held.popleft().callback(None)
+    async def next(self) -> Message:
+        self.wanted = True
+        return (await self.take())[0]
+
+    def _acknowledge(self, arrival: Arrival, nbytes: int) -> None:
+        if not arrival[1].called:
+            arrival[1].callback(None)
         self._taken()
 
     def release(self) -> None:
         """Acknowledge what waits here: no one else would get it anyway."""
-        self._holds = False
-        while self._held:
-            self._held.popleft().callback(None)
-
-    def reopen(self) -> None:
-        super().reopen()
-        self._holds = True
+        for (_, held), _ in list(self._items):
+            if not held.called:
+                held.callback(None)
 
 
 class Subscription(Ending):
@@ -176,13 +162,12 @@ class Subscription(Ending):
 
     async def __anext__(self) -> Message:
         """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        self._arrivals.wanted = True
-        return await self._arrivals.take()
+        return await self._arrivals.next()
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
         if not self._conclude(reason, failure):
             return
-        if reason == UNSUBSCRIBED and self.destination.startswith(TOPIC_PREFIX):
+        if reason != LOST and self.destination.startswith(TOPIC_PREFIX):
             self._arrivals.release()
         if not self._borrowed:
             self._arrivals.end(failure)
@@ -193,8 +178,7 @@ class Subscription(Ending):
 class Subscriptions:
     def __init__(self) -> None:
         self.living: dict[str, Subscription] = {}
-        self._arrivals: dict[str, Arrivals] = {}  # those that have ended as well
-        self._late: dict[str, None] = {}  # topics that have, oldest first
+        self._arrivals: dict[str, Arrivals] = {}  # of queues that have ended as well
 
     def add(
         self,
@@ -213,20 +197,14 @@ class Subscriptions:
             subscription._arrivals.reopen()
         self.living[destination] = subscription
         self._arrivals[destination] = subscription._arrivals
-        self._late.pop(destination, None)
         return subscription
 
     def end(self, destination: str, reason: str, failure: Exception | None = None) -> None:
         subscription = self.living.pop(destination, None)
         if subscription is None:
             return
-        if not subscription._arrivals.wanted:
+        if not subscription._arrivals.wanted or destination.startswith(TOPIC_PREFIX):
             del self._arrivals[destination]
-        elif destination.startswith(TOPIC_PREFIX):
-            self._late[destination] = None
-            if len(self._late) > LATE_TOPICS:
-                oldest = next(iter(self._late))
-                del self._late[oldest], self._arrivals[oldest]
         subscription._end(reason, failure)
 
     def objected(self, event: ErrorReceived) -> None:
@@ -330,7 +308,7 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
     def inPubSub(self) -> None:
         """Raise ConnectionClosed outside a session, ValueError if ``pub-sub`` was not agreed."""
         self.inSession()
-        if not self.machine.has(PubSub.name):
+        if self.machine.extension(PubSub.name) is None:
             raise ValueError("pub-sub was not agreed")
 
     def offer(self, batch: MessageBatch) -> Deferred[Any] | None:
@@ -564,8 +542,7 @@ class Renewed(subscriptions.Renewed):
 
     async def __anext__(self) -> Message:
         """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        self._arrivals.wanted = True
-        return await self._arrivals.take()
+        return await self._arrivals.next()
 
     def _share(self) -> float:
         return self._arrivals.nbytes / self._most
