@@ -210,13 +210,14 @@ def test_a_command_may_have_as_many_bytes_as_its_limit_allows__MM_32() -> None:
         client_with(command_bytes=octets - 1).send_command("fly", {"to": "x" * 50})
 
 
-def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19() -> None:
-    for place, refused in ((0, "2"), (99, "1")):
+def test_the_first_of_an_event_has_failed_unless_another_is_named__MM_19() -> None:
+    for named, failed in (((), "failed: 1"), ((2,), "failed: 2")):
         server = server_with(BATCH + "9")
         (event,) = receive(server, message(1) + message(2))
-        server.blame(event.position + place, 2)
+        for sequence in named:
+            server.fail(sequence)
         server.not_safe(event.position, 0.0)
-        assert any(refused in text for text in said(server)), place
+        assert said(server) == [failed]
 
 
 def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33() -> None:

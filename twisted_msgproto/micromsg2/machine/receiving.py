@@ -1,14 +1,10 @@
-"""Receive messages: new or repeated, in parts or complete, refused or good.
-
-Serves ``MM-12`` … ``MM-14``, ``MM-22``, ``MM-28`` and ``MM-31``.
-
-The session's receiving half.  It knows the window and which numbers are expected; it writes
-nothing and knows no time.
+"""Receive messages: new or repeated, in parts or complete, refused or good (``MM-12`` … ``MM-14``,
+``MM-22``, ``MM-28``, ``MM-31``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -47,7 +43,6 @@ class _Said(NamedTuple):
 
 
 _SILENCE: Final = _Said(_NOTHING, _NOTHING)
-_NO_PARTS: Final[Iterator[Part]] = iter(())
 _ALL_EMPTY: Final[list[Parsed]] = []
 
 SENDERS_OWN: Final = "property:"
@@ -72,10 +67,9 @@ class _Payload:
     numbered: bool | None = None  # each part has its own number; None: only one part has come
 
 
-class _Inspected(NamedTuple):
-    """A complete payload while extensions inspect it (``MM-28``)."""
+class _Whole(NamedTuple):
+    """A complete payload; ``numbers`` is how many of the peer's it took."""
 
-    verdict: Generator[None, None, str | None]
     message: Part
     read: Parsed
     said: _Said
@@ -94,13 +88,12 @@ class Inbox:
         count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
         objecting: extensions that may refuse a body (MM-28).
         repeat_seen: a repeat came that the newest ack covers.
-        inspected: the body that is being inspected; nothing behind it is looked at meanwhile.
+        inspected_bytes: what the body takes that is being inspected.
         steps: what inspections may still spend in this call.
     """
 
     __slots__ = (
         "_batch",
-        "_behind",
         "_bytes_max",
         "_counters",
         "_last",
@@ -111,7 +104,7 @@ class Inbox:
         "_sliced",
         "annotating",
         "count",
-        "inspected",
+        "inspected_bytes",
         "objecting",
         "repeat_seen",
         "steps",
@@ -135,9 +128,8 @@ class Inbox:
         self.annotating: Sequence[tuple[int, Extension]] = ()
         self.objecting: Sequence[Extension] = ()
         self.repeat_seen: bool = False
-        self.inspected: _Inspected | None = None
+        self.inspected_bytes: int = 0
         self.steps: int = INSPECTION_STEPS
-        self._behind = _NO_PARTS  # frames of the same run, behind that body
         self._bytes_max = limits.integer("payload-bytes")
         self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)
         self._counters = counters
@@ -150,10 +142,10 @@ class Inbox:
 
     @property
     def held_bytes(self) -> int:
-        if self.inspected is not None:
-            return len(self.inspected.message.payload) + self.inspected.read.weight
         payload = self._payload
-        return 0 if payload is None else payload.nbytes + len(payload.first.properties)
+        if payload is None:
+            return self.inspected_bytes
+        return payload.nbytes + len(payload.first.properties)
 
     @property
     def in_parts(self) -> bool:
@@ -175,14 +167,16 @@ class Inbox:
         self._sliced = self.window.slice()
         return self._sliced
 
-    def receive_run(self, run: Messages) -> None:
+    def receive_run(self, run: Messages) -> Iterable[None]:
+        """Receive messages; what is returned is to be gone through, and yields wherever the
+        inspection of bodies has had its share of this call (``MM-28``).
+        """
         reads, weight = None, 0
         if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
             reads, weight = self._read_all(run.properties)
         if reads is None or (self.count is not None and not self._follow(run.sequences)):
             columns = (run.sequences, run.destinations, run.properties, run.payloads)
-            self._receive_rows(map(Part, *columns))
-            return
+            return self._receive_rows(map(Part, *columns))
         self._receive(len(run.sequences))
         notes: list[Mapping[str, str]] = []
         if reads is _ALL_EMPTY:
@@ -210,7 +204,7 @@ class Inbox:
                 notes=notes,
                 weight=weight,
             )
-            return
+            return ()
         batch.sequences += run.sequences
         batch.destinations += run.destinations
         batch.fields += fields
@@ -220,6 +214,7 @@ class Inbox:
         batch.nbytes += run.nbytes
         batch.weight += weight
         batch.notes += notes
+        return ()
 
     def _all_good(self, bodies: list[bytes]) -> bool:
         """Whether all these can be judged now, and no extension refuses one."""
@@ -230,12 +225,15 @@ class Inbox:
             for body in bodies
         )
 
-    def _receive_rows(self, rows: Iterator[Part]) -> None:
+    def _receive_rows(self, rows: Iterator[Part]) -> Iterator[None]:
         for row in rows:
-            self._receive_whole(row)
-            if self.inspected is not None:
-                self._behind = rows
-                return
+            whole = self._whole(row)
+            if whole is None:
+                continue
+            if self.objecting:
+                yield from self._inspect(whole)
+            else:
+                self._keep(whole)
 
     def _parse(self, text: bytes) -> Parsed:
         parsed = parse_properties(text)
@@ -302,13 +300,14 @@ class Inbox:
         self.repeat_seen |= self.window.received - back <= self.window.acknowledged
         return True
 
-    def _receive_whole(self, message: Part) -> None:
+    def _whole(self, message: Part) -> _Whole | None:
         if self._payload is not None:
-            self.receive_part(message, last=True)
-        elif self.count is None or not self._is_repeat(message.sequence):
-            read = self._read(message.properties)
-            self._last = message.sequence
-            self._take(message, read, self._say(), 1)
+            return self.receive_part(message, last=True)
+        if self.count is not None and self._is_repeat(message.sequence):
+            return None
+        read = self._read(message.properties)
+        self._last = message.sequence
+        return _Whole(message, read, self._say(), 1)
 
     def _receive(self, numbers: int, messages: int | None = None) -> None:
         window = self.window
@@ -317,13 +316,6 @@ class Inbox:
         if self.count is not None and window.received - window.acknowledged > self.count:
             over = window.unacknowledged - self.count
             self._counters.over_window += min(numbers, over)
-
-    def _take(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
-        if not self.objecting:
-            self._keep(message, read, said, numbers)
-            return
-        self.inspected = _Inspected(self._verdict(message.payload), message, read, said, numbers)
-        self._inspect(self.inspected)
 
     def _verdict(self, body: bytes) -> Generator[None, None, str | None]:
         """Why ``body`` is refused, or None; it yields whenever this call has had its share."""
@@ -346,35 +338,24 @@ class Inbox:
                 return refusal(error)
         return None
 
-    def _inspect(self, inspected: _Inspected) -> None:
-        """Continue the inspection; a body that an extension refuses counts as settled
+    def _inspect(self, whole: _Whole) -> Iterator[None]:
+        """Keep a payload unless an extension refuses its body: then it counts as settled
         (``MM-28``).
         """
-        try:
-            next(inspected.verdict)
-        except StopIteration as judged:
-            self.inspected = None
-            if judged.value is None:
-                self._keep(*inspected[1:])
-            else:
-                self._receive(inspected.numbers, 1)
-                self._counters.untyped += inspected.read.untyped
-                self._counters.bad_payloads += 1
-                self._refused(inspected.message.sequence, judged.value)
+        message, read = whole.message, whole.read
+        self.inspected_bytes = len(message.payload) + read.weight
+        objection = yield from self._verdict(message.payload)
+        self.inspected_bytes = 0
+        if objection is None:
+            self._keep(whole)
+            return
+        self._receive(whole.numbers, 1)
+        self._counters.untyped += read.untyped
+        self._counters.bad_payloads += 1
+        self._refused(message.sequence, objection)
 
-    def resume(self) -> None:
-        assert self.inspected is not None
-        self._inspect(self.inspected)
-        if self.inspected is None:
-            behind, self._behind = self._behind, _NO_PARTS
-            self._receive_rows(behind)
-
-    def forget(self) -> None:
-        """The session is over: what has no verdict yet gets none."""
-        self.inspected = None
-        self._behind = _NO_PARTS
-
-    def _keep(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
+    def _keep(self, whole: _Whole) -> None:
+        message, read, said, numbers = whole
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
         batch = self._batch
@@ -393,8 +374,10 @@ class Inbox:
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 
-    def receive_part(self, part: Part, *, last: bool) -> None:
-        """Receive a frame of a payload that has several (``MM-14``, ``MM-31``)."""
+    def receive_part(self, part: Part, *, last: bool) -> _Whole | None:
+        """Receive a frame of a payload that has several (``MM-14``, ``MM-31``); the payload, once
+        it is complete and new.
+        """
         payload = self._payload
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)
@@ -408,10 +391,10 @@ class Inbox:
         self._check_bounds(payload, last)
         if not payload.repeat:
             payload.parts.append(part.payload)
-        if last:
-            self._payload = None
-            if not payload.repeat:
-                self._finish(payload)
+        if not last:
+            return None
+        self._payload = None
+        return None if payload.repeat else self._finish(payload)
 
     @staticmethod
     def _check_number(payload: _Payload, sequence: int) -> None:
@@ -434,7 +417,7 @@ class Inbox:
             text = f"{payload.count} parts of a payload fill the window, and it is not complete"
             raise Broken(LIMIT_EXCEEDED, text)
 
-    def _finish(self, payload: _Payload) -> None:
+    def _finish(self, payload: _Payload) -> _Whole:
         """The last part has come: destination, properties and type are the first part's."""
         self._last = payload.last
         whole = Part(
@@ -444,4 +427,4 @@ class Inbox:
             b"".join(payload.parts),
         )
         read = self._read(whole.properties)
-        self._take(whole, read, payload.said, payload.count if payload.numbered else 1)
+        return _Whole(whole, read, payload.said, payload.count if payload.numbered else 1)

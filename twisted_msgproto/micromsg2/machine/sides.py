@@ -6,13 +6,13 @@ with ``ack`` when N are, or after a while.  Acknowledgements are cumulative, by 
 window, never by the size of a number (``MM-13``, ``MM-21``).
 
 A client calls ``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that
-shall count as settled, and ``fail(sequence)`` instead of ``not_safe`` where that message is known.
+shall count as settled, and ``fail(sequence)`` before ``not_safe`` where that message is known.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
@@ -50,7 +50,6 @@ from ..wire.frames import (
     Decoder,
     Error,
     ExtensionFrame,
-    Frame,
     Handshake,
     Messages,
     Part,
@@ -88,7 +87,6 @@ class Session(Sending):
         "_ack_start",
         "_ack_wanted",
         "_acks",
-        "_behind",
         "_draining",
         "_events",
         "_firsts",
@@ -96,6 +94,7 @@ class Session(Sending):
         "_idle_close_seconds",
         "_inbox",
         "_partial",
+        "_rest",
         "_unread",
         "_unread_bytes",
         "_window",
@@ -119,9 +118,8 @@ class Session(Sending):
         self.identity: str | None = None
 
         self._events: list[Event] = []  # of the read that is going on
-        # What came behind a body that is being inspected: frames, and bytes that came later.
-        self._behind: Sequence[Frame | Fault] = ()
-        self._unread: list[bytes] = []
+        self._rest: Iterator[None] | None = None  # of a read: a body is being inspected
+        self._unread: list[bytes] = []  # bytes that came behind it
         self._unread_bytes = 0
 
         self._handshake_seconds = limits["handshake"]
@@ -165,7 +163,7 @@ class Session(Sending):
     @property
     def no_partial_input(self) -> bool:
         """Whether nothing is held, and the machine is not ``unfinished``."""
-        return not self._partial and self._inbox.inspected is None
+        return not self._partial and self._rest is None
 
     @property
     def unfinished(self) -> bool:
@@ -174,7 +172,7 @@ class Session(Sending):
         Call ``receive`` with nothing soon.
         """
         more = self.decoder.more and self.fault is None
-        return more or self._inbox.inspected is not None
+        return more or self._rest is not None
 
     def snapshot(self) -> dict[str, object]:
         return {
@@ -205,23 +203,14 @@ class Session(Sending):
         events = self._events = []
         inbox = self._inbox
         inbox.steps = INSPECTION_STEPS
+        rest = self._rest
+        if rest is None:
+            rest = self._read(inputs)
+        elif inputs:
+            self._unread.append(inputs)
+            self._unread_bytes += len(inputs)
         try:
-            if inbox.inspected is None:
-                frames = self.decoder.feed(inputs, FRAMES_A_TURN)
-            else:
-                frames = self._resume(inputs)
-            for at, frame in enumerate(frames, 1):
-                if type(frame) is Fault:
-                    self._emit(self._break(frame.reason, frame.text, frame.nbytes))
-                elif not self._machine.try_step(type(frame)):
-                    raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
-                else:
-                    self._receive(frame)
-                if self.fault is not None:
-                    break
-                if inbox.inspected is not None:
-                    self._behind = frames[at:]
-                    break
+            self._rest = rest if next(rest, True) is None else None
         except (Broken, Disagreement) as error:
             reason = error.code if isinstance(error, Disagreement) else error.reason
             self._emit(self._break(reason, str(error)))
@@ -241,27 +230,31 @@ class Session(Sending):
         self._events = []
         return events
 
-    def _resume(self, data: bytes) -> list[Frame | Fault]:
-        """Inspect on; the frames that can be followed now (``MM-28``)."""
-        if data:
-            self._unread.append(data)
-            self._unread_bytes += len(data)
-        self._inbox.resume()
-        if self._inbox.inspected is not None:
-            return []
-        frames = [*self._behind, *self.decoder.feed(b"".join(self._unread), FRAMES_A_TURN)]
-        self._forget_unread()
-        return frames
+    def _read(self, data: bytes) -> Iterator[None]:
+        """Follow the frames of a read; yield where a body needs another turn (``MM-28``)."""
+        while True:
+            for frame in self.decoder.feed(data, FRAMES_A_TURN):
+                if type(frame) is Fault:
+                    self._emit(self._break(frame.reason, frame.text, frame.nbytes))
+                elif not self._machine.try_step(type(frame)):
+                    raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
+                elif type(frame) is Messages:
+                    yield from self._inbox.receive_run(frame)
+                else:
+                    self._receive(frame)
+                if self.fault is not None:
+                    return
+            if not self._unread:
+                return
+            data = b"".join(self._unread)
+            self._forget_unread()
 
     def _forget_unread(self) -> None:
-        self._behind = ()
         self._unread.clear()
         self._unread_bytes = 0
 
     def _receive(self, frame: object) -> None:
-        if type(frame) is Messages:
-            self._inbox.receive_run(frame)
-        elif type(frame) is Part:
+        if type(frame) is Part:
             self._inbox.receive_part(frame, last=False)
         elif type(frame) is ExtensionFrame:
             self._receive_extension(frame)
@@ -408,20 +401,14 @@ class Session(Sending):
             self.deadlines.set("ack", now + acks.patience)
 
     def not_safe(self, position: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: as ``fail`` with the first of them.
-
-        :meth:`blame` names another one beforehand.
+        """The messages of this event never will be safe: as ``fail`` with the first of them, unless
+        it was called with another.
         """
         sequence = self._firsts.pop(position, None)
         if sequence is None:
             raise ValueError(f"no event had the position {position!r}")
         self.fail(sequence)
         return []
-
-    def blame(self, position: int, sequence: int) -> None:
-        """If the event with this ``position`` never will be safe, it is because of this message."""
-        if position in self._firsts:
-            self._firsts[position] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
@@ -475,7 +462,7 @@ class Session(Sending):
     def _stop_reading(self) -> None:
         self.decoder.end()
         self._partial = self._ack_wanted = False
-        self._inbox.forget()
+        self._rest, self._inbox.inspected_bytes = None, 0
         self._forget_unread()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────

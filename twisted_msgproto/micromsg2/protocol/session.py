@@ -6,6 +6,7 @@ keeps messages that wait for space in the window; :class:`MicroMsg2Session` has 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,10 @@ from ..machine.extensions import Extension, Proposal
 from ..machine.sides import Session as MachineSession
 from ..terms import (
     ACK_TIMEOUT,
+    BAD_PAYLOAD,
     HANDSHAKE_TIMEOUT,
     IDLE_TIMEOUT,
+    REFUSED,
     CommandReceived,
     Counters,
     ErrorReceived,
@@ -44,19 +47,14 @@ from ..wire.texts import NO_PROPERTIES, Writable
 
 PROTOCOL: Final = "micromsg2"
 
-READ_BYTES: Final = 256 << 10
-"""One read returns at most this many bytes: each costs a turn, and senders send in bulk."""
+READ_BYTES: Final = 128 << 10
+"""One read returns at most this many bytes: each message of it may be refused to who sends it."""
 
 ERROR_CHARACTERS: Final = 200
 """This much of the last ERROR is remembered, and as much of its code: no more of it is shown."""
 
-AUTHORISED_READ_BYTES: Final = 128 << 10
-"""One read returns at most this many bytes where an authoriser is asked: each message of it may
-have another destination, and be refused.
-"""
-
-SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
-"""These errors of the peer name one message of ours: it will not be delivered (MM-19, MM-28)."""
+_SETTLED: Final = re.compile(f"(?:{REFUSED}|{BAD_PAYLOAD}): *([0-9]{{1,5}}) *(?:\\Z|:)")
+"""An ERROR that names one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 LIMITS: Final = (
     *terms.LIMITS,
@@ -131,10 +129,8 @@ _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
 
 def refused_number(event: ErrorReceived) -> int | None:
     """Return the number of the message of ours that an ERROR settles; None for any other ERROR."""
-    if event.code not in SETTLED_BY_REFUSAL:
-        return None
-    number = event.text.partition(":")[2].partition(":")[0].strip()
-    return int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
+    settled = _SETTLED.match(event.text)
+    return None if settled is None else int(settled[1])
 
 
 def expect_proposal(proposal: Proposal | None) -> None:
@@ -156,6 +152,7 @@ class MicroMsg2Link(SessionLink):
     counted = CounterPaths.of(Counters, replaced_texts="machine.decoder.replaced")
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
+    readBytes = READ_BYTES
 
     # What most connections never change stands here: an idle one weighs less.
     _lastError: ErrorReceived | None = None
@@ -205,11 +202,6 @@ class MicroMsg2Link(SessionLink):
         self.factory.counters["errors_received"] += 1
         self._refused(event)
         self._guarded(self.protocol.errorReceived, event.code, event.text)
-
-    @property
-    def readBytes(self) -> int:  # type: ignore[override]
-        """Return how much one read may return; a reload may bring an authoriser."""
-        return READ_BYTES if self.factory.authoriser is None else AUTHORISED_READ_BYTES
 
     def _arrive(self, event: MessagesReceived) -> None:
         if self.factory.authoriser is not None:
@@ -417,7 +409,7 @@ class MicroMsg2Link(SessionLink):
         error = failure.value
         if isinstance(error, _Unsafe):
             failure = error.failure
-            self.machine.blame(arrived.event.position, error.sequence)
+            self.machine.fail(error.sequence)
         super()._notSafe(arrived.event.position, failure)
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
