@@ -35,6 +35,7 @@ from .queued_messages import (
     routed,
     weight_of,
 )
+from .terms import BAD_COMMAND
 from .wire.frames import LIMIT_EXCEEDED, encode_address, encode_unnumbered
 from .wire.texts import NO_PROPERTIES, BadText, Filter, Properties
 
@@ -44,7 +45,6 @@ SPACE: Final = "micromsg2"
 TOPIC_PREFIX: Final = "topic/"
 
 BAD_FILTER: Final = "bad-filter"
-BAD_COMMAND: Final = "bad-command"
 NOT_ALLOWED: Final = "not-allowed"
 SLOW_CONSUMER: Final = "slow-consumer"
 

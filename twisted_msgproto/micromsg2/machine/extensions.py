@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ... import __version__
 from ...core.limits import Limits
@@ -584,7 +584,6 @@ def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
 
 def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     """The client's last message to a server's answer (``MM-04`` … ``MM-07``, ``MM-20``)."""
-    _check_major(reply.major)
     _check_lowest(reply.major)
     known = ours.known
     theirs = _by_extension(reply.offers, known, limits)
@@ -621,15 +620,10 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     return last
 
 
-class Asked(NamedTuple):
-    """Names the extensions that a client's last message must have, and those that it may have.
-
-    It is all that a server has to remember of two messages in which a client may have written a
-    thousand properties.
-    """
-
-    required: tuple[str, ...]
-    allowed: frozenset[str]
+Asked = tuple[tuple[str, ...], frozenset[str]]
+"""The extensions that a client's last message must have, and those that it may have: all that a
+server has to remember of two messages in which a client may have written a thousand properties.
+"""
 
 
 def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:
@@ -637,7 +631,7 @@ def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:
         return [known[offer.name].name for offer in offers]
 
     required = (*names(opening.required), *names(reply.required))
-    return Asked(required, frozenset((*required, *names(reply.offers))))
+    return required, frozenset((*required, *names(reply.offers)))
 
 
 def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits) -> None:
@@ -647,12 +641,13 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
     required and the server answered.
     """
     _check_lowest(last.major)
+    required, allowed = asked
     final = _by_extension(last.offers, ours.known, limits)
-    for name in asked.required:
+    for name in required:
         if name not in final:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} is required and not in the final list")
     for name in final:
-        if name not in asked.allowed:
+        if name not in allowed:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
 
 

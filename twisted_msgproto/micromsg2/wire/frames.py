@@ -536,10 +536,7 @@ class Decoder:
         if flags & CONTINUED:
             raise _Broken(f"CONTINUED on flags {flags:#04x}: only messages have parts")
         position = start + (2 if kind == EXTENSION else 1)
-        at = _sized_at(data, start, position, flags)
-        nbytes = self._limited(_size(data, position, flags), "command-bytes")
-        _need(data, start, at + nbytes)
-        payload = data[at : at + nbytes]
+        payload, end = self._payload(data, start, position, "command-bytes")
         if kind == COMMAND:
             frames.append(Command(*read_command(payload)))
         elif kind == EXTENSION:
@@ -548,23 +545,28 @@ class Decoder:
             text = payload.decode("utf-8", "replace")
             self.replaced += text.count("\ufffd") > payload.count(b"\xef\xbf\xbd")
             frames.append(Error(text))
-        return at + nbytes
+        return end
 
     def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
         """Return a MESSAGE frame that the fast loop left: continued, cut or too long."""
-        flags = data[start]
         _need(data, start, start + 4)
         lengths = start + 4 + data[start + 3]
         _need(data, start, lengths + 2)
         nbytes = self._limited(_short(data, lengths), "properties-bytes")
         position = lengths + 2 + nbytes
-        at = _sized_at(data, start, position, flags)
-        size = self._limited(_size(data, position, flags), "frame-payload-bytes")
-        _need(data, start, at + size)
+        payload, end = self._payload(data, start, position, "frame-payload-bytes")
         self._address(data, start + 3)
         _, destination, text = self._last_address
-        frames.append(Part(_short(data, start + 1), destination, text, data[at : at + size]))
-        return at + size
+        frames.append(Part(_short(data, start + 1), destination, text, payload))
+        return end
+
+    def _payload(self, data: bytes, start: int, position: int, limit: str) -> tuple[bytes, int]:
+        """Return what is behind the size at ``position``, and where it ends."""
+        at = position + (4 if data[start] & LARGE_PAYLOAD else 1)
+        _need(data, start, at)
+        end = at + self._limited(int.from_bytes(data[position:at], "big"), limit)
+        _need(data, start, end)
+        return data[at:end], end
 
 
 @lru_cache(256)
@@ -579,16 +581,3 @@ def _need(data: bytes, start: int, stop: int) -> None:
 
 def _short(data: bytes, position: int) -> int:
     return data[position] << 8 | data[position + 1]
-
-
-def _sized_at(data: bytes, start: int, position: int, flags: int) -> int:
-    """Where the payload begins whose size stands at ``position``, which must be here."""
-    at = position + (4 if flags & LARGE_PAYLOAD else 1)
-    _need(data, start, at)
-    return at
-
-
-def _size(data: bytes, position: int, flags: int) -> int:
-    if flags & LARGE_PAYLOAD:
-        return int.from_bytes(data[position : position + 4], "big")
-    return data[position]

@@ -386,14 +386,14 @@ class Condition:
     value: Value
 
     def __post_init__(self) -> None:
-        if self.operator not in self._comparisons():
-            raise BadText(f"operator {self.operator} does not go with {self.value.kind.name}")
-
-    def _comparisons(self) -> Mapping[str, Comparison]:
-        return TEXT_OPERATORS if self.value.kind is Kind.TEXT else NUMBER_OPERATORS
+        self.comparison()
 
     def comparison(self) -> Comparison:
-        return self._comparisons()[self.operator]
+        kind = self.value.kind
+        found = (TEXT_OPERATORS if kind is Kind.TEXT else NUMBER_OPERATORS).get(self.operator)
+        if found is None:
+            raise BadText(f"operator {self.operator} does not go with {kind.name}")
+        return found
 
     def __str__(self) -> str:
         return f"{self.key}{self.operator}{write_value(self.value)}"
