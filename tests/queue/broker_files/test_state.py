@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import errno
 import random
-import struct
 import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
@@ -25,7 +23,6 @@ from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState, settled
-from twisted_msgproto.queue.broker_files.message_frames import Frame, gathered
 
 
 class Nothing(random.Random):
@@ -263,17 +260,6 @@ def test_few_segments_are_open_at_once_and_none_that_is_gone() -> None:
     assert world.log.trim() > 10
     world.state.load(sorted(world.there))
     assert {path for path in opened() if path < f"{DIRECTORY}/{world.log.begin:020d}"} == set()
-
-
-def test_neighbouring_frames_are_never_joined_beyond_what_arrow_holds() -> None:
-    """A segment may be larger than 2 GiB, and so may the messages of some thousand frames."""
-    data = pa.py_buffer(bytes(600 << 20))
-    body = pa.Array.from_buffers(
-        pa.binary(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 600 << 20)), data]
-    )
-    envelope = pa.array([b"envelope"], pa.binary())
-    frames = [Frame(first, 1, [0], [1], envelope, body, None) for first in range(4)]
-    assert [frame.count for frame in gathered(frames)] == [1, 1, 1, 1]
 
 
 def test_a_letter_has_the_time_at_which_its_batch_came() -> None:

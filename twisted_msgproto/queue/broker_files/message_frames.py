@@ -1,4 +1,4 @@
-"""A broker needs the envelopes and bodies of a frame; they stay as Arrow has them."""
+"""A broker needs the envelopes and bodies of a frame, and no Arrow for them."""
 
 from __future__ import annotations
 
@@ -10,170 +10,124 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise, repeat
-from typing import Protocol, TypeVar
+from itertools import chain, pairwise, repeat
+from operator import add, sub
+from typing import Any
 
-import pyarrow as pa
-
-from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueuedMessage, second, weight
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from ...core.disk import Disk
-from ..arrays import array_from, bits_of, compute, read, scalar_of
+from ..arrays import END_BYTES, Buffers, bits_of, joined, read
 from ..format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, Record, Segment, crc32, segment_name
-from ..payload import read_head
+from ..payload import SMALL_MESSAGES, read_head
 from ..recovery import segment_offsets
-from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER, TYPES
+from ..schema import BODY, BYTES, ENVELOPE, MESSAGE_ID_INTEGER
 from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
 
-_NONE = scalar_of(0, pa.int32())
-_OBJECTS = scalar_of(QUEUED_MESSAGE_BYTES, pa.int64())
 
-
-def seconds(times: Sequence[int]) -> array[int]:
-    """Return µs since 1970 as whole seconds."""
-    try:
-        return array("I", [time // SECOND for time in times])
-    except OverflowError:
-        return array("I", [second(time // SECOND) for time in times])
-
-
-class Messages(Protocol):
-    """Neighbouring messages of the log, as far as they matter to a scan.
-
-    The lists that its methods return have an item for each message.
-    """
-
-    first: int
-
-    @property
-    def count(self) -> int:
-        """Return the number of messages."""
-
-    def heads(self) -> Sequence[bytes | None]:
-        """Return the head of each envelope; None where there is no envelope."""
-
-    def only_head(self) -> bytes | None:
-        """Return the head that all envelopes have; None if they differ, or one is missing."""
-
-    def weights(self) -> array[int]:
-        """Return what each message weighs: :func:`twisted_msgproto.core.broker.weight`."""
-
-    def arrived(self) -> array[int]:
-        """Return the second in which each message was received, since 1970 UTC."""
+_END = struct.Struct("<i")
 
 
 @dataclass(slots=True)
 class Frame:
-    """The messages of one frame, as far as they matter to a broker.
+    """The messages of one frame, or of neighbouring ones, as far as they matter to a broker.
 
-    ``message_ids`` are there where they are numbers; the broker's own log has those of the
-    messages in their queues.
+    What is missing is empty.  ``message_ids`` are there where they are numbers; the broker's own
+    log has those of the messages in their queues.
     """
 
     first: int
-    count: int
     times: Sequence[int]
-    """The messages of each run were received at these times, µs since 1970 UTC."""
-    counts: Sequence[int]
-    envelopes: pa.BinaryArray
-    bodies: pa.BinaryArray
-    message_ids: pa.Int64Array | None
+    """Each message was received at this time, µs since 1970 UTC."""
+    envelopes: Buffers
+    bodies: Buffers
+    message_ids: Sequence[int] | None = None
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.times)
 
     @property
     def nbytes(self) -> int:
-        return int(self.envelopes.nbytes + self.bodies.nbytes)
+        return len(self.envelopes[2]) + len(self.bodies[2])
 
-    def received_at(self) -> Iterator[int]:
-        """Return for each message when it was received, µs since 1970 UTC."""
-        return chain.from_iterable(map(repeat, self.times, self.counts))
+    def envelope(self, row: int) -> bytes:
+        return _value(self.envelopes, row)
+
+    def body(self, row: int) -> bytes:
+        return _value(self.bodies, row)
 
     def heads(self) -> list[bytes | None]:
-        _, bounds, data = self.envelopes.buffers()
-        start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
-        ends = memoryview(bounds).cast("B").cast("i")[start:stop]
-        raw = b"" if data is None else data.to_pybytes()
+        """Return the head of each envelope; None where there is no envelope."""
+        data, bounds = bytes(self.envelopes[2]), _bounds(self.envelopes)
+        size = int.from_bytes(data[2:4], "little")
+        if min(map(sub, bounds[1:], bounds)) >= size:  # most have the same
+            alike: list[bytes | None] = [data[lo : lo + size] for lo in bounds[:-1]]
+            if alike.count(alike[0]) == len(alike):
+                return alike
         return [
-            raw[lo : min(hi, lo + int.from_bytes(raw[lo + 2 : lo + 4], "little"))]
+            data[lo : min(hi, lo + int.from_bytes(data[lo + 2 : lo + 4], "little"))]
             if lo < hi
             else None
-            for lo, hi in pairwise(ends)
+            for lo, hi in pairwise(bounds)
         ]
 
-    def only_head(self) -> bytes | None:
-        if self.envelopes.null_count:
-            return None
-        try:
-            head = head_of(self.envelopes[0].as_py())
-        except ValueError:
-            return None
-        pc = compute()
-        return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
-
     def weights(self) -> array[int]:
-        pc = compute()
-        data = pc.add(
-            pc.fill_null(pc.binary_length(self.envelopes), _NONE),
-            pc.fill_null(pc.binary_length(self.bodies), _NONE),
-        )
-        column = pc.add(data.cast(pa.int64()), _OBJECTS).cast(pa.uint32())
-        weights = array("I")
-        start = weights.itemsize * column.offset
-        weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
-        return weights
+        """Return what each message weighs: :func:`twisted_msgproto.core.broker.weight`."""
+        together = map(add, _bounds(self.envelopes), _bounds(self.bodies))
+        return array("I", [QUEUED_MESSAGE_BYTES + hi - lo for lo, hi in pairwise(together)])
 
     def arrived(self) -> array[int]:
-        return seconds([*self.received_at()])
+        """Return the second in which each message was received, since 1970 UTC."""
+        seconds = [time // SECOND for time in self.times]
+        try:
+            return array("I", seconds)
+        except OverflowError:
+            return array("I", map(second, seconds))
 
 
-GATHERED_MESSAGES = 4096
-"""Neighbouring frames are joined up to this many messages: each step costs the same for one
-message as for a thousand.
-"""
-GATHERED_BYTES = 16 << 20
-"""Beyond this the frames before are not joined with the next; Arrow joins no more than 2 GiB."""
+def _bounds(column: Buffers) -> list[int]:
+    return [0, *memoryview(column[1]).cast("B").cast("i")]
 
 
-Others = TypeVar("Others", bound=Messages)
+def _value(column: Buffers, row: int) -> bytes:
+    begin = _END.unpack_from(column[1], END_BYTES * (row - 1))[0] if row else 0
+    return bytes(column[2][begin : _END.unpack_from(column[1], END_BYTES * row)[0]])
 
 
-def gathered(parts: Iterable[Frame | Others]) -> Iterator[Frame | Others]:
-    joined: list[Frame] = []
+JOINED_MESSAGES = 4096
+JOINED_BYTES = 16 << 20
+
+
+def neighbours_joined(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Join frames up to that many messages or bytes: a step costs the same for one message as for
+    a thousand.
+    """
+    found: list[Frame] = []
     count = nbytes = 0
-    for frame in parts:
-        if joined and (
-            not isinstance(frame, Frame)
-            or frame.first != joined[-1].first + joined[-1].count
-            or count + frame.count > GATHERED_MESSAGES
-            or nbytes + frame.nbytes > GATHERED_BYTES
+    for frame in frames:
+        count, nbytes = count + len(frame.times), nbytes + frame.nbytes
+        if found and (
+            frame.first != found[-1].end or count > JOINED_MESSAGES or nbytes > JOINED_BYTES
         ):
-            yield _joined(joined)
-            joined, count, nbytes = [], 0, 0
-        if isinstance(frame, Frame):
-            joined.append(frame)
-            count += frame.count
-            nbytes += frame.nbytes
-        else:
-            yield frame
-    if joined:
-        yield _joined(joined)
+            yield _joined(found)
+            found, count, nbytes = [], len(frame.times), frame.nbytes
+        found.append(frame)
+    if found:
+        yield _joined(found)
 
 
 def _joined(frames: list[Frame]) -> Frame:
-    if len(frames) == 1:
-        return frames[0]
+    counts = [len(frame.times) for frame in frames]
     return Frame(
         frames[0].first,
-        sum([frame.count for frame in frames]),
-        [time for frame in frames for time in frame.times],
-        [count for frame in frames for count in frame.counts],
-        pa.concat_arrays([frame.envelopes for frame in frames]),
-        pa.concat_arrays([frame.bodies for frame in frames]),
-        None,
+        [*chain.from_iterable([frame.times for frame in frames])],
+        joined(BYTES, [frame.envelopes for frame in frames], counts),
+        joined(BYTES, [frame.bodies for frame in frames], counts),
     )
 
 
@@ -191,27 +145,33 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
 
     Raises QueueCorrupt for a damaged one, OSError from the disk.
     """
-    payload = segment.payload(record)
+    payload: Any = segment.payload(record)
     if crc32(payload) != record.payload_crc:
         raise QueueCorrupt("checksum")
+    count = record.count
+    if count <= SMALL_MESSAGES:
+        payload = bytes(payload)  # is cut faster
     try:
-        columns, partial, times, counts, _, _ = read_head(payload[: record.runs], record.count)
+        columns, partial, times, counts, _, _ = read_head(payload[: record.runs], count)
         if not columns & ENVELOPE:
             return None
-        found = read(columns, partial, payload[record.runs :], record.count)
-        arrays = {
-            bit: array_from(TYPES[bit], record.count, buffers)
-            for bit, buffers in zip(bits_of(columns), found, strict=True)
-            if bit & (BODY | ENVELOPE | MESSAGE_ID_INTEGER)
-        }
-        for column in arrays.values():
-            column.validate(full=True)  # before Arrow reads where one ends that ends nowhere
-        bodies = arrays[BODY] if BODY in arrays else pa.nulls(record.count, BYTES)
-        message_ids = arrays.get(MESSAGE_ID_INTEGER)
-        return Frame(
-            record.first, record.count, times, counts, arrays[ENVELOPE], bodies, message_ids
+        found = read(columns, partial, payload[record.runs :], count)
+        column = dict(zip(bits_of(columns), found, strict=True))
+        envelopes, bodies = (
+            column[ENVELOPE],
+            column.get(BODY) or (b"", bytes(END_BYTES * count), b""),
         )
-    except Exception as error:  # nonsense is met by struct and Arrow, each in its way
+        if count > 1:
+            for bounds in _bounds(envelopes), _bounds(bodies):
+                if bounds != sorted(bounds):
+                    raise ValueError("a column has an end before its beginning")
+            if len(times) < count:
+                times = [*chain.from_iterable(map(repeat, times, counts))]
+        message_ids = None
+        if MESSAGE_ID_INTEGER in column:
+            message_ids = memoryview(column[MESSAGE_ID_INTEGER][1]).cast("q")
+        return Frame(record.first, times, envelopes, bodies, message_ids)
+    except (ValueError, struct.error) as error:
         raise QueueCorrupt(f"the record at offset {record.first} makes no sense: {error}") from None
 
 
@@ -314,20 +274,18 @@ class Bodies:
         index = bisect_right(firsts, offset) - 1
         frame = self._frame(firsts[index], offset) if index >= 0 else None
         row = offset - frame.first if frame is not None else 0
-        envelope = frame.envelopes[row].as_py() if frame is not None else None
-        if frame is None or envelope is None:
+        if frame is None or not (envelope := frame.envelope(row)):
             self._log.check_there(offset)  # or it may be put back
             loaded.unreadable.append(message_id)
             return
-        body = frame.bodies[row].as_py() or b""
-        arrived = next(islice(frame.received_at(), row, None)) / SECOND
+        body, arrived = frame.body(row), frame.times[row] / SECOND
         loaded.messages.append(
             QueuedMessage(message_id, weight(envelope, body), envelope, body, arrived)
         )
 
     def _frame(self, first: int, offset: int) -> Frame | None:
         for frame in reversed(self._frames.values()):
-            if frame is not None and frame.first <= offset < frame.first + frame.count:
+            if frame is not None and frame.first <= offset < frame.end:
                 return frame
         try:
             segment = self._indexed(first)

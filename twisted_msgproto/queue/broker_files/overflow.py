@@ -57,8 +57,8 @@ class Copy:
     message_ids: list[int]
     times: list[int]
     """They were received at these times, µs since 1970 UTC."""
-    envelopes: list[bytes | None]
-    bodies: list[bytes | None]
+    envelopes: list[bytes]
+    bodies: list[bytes]
     nbytes: int = 0
 
     def add(self, other: Copy) -> None:
@@ -116,7 +116,7 @@ class OverflowLog:
     def current(self, frame: Frame) -> bool:
         """Return whether a frame is what it is for its ids: no later copy stands for it."""
         message_ids = frame.message_ids
-        chunk = None if message_ids is None else self._chunks.get(message_ids[0].as_py())
+        chunk = None if message_ids is None else self._chunks.get(message_ids[0])
         return chunk is not None and chunk.first == frame.first
 
     def between(self, lo: int, hi: int) -> list[Chunk]:
@@ -139,10 +139,10 @@ class OverflowLog:
 
     def _find(self, begin: int) -> None:
         """Read the ids of all copies.  A later copy of an id stands for the earlier one."""
-        for _, frame in self.frames():
+        for frame in self.frames():
             if frame.message_ids is None:
                 continue
-            message_ids = array("q", frame.message_ids.to_pylist())
+            message_ids = array("q", frame.message_ids)
             if message_ids[-1] < begin:
                 self._add(Chunk(frame.first, message_ids, frame.nbytes, len(message_ids)))
             else:
@@ -172,7 +172,7 @@ class OverflowLog:
         """
         return merged([*(chunk.span for chunk in self), *self._shadows.values()])
 
-    def frames(self, lo: int = 0) -> Iterator[tuple[Segment, Frame]]:
+    def frames(self, lo: int = 0) -> Iterator[Frame]:
         """Yield the frames from the offset ``lo`` on; damaged ones are passed over."""
         for segment, end in self._segments(lo):
             for item in segment.walk(*segment.locate(max(lo, segment.first)), check=False):
@@ -185,7 +185,7 @@ class OverflowLog:
                 except QueueCorrupt:
                     continue  # told by the check of the log at its start, or when it is read
                 if frame is not None:
-                    yield segment, frame
+                    yield frame
 
     def _segments(self, lo: int) -> Iterator[tuple[Segment, int]]:
         firsts = segment_offsets(self._disk, self.log.directory)
@@ -256,7 +256,7 @@ class OverflowLog:
         return removed
 
     def _move(self, chunk: Chunk, marks: Marks) -> None:
-        for _, frame in self.frames(chunk.first):
+        for frame in self.frames(chunk.first):
             if frame.first != chunk.first:
                 break
             message_ids = chunk.message_ids
@@ -273,10 +273,13 @@ class OverflowLog:
 
 def copied(frame: Frame, message_ids: Sequence[int], rows: Sequence[int]) -> Copy:
     """Return a copy of some rows of a frame; ``message_ids`` are those of all its rows."""
-    times = list(frame.received_at())
-    envelopes = frame.envelopes.take(list(rows)).to_pylist()
-    bodies = frame.bodies.take(list(rows)).to_pylist()
-    nbytes = sum(map(len, filter(None, envelopes))) + sum(map(len, filter(None, bodies)))
+    envelopes = [frame.envelope(row) for row in rows]
+    bodies = [frame.body(row) for row in rows]
+    nbytes = sum(map(len, envelopes)) + sum(map(len, bodies))
     return Copy(
-        [message_ids[row] for row in rows], [times[row] for row in rows], envelopes, bodies, nbytes
+        [message_ids[row] for row in rows],
+        [frame.times[row] for row in rows],
+        envelopes,
+        bodies,
+        nbytes,
     )

@@ -1,36 +1,30 @@
 """Find again in the log what waits in a broker's queues, and in what order.
 
-Most frames are for one queue from their first message to their last, and nothing of them is
-done: such a frame is added as a whole, and no message of it becomes a Python object.
-
-Messages that come slowly are synced one by one, so each has a frame of its own, and Arrow takes
-longer to begin with a frame than with a thousand messages: small frames are read without it.
+Neighbouring frames are joined: messages that come slowly are synced one by one, each in a frame of
+its own.  Most of what is joined is for one queue from its first message to its last, and nothing of
+it is done: then it is added as a whole.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 
 from twisted_msgproto.core.broker.envelopes import opened
 from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
-from twisted_msgproto.core.broker.terms import QUEUED_MESSAGE_BYTES, QueueName
+from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.errors import QueueCorrupt
 
-from ..arrays import END_BYTES, Buffers, bits_of, read
-from ..format import SEGMENT_HEADER_BYTES, Record, Segment, crc32
-from ..payload import SMALL_MESSAGES, read_head
-from ..schema import BODY, ENVELOPE
+from ..format import SEGMENT_HEADER_BYTES, Record, Segment
+from ..payload import SMALL_MESSAGES
 from .marks import Marks
-from .message_frames import GATHERED_MESSAGES, Messages, may_have_envelopes, seconds
+from .message_frames import Frame, may_have_envelopes, read_frame
 from .names import Names
 
 HEADS_REMEMBERED_MAX = 4096
-SMALL_BYTES = 64 << 10
-"""A larger frame is left to Arrow, which does not copy its bytes."""
 
 
 @dataclass(slots=True)
@@ -66,25 +60,38 @@ class Scan:
         self.queues: Queues = {}
         self.nonsense: int = 0
 
-    def add(self, messages: Messages, message_ids: Sequence[int] | None = None) -> int:
+    def add(self, frame: Frame, message_ids: Sequence[int] | None = None) -> int:
         """Add those of some messages that wait; return their number.
 
         ``message_ids`` are those of the messages, if they are not their offsets.
         """
-        lo, hi = messages.first, messages.first + messages.count
+        lo, hi = frame.first, frame.end
+        heads = frame.heads()
         if message_ids is None:
             message_ids = range(lo, hi)
             rows = self._marks.unsettled(lo, hi)
-            if len(rows) == hi - lo and not self._marks.moved:
-                head = messages.only_head()
-                name = None if head is None else self._name(head)
+            if len(rows) == hi - lo and not self._marks.moved and heads.count(heads[0]) == hi - lo:
+                name = None if heads[0] is None else self._name(heads[0])
                 if name is not None and self._names.holds(name, lo):
-                    self._take_whole(name, messages)
+                    self._take_whole(name, frame)
                     return hi - lo
         else:
             known = message_ids
             rows = [row for row in range(hi - lo) if not self._marks.is_settled(known[row])]
-        return self._take_rows(messages, message_ids, rows) if rows else 0
+        if not rows:
+            return 0
+        members = self.members(heads, message_ids, rows)
+        weights, arrived, tries = frame.weights(), frame.arrived(), self._marks.tries
+        for name, some in members.items():
+            queue, here = self._queue(name), [message_ids[row] for row in some]
+            queue.message_ids.extend(here)
+            queue.weights.extend([weights[row] for row in some])
+            queue.arrived.extend([arrived[row] for row in some])
+            if tries.count:
+                for message_id in here:
+                    if number := tries.number(message_id):
+                        queue.tries.insert(message_id, number)
+        return sum(map(len, members.values()))
 
     def _queue(self, name: QueueName) -> Waiting:
         found = self.queues.get(name)
@@ -106,37 +113,20 @@ class Scan:
         self._heads[head] = name
         return name
 
-    def _take_whole(self, name: QueueName, messages: Messages) -> None:
-        queue, lo, hi = self._queue(name), messages.first, messages.first + messages.count
+    def _take_whole(self, name: QueueName, frame: Frame) -> None:
+        queue, lo, hi = self._queue(name), frame.first, frame.end
         queue.message_ids.extend(range(lo, hi))
-        queue.weights.extend(messages.weights())
-        queue.arrived.extend(messages.arrived())
+        queue.weights.extend(frame.weights())
+        queue.arrived.extend(frame.arrived())
         for tried, numbers in self._marks.tries.columns(lo, hi):
             queue.tries.extend(tried, numbers)
 
-    def _take_rows(
-        self, messages: Messages, message_ids: Sequence[int], rows: Sequence[int]
-    ) -> int:
-        weights, arrived, tries = messages.weights(), messages.arrived(), self._marks.tries
-        taken = 0
-        for name, some in self.members(messages, message_ids, rows).items():
-            queue, here = self._queue(name), [message_ids[row] for row in some]
-            queue.message_ids.extend(here)
-            queue.weights.extend([weights[row] for row in some])
-            queue.arrived.extend([arrived[row] for row in some])
-            if tries.count:
-                for message_id in here:
-                    if number := tries.number(message_id):
-                        queue.tries.insert(message_id, number)
-            taken += len(some)
-        return taken
-
     def members(
-        self, messages: Messages, message_ids: Sequence[int], rows: Sequence[int]
+        self, heads: Sequence[bytes | None], message_ids: Sequence[int], rows: Sequence[int]
     ) -> dict[QueueName, list[int]]:
         found: dict[QueueName, list[int]] = {}
         names, moved = self._names, self._marks.moved
-        for name, some in self._named(messages, rows).items():
+        for name, some in self._named(heads, rows).items():
             stay = some
             if moved:
                 stay = []
@@ -152,8 +142,9 @@ class Scan:
                 some.sort()
         return found
 
-    def _named(self, messages: Messages, rows: Sequence[int]) -> dict[QueueName, list[int]]:
-        heads = messages.heads()
+    def _named(
+        self, heads: Sequence[bytes | None], rows: Sequence[int]
+    ) -> dict[QueueName, list[int]]:
         by_head: defaultdict[bytes | None, list[int]] = defaultdict(list)
         for row in rows:
             by_head[heads[row]].append(row)
@@ -180,118 +171,28 @@ class Scan:
                     setattr(queue, column, array(values.typecode, [values[row] for row in rows]))
 
 
-def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
-    """Yield the frames of a segment below the offset ``hi`` that may hold something that waits."""
-    for item in segment.walk(SEGMENT_HEADER_BYTES, segment.first, check=False):
-        if isinstance(item, Record) and item.count:
-            if item.first >= hi:
-                return
-            if _may_wait(segment, item, marks):
-                yield item
+def frames(
+    segment: Segment, marks: Marks, hi: int, damaged: Callable[[Record, QueueCorrupt], None]
+) -> Iterator[Frame]:
+    """Yield the frames of a segment below the offset ``hi`` that may hold something that waits.
 
-
-def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | SmallFrames]:
-    """Yield the same; neighbouring small frames are read at once, many together."""
-    small = SmallFrames(segment, segment.first)
+    ``damaged`` is called with one that cannot be read, and the reason.
+    """
     for item in segment.walk(SEGMENT_HEADER_BYTES, segment.first, check=False):
         if not isinstance(item, Record) or not item.count:
             continue
         if item.first >= hi:
-            break
-        added = item.first == small.end and small.count < GATHERED_MESSAGES and small.add(item)
-        if not added:
-            if small.count:
-                yield small
-            small = SmallFrames(segment, item.first)
-            if not small.add(item):
-                small = SmallFrames(segment, item.end)
-                if _may_wait(segment, item, marks):
-                    yield item
-    if small.count:
-        yield small
-
-
-def _may_wait(segment: Segment, record: Record, marks: Marks) -> bool:
-    return bool(may_have_envelopes(segment, record) and marks.unsettled(record.first, record.end))
-
-
-class SmallFrames:
-    """The messages of neighbouring small frames, without their bodies.
-
-    They may be added to a scan, as a :class:`~.message_frames.Frame` may.
-    """
-
-    def __init__(self, segment: Segment, first: int) -> None:
-        self._segment = segment
-        self.first: int = first
-        self._heads: list[bytes | None] = []
-        self._weights = array("I")
-        self._arrived = array("I")
-
-    @property
-    def count(self) -> int:
-        return len(self._heads)
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self._heads)
-
-    def heads(self) -> Sequence[bytes | None]:
-        return self._heads
-
-    def only_head(self) -> bytes | None:
-        head = self._heads[0]
-        return head if self._heads.count(head) == len(self._heads) else None
-
-    def weights(self) -> array[int]:
-        return self._weights
-
-    def arrived(self) -> array[int]:
-        return self._arrived
-
-    def add(self, record: Record) -> bool:
-        """Add the messages of the next frame; False for one that is large, damaged or nonsense."""
-        count = record.count
-        if count > SMALL_MESSAGES or record.nbytes > SMALL_BYTES:
-            return False
-        payload = bytes(self._segment.payload(record))
-        if crc32(payload) != record.payload_crc:
-            return False
+            return
+        if not may_have_envelopes(segment, item):
+            continue
+        # Small ones are read sooner than they are looked up.
+        if item.count > SMALL_MESSAGES and not marks.unsettled(item.first, item.end):
+            continue
         try:
-            columns, partial, at, counts, _, _ = read_head(
-                memoryview(payload)[: record.runs], count
-            )
-            heads: Sequence[bytes | None] = [None] * count
-            sizes: Sequence[int] = [0] * count
-            if columns & ENVELOPE:
-                block = read(columns, partial, payload[record.runs :], count)
-                found = dict(zip(bits_of(columns), block, strict=True))
-                sizes, heads = _envelopes(found[ENVELOPE])
-                if BODY in found:
-                    bodies = pairwise((0, *_ends(found[BODY])))
-                    sizes = [size + hi - lo for size, (lo, hi) in zip(sizes, bodies, strict=True)]
-            times = at if count == 1 else [*chain(*map(repeat, at, counts))]
-        except (ValueError, struct.error, IndexError):
-            return False
-        self._heads += heads
-        self._weights.extend([QUEUED_MESSAGE_BYTES + size for size in sizes])
-        self._arrived += seconds(times)
-        return True
-
-
-def _ends(column: Buffers) -> tuple[int, ...]:
-    ends = struct.unpack(f"<{len(column[1]) // END_BYTES}i", column[1])
-    if ends[0] < 0 or (len(ends) > 1 and list(ends) != sorted(ends)):
-        raise ValueError("a column has an end before its beginning")
-    return ends
-
-
-def _envelopes(column: Buffers) -> tuple[list[int], list[bytes | None]]:
-    """Return the size and the head of each envelope of a column; None where there is none."""
-    sizes, heads = [], []
-    data = column[2]
-    for lo, hi in pairwise((0, *_ends(column))):
-        envelope = data[lo:hi]
-        sizes.append(hi - lo)
-        heads.append(envelope[: envelope[2] | envelope[3] << 8] if envelope else None)
-    return sizes, heads
+            frame = read_frame(segment, item)
+        except QueueCorrupt as error:
+            if marks.unsettled(item.first, item.end):
+                damaged(item, error)
+        else:
+            if frame is not None:
+                yield frame

@@ -31,11 +31,10 @@ from ..segment_log import SegmentLog
 from ..troubles import REMEDY, Troubles, failure
 from . import names, overflow, queue_scan, settled
 from .marks import OPEN_END, Marks, ranges_of
-from .message_frames import Bodies, Frame, Loaded, gathered, read_frame
+from .message_frames import Bodies, Frame, Loaded, neighbours_joined
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copied
-from .queue_scan import SmallFrames
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
@@ -190,9 +189,9 @@ class BrokerState:
         with self._mutex:
             found = queue_scan.Scan(self._names, self._marks)
             try:
-                for _, frame in self._overflow.frames():
+                for frame in self._overflow.frames():
                     if frame.message_ids is not None and self._overflow.current(frame):
-                        found.add(frame, frame.message_ids.to_pylist())
+                        found.add(frame, frame.message_ids)
                 found.order()
                 for first in self._log.firsts:
                     self._scan(found, first)
@@ -220,34 +219,20 @@ class BrokerState:
     def _scan(self, found: queue_scan.Scan, first: int) -> None:
         outstanding = 0
         with self._opened(first) as segment:
-            for messages in gathered(self._messages(segment)):
-                outstanding += found.add(messages)
+            for frame in neighbours_joined(self._frames(segment, self._tell_damaged)):
+                outstanding += found.add(frame)
         self._marks.begun(first).outstanding = outstanding
 
-    def _messages(self, segment: LogSegment) -> Iterator[Frame | SmallFrames]:
-        for part in queue_scan.parts(segment, self._marks, self._end_of(segment)):
-            messages = (
-                part if isinstance(part, SmallFrames) else self._frame(segment, part, told=False)
-            )
-            if messages is not None:
-                yield messages
+    def _frames(
+        self, segment: LogSegment, damaged: Callable[[Record, QueueCorrupt], None]
+    ) -> Iterator[Frame]:
+        return queue_scan.frames(segment, self._marks, self._end_of(segment), damaged)
 
-    def _frames(self, segment: LogSegment) -> Iterator[Frame]:
-        for record in queue_scan.records(segment, self._marks, self._end_of(segment)):
-            frame = self._frame(segment, record, told=True)
-            if frame is not None:
-                yield frame
-
-    def _frame(self, segment: LogSegment, record: Record, *, told: bool) -> Frame | None:
-        try:
-            return read_frame(segment, record)
-        except QueueCorrupt as error:
-            if not told:
-                self._report(
-                    f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
-                    "what they held is in no queue"
-                )
-            return None
+    def _tell_damaged(self, record: Record, error: QueueCorrupt) -> None:
+        self._report(
+            f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
+            "what they held is in no queue"
+        )
 
     def _end_of(self, segment: LogSegment) -> int:
         return min(self._marks.begun(segment.first).end, self._log.end)
@@ -470,10 +455,10 @@ class BrokerState:
         copy = Copy([], [], [], [])
         members = queue_scan.Scan(self._names, self._marks).members
         with self._opened(first) as segment:
-            for frame in gathered(self._frames(segment)):
-                message_ids = range(frame.first, min(frame.first + frame.count, following))
+            for frame in self._frames(segment, lambda record, error: None):  # told at the start
+                message_ids = range(frame.first, min(frame.end, following))
                 unsettled = self._marks.unsettled(message_ids.start, message_ids.stop)
-                rows = sorted(chain(*members(frame, message_ids, unsettled).values()))
+                rows = sorted(chain(*members(frame.heads(), message_ids, unsettled).values()))
                 for start in range(0, len(rows), COPY_MESSAGES):
                     copy.add(copied(frame, message_ids, rows[start : start + COPY_MESSAGES]))
                     if len(copy.message_ids) >= COPY_MESSAGES or copy.nbytes >= COPY_BYTES:

@@ -1,10 +1,8 @@
-"""A start reads small frames without Arrow, and finds what it would find with Arrow."""
+"""What a start finds in frames of all sizes, and what damage in one of them costs."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,9 +16,10 @@ from tests.tools.queues import (
     frames_of,
 )
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.core.broker.envelopes import head, opened
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.broker_files import BrokerState, queue_scan, state
+from twisted_msgproto.queue.broker_files import BrokerState
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:
@@ -64,6 +63,8 @@ class Written:
         kept = BrokerState(log, report=lambda line: None)
         kept.restored()
         kept.declare({NAMES[0]: 0, NAMES[1]: 5, NAMES[2]: 0})
+        self.nonsense = False
+        names: list[QueueName | None] = []
         for number in range(frames):
             runs = source.choice([1, 1, 1, 2, 3])
             size = source.choice([1, 1, 1, 2, 5, 12, 30, 100])
@@ -72,15 +73,33 @@ class Written:
                 body, envelope = [b"body"], [head("mtl", NAMES[0])]
                 batches = [MessageBatch("mtl", "one", 0, count=1, body=body, envelope=envelope)]
             log.append([encode(batches)])
-        self.end = log.end
-        settled = [message_id for message_id in range(log.end) if source.random() < 0.2]
+            for batch in batches:
+                names += [self._name(one) for one in batch.envelope or [None] * batch.count]
+        queued = [message_id for message_id, name in enumerate(names) if name is not None]
+        settled = [message_id for message_id in queued if source.random() < 0.2]
         kept.settle(settled)
         kept.tried({message_id: 2 for message_id in range(0, log.end, 7)})
-        kept.move(list(range(3, log.end, 11)), NAMES[0].dead, tries=True)
+        moved = range(3, log.end, 11)
+        kept.move(list(moved), NAMES[0].dead, tries=True)
+        self.waiting: dict[QueueName, list[int]] = {name: [] for name in NAMES}
+        for message_id in sorted({*queued} - {*settled}):
+            name = names[message_id]
+            assert name is not None
+            if message_id in moved:
+                self.waiting.setdefault(NAMES[0].dead, []).append(message_id)
+            elif message_id >= {NAMES[1]: 5}.get(name, 0):
+                self.waiting[name].append(message_id)
         kept.tend()
         kept.close()
         log.close()
         self.files = {path: self.disk.bytes_of(path) for path in self.disk.paths()}
+
+    def _name(self, envelope: bytes | None) -> QueueName | None:
+        try:
+            return opened(envelope).name if envelope else None
+        except ValueError:
+            self.nonsense = True
+            return None
 
     def found(self) -> tuple[Any, list[str]]:
         """What a start finds in these files, and what it tells."""
@@ -98,94 +117,49 @@ class Written:
         return queues, lines
 
 
-@pytest.fixture
-def arrow_alone(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets a start read no frame without Arrow."""
-
-    @contextmanager
-    def alone() -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(queue_scan, "SMALL_MESSAGES", 0)
-            yield
-
-    return alone
-
-
 @pytest.mark.parametrize("seed", range(12))
-def test_16_what_is_found_without_arrow_is_what_is_found_with_it(
-    seed: int, arrow_alone: Any
-) -> None:
+def test_what_waits_is_found_whatever_frames_it_stands_in(seed: int) -> None:
     written = Written(seed)
-    found, lines = written.found()
-    assert sum(len(queue.message_ids) for queue in found.values()) > 100
-    with arrow_alone():
-        assert written.found() == (found, lines)
+    queues, lines = written.found()
+    found = {name: waiting.message_ids.tolist() for name, waiting in queues.items()}
+    assert found == written.waiting
+    assert sum(map(len, found.values())) > 100
+    assert ("make no sense" in " ".join(lines)) == written.nonsense
+    tried = {message_id for waiting in queues.values() for message_id, _ in waiting.tries}
+    assert tried == {one for some in found.values() for one in some if one % 7 == 0}
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_16_damage_in_a_small_frame_costs_that_frame_and_is_told(
-    alike: bool, arrow_alone: Any
-) -> None:
+def test_damage_in_a_frame_costs_that_frame_and_is_told(alike: bool) -> None:
     """Bytes anywhere in a segment are flipped: nothing else is lost, nothing else comes."""
     written = Written(1, frames=12, alike=alike)
     path = min(path for path in written.files if path.endswith(".segment"))
     whole = written.files[path]
+    frames = frames_of(whole)
     positions = [*range(112, 900, 17), *range(900, len(whole), 397)]
-    spoiled = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in positions]
-    frames = [
-        frame
-        for frame in frames_of(written.files[path])
-        if frame.count <= queue_scan.SMALL_MESSAGES
+    spoiled = [
+        (at, whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]) for at in positions
     ]
-    spoiled += [  # a checksum alone, and a frame that is gone
-        *(whole[:at] + b"----" + whole[at + 4 :] for at in [one.position + 4 for one in frames]),
-        *(whole[: one.position] + whole[one.end_position :] for one in frames[:8]),
-    ]
-    answers = []
-    for octets in spoiled:
+    for one in frames:  # a checksum alone, and a frame that is gone
+        begin, end = one.position, one.end_position
+        spoiled.append((begin, whole[: begin + 4] + b"----" + whole[begin + 8 :]))
+        spoiled.append((begin, whole[:begin] + whole[end:]))
+    told = 0
+    for at, octets in spoiled:
         written.files[path] = octets
-        answers.append(written.found())
-    assert any(lines for _, lines in answers)
-    with arrow_alone():
-        for octets, answer in zip(spoiled, answers, strict=True):
-            written.files[path] = octets
-            assert written.found() == answer
-
-
-def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are read at once, whatever columns they have."""
-    written = Written(3, mixed=False)
-    large = 0
-
-    def read(segment: Any, record: Any, whole: Any = state.read_frame) -> Any:
-        nonlocal large
-        large += 1
-        assert record.count > queue_scan.SMALL_MESSAGES
-        return whole(segment, record)
-
-    monkeypatch.setattr(state, "read_frame", read)
-    found, _ = written.found()
-    assert large
-    assert sum(len(queue.message_ids) for queue in found.values()) > 100
-
-
-def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
-    written = Written(1, frames=12, alike=True)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    frames = frames_of(written.files[path])
-    octets = bytearray(written.files[path])
-    octets[frames[3].position + 4] ^= 1
-    written.files[path] = bytes(octets)
-    queues, _ = written.found()
-    ids = {message_id for queue in queues.values() for message_id in queue.message_ids}
-    assert frames[3].first not in ids
-    assert max(ids) > frames[3].end
+        queues, lines = written.found()
+        hit = [one for one in frames if one.position <= at < one.end_position]
+        lost = {message_id for one in hit for message_id in range(one.first, one.end)}
+        for name, some in written.waiting.items():
+            wanted = [message_id for message_id in some if message_id not in lost]
+            found = queues[name].message_ids.tolist() if name in queues else []
+            assert found == wanted, at
+        told += any("what they held is in no queue" in line for line in lines)
+    assert told
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
-    runs: int, arrow_alone: Any
-) -> None:
+def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(runs: int) -> None:
     """Bytes that describe it are spoiled, with right checksums."""
     written = Written(1, frames=0)
     log = SegmentLog(DIRECTORY, disk=written.disk)
@@ -204,7 +178,7 @@ def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
     _, second, _ = frames_of(whole)
     begin = second.position + FRAME_HEADER_BYTES
     count = 2 * runs
-    usual, outcomes = written.found(), []
+    outcomes = []
     for at in range(begin, second.end_position):
         for bit in (0, 7) if at - begin < 16 or whole[at] else (6,):  # a large number of a small
             payload = bytearray(whole[begin : second.end_position])
@@ -218,6 +192,3 @@ def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(
             assert {*found} >= {*range(count), *range(2 * count, 3 * count)}, (at - begin, bit)
             outcomes.append(len(own))
     assert {0, count} <= {*outcomes}
-    written.files[path] = whole
-    with arrow_alone():
-        assert written.found() == usual
