@@ -40,6 +40,24 @@ class Answers(Case):
         self.assertEqual(response.text, "body")
         self.assertEqual(self.server.notes[-1].fields, {"x": "y"})
 
+    def test_an_answer_leaves_when_it_is_there_whatever_it_waited_for(self):
+        """SA-16: a Deferred that has fired may wait for another, which its callback returned."""
+        inner: list[Deferred[bytes]] = []
+
+        class Chained(SabcServer):
+            def requestReceived(self, message):
+                inner.append(Deferred())
+                return succeed(None).addCallback(lambda _: inner[-1])
+
+        self.pair(server_class=Chained)
+        asked = [self.ask(b"good"), self.ask(b"bad")]
+        inner[0].callback(b"late")
+        self.pump()
+        self.assertEqual(self.successResultOf(asked[0]).body, b"late")
+        inner[1].errback(Refused("no"))
+        self.pump()
+        self.failureResultOf(asked[1], Refused)
+
     def test_what_a_hook_sees_of_a_request(self):
         """SA-06, SA-09: public names, no session id."""
         self.pair()

@@ -474,14 +474,10 @@ class SabcLink(SessionLink):
         later = promised(result)
         if later is None:
             self._answer(result, number)
-        elif not later.called:
+        else:  # perhaps it has fired, and waits for another
             nbytes = _owed(message)
             self.memory.add(nbytes)
             later.addBoth(self._later, number, nbytes)
-        else:
-            later.addCallbacks(
-                self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
-            )
 
     def _later(self, result: object, number: str, nbytes: int) -> None:
         self.memory.remove(nbytes)
