@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from operator import attrgetter
 from typing import Any, Final
@@ -62,6 +63,7 @@ from ..wire.lines import wide
 from .sending import S, Speaker
 
 
+@dataclass(slots=True, eq=False)
 class Incoming:
     """A message that is being received, or what is to be skipped of one.
 
@@ -76,32 +78,17 @@ class Incoming:
         heard: when the last bytes of it came.
     """
 
-    __slots__ = (
-        "cut",
-        "fields",
-        "given_up",
-        "heard",
-        "id",
-        "key",
-        "muted",
-        "parts",
-        "send_only",
-        "size",
-        "weight",
-    )
-
-    def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
-        self.key: tuple[bool, str] | None = key
-        self.id: str | None = id
-        self.fields: dict[str, str] = {}
-        self.parts: list[bytes] = []
-        self.send_only: bool = False
-        self.size: int = 0
-        self.weight: int = 0
-        self.cut: bool = False
-        self.muted: bool = False
-        self.given_up: bool = False
-        self.heard: float = now
+    key: tuple[bool, str] | None
+    id: str | None
+    heard: float
+    fields: dict[str, str] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    send_only: bool = False
+    size: int = 0
+    weight: int = 0
+    cut: bool = False
+    muted: bool = False
+    given_up: bool = False
 
     def mute(self) -> None:
         self.muted = True
@@ -144,36 +131,39 @@ class Listener(Speaker[S]):
     """
 
     __slots__ = (
+        "_connect_seconds",
         "_current",
         "_decoder",
         "_lenient",
         "_more",
+        "_paused",
         "_positions",
         "_receiving",
         "_refuse_oversize",
         "_request_prefix",
         "_unanswered_max",
         "_unfinished",
-        "_unfinished_seconds",
+        "_unhooked",
         "_unsafe",
         "expires",
     )
 
     _open: tuple[S, ...]
-    _unhooked: Container[str]
 
     def __init__(
         self,
-        initial: S,
-        limits: Limits | None,
+        limits: Limits | None = None,
         *,
-        framed: bool,
-        lenient: bool,
-        refuse_oversize: bool,
+        framed: bool = False,
+        lenient: bool = False,
+        refuse_oversize: bool = False,
+        unhooked: Container[str] = (),
     ) -> None:
-        super().__init__(initial, limits, framed=framed)
+        super().__init__(limits, framed=framed)
         limits = self._limits
-        self._unfinished_seconds = UNFINISHED_SECONDS
+        self._unhooked = unhooked
+        self._paused = False
+        self._connect_seconds = limits["connect-seconds"]
         self._unanswered_max = limits.integer("outstanding-requests")
         self._lenient = lenient
         self._refuse_oversize = refuse_oversize
@@ -201,7 +191,7 @@ class Listener(Speaker[S]):
         else:
             self._read_bytes(inputs, now, events)
         if self._receiving or self._unfinished:
-            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+            self.deadlines.no_later("unfinished", now + UNFINISHED_SECONDS)
         for event in events:
             if type(event) is MessagesReceived:
                 event.position = self._positions = self._positions + 1
@@ -540,7 +530,7 @@ class Listener(Speaker[S]):
         if len(muted) < self._unfinished_max:
             return False
         eldest = min(muted, key=attrgetter("heard"))
-        if now >= eldest.heard + self._unfinished_seconds:
+        if now >= eldest.heard + UNFINISHED_SECONDS:
             del self._unfinished[eldest.key]  # type: ignore[arg-type]
             return False
         fault = Fault("unfinished-messages", "too many refused messages go on")

@@ -83,10 +83,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     TABLE: ClassVar[Table[Any]]
     counters: Counters
     deadlines: Deadlines
+    _initial: S
     _closed: S
     _draining: S  # of a server that answers what is in work, and then closes
 
-    def __init__(self, initial: S, limits: Limits | None, *, framed: bool) -> None:
+    def __init__(self, limits: Limits | None, *, framed: bool) -> None:
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
         self._limits = limits
         self.bounds: Bounds = Bounds.of(limits)
@@ -102,7 +103,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.fault: Fault | None = None
         self.lengths: bool = False
 
-        self._machine = Machine(self.TABLE, initial)
+        self._machine = Machine(self.TABLE, self._initial)
         self._out: list[bytes] = []
         self._session_id = b""
         self._prefix = ""  # of every MESSAGE of this session
@@ -298,14 +299,17 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         as many messages are open as a peer with the same limits would accept.
         """
         extra, id = self._original(headers, waiting=waiter is not None)
-        if not self.parts_room:
-            raise LimitExceeded(f"{self._sending} messages are unfinished")
+        self._check_parts_room()
         if waiter is None:
             extra = f"{wire.SEND_ONLY}::{YES}\r\n{extra}"
         else:
             self._await_answer(id, waiter, now, seconds)
         self._sending += 1
         return OutgoingMessage(self, f"{MSG_ID}::{id}\r\n", extra, id)
+
+    def _check_parts_room(self) -> None:
+        if not self.parts_room:
+            raise LimitExceeded(f"{self._sending} messages are unfinished")
 
     def _original(self, headers: Mapping[str, str] | None, *, waiting: bool) -> tuple[str, str]:
         if waiting and self._pending.full:
@@ -326,32 +330,26 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """
         if self.closed:
             return
+        extra = self._answer_lines(id, headers)
+        self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
+        del self._unanswered[id]
+        self._look_drained()
+
+    def _answer_lines(self, id: str, headers: Mapping[str, str] | None) -> str:
         extra = self._lines(headers)
         truncated = self._unanswered.get(id)
         if truncated is None:
             raise ValueError(f"request {id!r} waits for no answer")
-        if truncated and TRUNCATED not in (headers or {}):
-            extra += _TRUNCATED_LINE
         self._machine.step(AnswerSent)
-        self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
-        del self._unanswered[id]
-        if self._machine.state is self._draining:
-            self._look_drained()
+        return extra + (_TRUNCATED_LINE if truncated and TRUNCATED not in (headers or {}) else "")
 
     def open_answer(self, id: str, *, headers: Mapping[str, str] | None = None) -> OutgoingMessage:
         """Begin the answer to the request ``id``, whose body comes in pieces (``SA-18``).
 
         Raises as ``answer`` does, and LimitExceeded while ``parts_room`` is 0.
         """
-        extra = self._lines(headers)
-        truncated = self._unanswered.get(id)
-        if truncated is None:
-            raise ValueError(f"request {id!r} waits for no answer")
-        if not self.parts_room:
-            raise LimitExceeded(f"{self._sending} messages are unfinished")
-        if truncated and TRUNCATED not in (headers or {}):
-            extra += _TRUNCATED_LINE
-        self._machine.step(AnswerSent)
+        self._check_parts_room()
+        extra = self._answer_lines(id, headers)
         self._sending += 1
         return OutgoingMessage(self, f"{REF_MSG_ID}::{id}\r\n", extra, id, answers=True)
 
@@ -377,8 +375,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             del unanswered[id]
             length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
             out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
-        if self._machine.state is self._draining:
-            self._look_drained()
+        self._look_drained()
         return left
 
     def acknowledge(self, ids: Sequence[str]) -> None:
@@ -404,27 +401,20 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
                 self._out += [f"{before}{id}{after}".encode() for id in plain]
             else:
                 self._out.append(f"{before}{(after + before).join(plain)}{after}".encode())
-        if self._machine.state is self._draining:
-            self._look_drained()
+        self._look_drained()
 
     def fail(self, id: str, code: int | str, text: str) -> None:
         """Answer a request with ERROR (``SA-16``); raises ValueError as ``answer`` does."""
         if self.closed:
             return
-        truncated = self._unanswered.get(id)
-        if truncated is None:
-            raise ValueError(f"request {id!r} waits for no answer")
-        self._machine.step(AnswerSent)
-        self._send_error(code, text, id, _TRUNCATED_LINE if truncated else "")
+        self._send_error(code, text, id, self._answer_lines(id, None))
         del self._unanswered[id]
-        if self._machine.state is self._draining:
-            self._look_drained()
+        self._look_drained()
 
     def settle(self, count: int) -> None:
         """Note that this many send-only messages are dealt with (``SA-12``)."""
         self._unsettled -= count
-        if self._machine.state is self._draining:
-            self._look_drained()
+        self._look_drained()
 
     def send_error(
         self, code: int | str, text: str, *, headers: Mapping[str, str] | None = None
@@ -446,7 +436,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             self._out.append(head + END_OF_EMPTY)
 
     def _look_drained(self) -> None:
-        """An answer went out; on a server that drains it may have been the last one."""
+        """Note that an answer went out: a server that drains may have owed no other."""
 
 
 _HEAD_BYTES = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
@@ -571,8 +561,7 @@ class OutgoingMessage:
                 self._part(bytes(self._kept), True)
                 if self._answers and self.id is not None:
                     side._unanswered.pop(self.id, None)
-                    if side._machine.state is side._draining:
-                        side._look_drained()
+                    side._look_drained()
 
     def abort(self) -> None:
         """Never finish it: an error frame tells the peer where the framing can (``SA-20``).

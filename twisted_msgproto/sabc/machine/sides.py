@@ -32,10 +32,10 @@ from ..terms import (
     FORBIDDEN,
     LOGIN_ATTEMPTS,
     SERVER,
-    SESSION_LIMITS,
     TIMED_OUT,
     UNAUTHORIZED,
     UNAVAILABLE,
+    UNFINISHED_SECONDS,
     Accepted,
     Connecting,
     ConnectionLost,
@@ -96,25 +96,7 @@ class Side(Listener[S]):
     See the module for the duties of the caller.
     """
 
-    __slots__ = ("_connect_seconds", "_drain_seconds", "_paused", "_unhooked")
-
-    def __init__(
-        self,
-        initial: S,
-        limits: Limits | None,
-        *,
-        framed: bool,
-        lenient: bool,
-        refuse_oversize: bool,
-        unhooked: Container[str],
-    ) -> None:
-        super().__init__(
-            initial, limits, framed=framed, lenient=lenient, refuse_oversize=refuse_oversize
-        )
-        self._connect_seconds = self._limits["connect-seconds"]
-        self._drain_seconds = DRAIN_SECONDS
-        self._paused = False
-        self._unhooked = unhooked
+    __slots__ = ()
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -152,7 +134,7 @@ class Side(Listener[S]):
         self._paused = False
         for incoming in self._waiting():
             incoming.heard = now
-            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+            self.deadlines.no_later("unfinished", now + UNFINISHED_SECONDS)
         return []
 
     def _connect_expired(self, now: float, events: list[Event]) -> None:
@@ -190,7 +172,7 @@ class Side(Listener[S]):
         for incoming in self._waiting():
             if incoming.muted:
                 continue
-            due = incoming.heard + self._unfinished_seconds
+            due = incoming.heard + UNFINISHED_SECONDS
             if now < due:
                 self.deadlines.no_later("unfinished", due)
                 continue
@@ -229,6 +211,7 @@ class Server(Side[Serving]):
     __slots__ = ("_announced", "_attempts_left", "_authenticates")
 
     TABLE: ClassVar[Table[Any]] = SERVER
+    _initial = Serving.AWAITING
     _closed = Serving.CLOSED
     _open = (Serving.OPEN, Serving.DRAINING)
     _draining = Serving.DRAINING
@@ -252,14 +235,12 @@ class Server(Side[Serving]):
         processes: they are answered as soon as they are safe.
         """
         super().__init__(
-            Serving.AWAITING,
             limits,
             framed=framed,
             lenient=lenient,
             refuse_oversize=refuse_oversize,
             unhooked=unhooked,
         )
-        limits = Limits.of(SESSION_LIMITS) if limits is None else limits
         self._attempts_left = LOGIN_ATTEMPTS
         self._authenticates = authenticates
         self._announced = False
@@ -355,7 +336,7 @@ class Server(Side[Serving]):
         return []
 
     def _begin_drain(self, now: float) -> None:
-        self.deadlines.no_later("drain", now + self._drain_seconds)
+        self.deadlines.no_later("drain", now + DRAIN_SECONDS)
 
     def _look_drained(self) -> None:
         if self._machine.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
@@ -388,31 +369,13 @@ LEAVE_SECONDS: Final = 4.0
 class Client(Side[Connecting]):
     """The connecting side."""
 
-    __slots__ = ("_leave_seconds",)
+    __slots__ = ()
 
     TABLE: ClassVar[Table[Any]] = CLIENT
+    _initial = Connecting.IDLE
     _closed = Connecting.CLOSED
     _open = (Connecting.OPEN, Connecting.DRAINING)
     _draining = Connecting.CLOSED  # a client never refuses a server's message for draining
-
-    def __init__(
-        self,
-        limits: Limits | None = None,
-        *,
-        framed: bool = False,
-        lenient: bool = False,
-        refuse_oversize: bool = False,
-        unhooked: Container[str] = (),
-    ) -> None:
-        super().__init__(
-            Connecting.IDLE,
-            limits,
-            framed=framed,
-            lenient=lenient,
-            refuse_oversize=refuse_oversize,
-            unhooked=unhooked,
-        )
-        self._leave_seconds = min(self._drain_seconds, self._limits.get("drain", LEAVE_SECONDS))
 
     def connect(
         self,
@@ -456,7 +419,9 @@ class Client(Side[Connecting]):
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)
-        seconds = self._drain_seconds if self.outstanding else self._leave_seconds
+        seconds = DRAIN_SECONDS
+        if not self.outstanding:
+            seconds = min(seconds, self._limits.get("drain", LEAVE_SECONDS))
         self.deadlines.set("drain", now + seconds)
         head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
         self._out.append(head + END_OF_EMPTY)
