@@ -187,7 +187,6 @@ class Gathered(TestCase):
             def dataReceived(self, data: bytes) -> None:
                 for number, size in enumerate(sizes):
                     self.transport.write(bytes([number]) * size)
-                    self.transport.flush()
 
         client = await self.client_of(Early)
         whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 2

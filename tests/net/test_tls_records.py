@@ -1,4 +1,4 @@
-"""TLS in memory: reads that are one record, buffers, and what waits while it is paused."""
+"""TLS in memory: records, buffers, and what waits while it is paused."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.tls import tls_with
 
-RECORD_BYTES = 16 << 10
-
 
 class Reader(Protocol):
     """Notes what comes."""
@@ -42,18 +40,6 @@ class Reader(Protocol):
         self.lost = reason
 
 
-class Noted:
-    """Stands before OpenSSL's connection, and notes what it is asked."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        self.asked.append(name)
-        return getattr(self.handle, name)
-
-
 class Ends(TlsClient):
     """A server's end over TLS, without sockets, and its client."""
 
@@ -61,7 +47,6 @@ class Ends(TlsClient):
         self.clock = factory._clock = Clock()
         super().__init__(factory.buildProtocol(None), StringTransport(), latest)
         self.reader: Reader = self.server.wrappedProtocol
-        self.handle = self.server._tlsConnection = Noted(self.server._tlsConnection)
 
 
 @pytest.fixture(params=[standard_ssl.TLSVersion.TLSv1_2, standard_ssl.TLSVersion.TLSv1_3])
@@ -70,16 +55,6 @@ def ends(tmp_path: Any, request: pytest.FixtureRequest) -> Iterator[Ends]:
     pem = files.key.read_bytes() + files.cert.read_bytes()
     options = ssl.PrivateCertificate.loadPEM(pem).options()
     return Ends(tls_with(options, Factory.forProtocol(Reader)), request.param)
-
-
-@pytest.mark.parametrize("size", [1, 16, RECORD_BYTES - 100])
-def test_one_record_needs_one_call_to_be_decrypted__NB_11(ends: Ends, size: int) -> None:
-    piece = bytes([7]) * size
-    ends.server.dataReceived(ends.records(piece))
-    assert ends.reader.came == [piece]
-    assert ends.handle.asked == ["bio_write", "recv"]
-    ends.server.dataReceived(ends.records(b"next"))
-    assert ends.reader.came == [piece, b"next"]
 
 
 def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: Ends) -> None:
@@ -113,46 +88,6 @@ def test_a_broken_record_ends_the_connection_with_its_reason__NB_11(ends: Ends) 
     assert ends.reader.lost is not None
     assert ends.reader.lost.check(SSL.Error)
     assert "mac" in str(ends.reader.lost.value)
-
-
-def test_what_is_written_now_stands_behind_what_was_gathered__NB_11(ends: Ends) -> None:
-    ends.server.write(b"first,")
-    ends.server.writeNow(b" then,")
-    assert ends.read() == b"first, then,"
-    ends.server.writeNow(b" at once,")
-    assert ends.read() == b" at once,"
-    ends.server.write(b" last")
-    ends.clock.advance(0)
-    assert ends.read() == b" last"
-    assert ends.clock.getDelayedCalls() == []
-
-
-def test_more_than_a_record_is_written_now_as_well__NB_11(ends: Ends) -> None:
-    octets = bytes(range(256)) * (5 * RECORD_BYTES // 256)
-    ends.server.writeNow(octets)
-    assert ends.read() == octets
-
-
-def test_what_is_written_now_after_the_end_is_dropped__NB_11(ends: Ends) -> None:
-    ends.server.loseConnection()
-    ends.server.writeNow(b"late")
-    ends.clock.advance(0)
-    assert ends.read() == b""
-
-
-def test_what_is_written_now_in_the_handshake_waits_for_its_end__NB_11(tmp_path: Any) -> None:
-    class Early(Reader):
-        def connectionMade(self) -> None:
-            transport: Any = self.transport
-            transport.writeNow(b"one ")
-            transport.writeNow(b"two")
-
-    files = Authority(tmp_path).server()
-    pem = files.key.read_bytes() + files.cert.read_bytes()
-    options = ssl.PrivateCertificate.loadPEM(pem).options()
-    ends = Ends(tls_with(options, Factory.forProtocol(Early)), standard_ssl.TLSVersion.TLSv1_3)
-    ends.clock.advance(0)
-    assert ends.read() == b"one two"
 
 
 # ── what tls keeps of a connection ──────────────────────────────────────────────────────────────

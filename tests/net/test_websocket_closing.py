@@ -30,7 +30,6 @@ from tests.net.test_websocket import (
     lose,
     server,
 )
-from tests.net.test_websocket_cases import PONG, sent
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net.clients.client_endpoints import parse_address
 from twisted_msgproto.net.wires.websocket import (
@@ -507,26 +506,6 @@ class Edges(SynchronousTestCase):
             [worst] = connection.factory.sessions.budget.offenders.worst(9)
             self.assertTrue(worst.address.isprintable())
             lose(connection)
-
-    def test_over_tls_a_ping_is_written_at_once_unless_something_waits_in_front__NB_11(
-        self,
-    ) -> None:
-        connection, transport, clock = server()
-        wire, at_once = connection.session.wire, []
-        transport.writeNow = at_once.append
-        transport.clear()
-        clock.advance(55)
-        self.assertEqual((at_once, transport.value()), ([b"\x89\x00"], b""))
-        connection.dataReceived(sent(PONG))
-        # The peer does not read, and something waits.
-        connection.output.pauseProducing()
-        wire.write(["a"])
-        clock.advance(55)
-        self.assertEqual((len(at_once), transport.value()), (1, b""))
-        connection.output.resumeProducing()
-        clock.advance(0)
-        self.assertEqual((len(at_once), transport.value()), (1, b"\x81\x01a\x89\x00"))
-        lose(connection)
 
     def test_a_server_notices_that_a_silent_peer_is_gone__HO_04(self) -> None:
         connection, _, _ = server()

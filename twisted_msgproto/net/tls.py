@@ -17,7 +17,7 @@ Those cannot ask for client certificates; ``mtls:`` does (``LJ-01``)::
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -34,7 +34,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import connectionDone
 from twisted.internet.ssl import CertificateOptions
 from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.python.filepath import FilePath
 from zope.interface import implementer
@@ -144,22 +144,12 @@ class _FromDirectory:
         return _Connection(restrict(self._names.defaultContext), None)
 
 
-GATHERED_BYTES: Final = 64_000
-"""Small writes of one turn of the reactor are encrypted together, up to this many bytes.  Each
-record of TLS costs 29 bytes and some microseconds.
-"""
-
 RECORDS: Final = 16
 """This many records are decrypted before the clock is read: a usual read brings four, and the
 costliest record of one byte needs a quarter of a millisecond.
 """
 
 HEADER_BYTES: Final = 5
-
-APPLICATION_DATA: Final = 23
-"""Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
-
-RECORD_BYTES: Final = 16 << 10
 
 LARGE_BYTES: Final = 16 << 10
 """A connection has a large buffer in OpenSSL when it has read more than this at once."""
@@ -186,15 +176,12 @@ def end_of_records(data: bytes, begin: int) -> int:
     return begin
 
 
-class TlsConnection(TLSMemoryBIOProtocol):
-    """Encrypts what is written in one turn of the reactor together, and hands it to the system;
-    decrypts what one turn can process.
+class TlsConnection(BufferingTLSTransport):
+    """Hands what is encrypted to the system at once, and decrypts what one turn can process.
 
-    Twisted's own class needs a timer for each connection that writes, and its bytes wait until
-    the reactor has found the socket writable.  Ten thousand idle connections with pings do little
-    else.  It also delivers each record of a read by itself, and all of them in one
-    turn, whatever was paused meanwhile: 64 KiB are 2,800 records of one byte, which kept the
-    reactor for half a second.
+    Twisted's own class delivers each record of a read by itself, and all of them in one turn,
+    whatever was paused meanwhile: 64 KiB are 2,800 records of one byte, which kept the reactor for
+    half a second.
     """
 
     factory: TlsFactory
@@ -205,77 +192,12 @@ class TlsConnection(TLSMemoryBIOProtocol):
     _next_turn: Any = None  # the call that goes on with what waits
     _tell_rest: Callable[[int], None] | None = None  # told how much waits while this is paused
     _told = 0  # bytes that it was told of
-    _bytes = 0  # of what is gathered
-    _records: list[bytes] | None = None  # what is encrypted just now
-    _leave: Callable[[bytes], None]  # hands bytes to the system
-
-    def __init__(self, factory: TlsFactory, wrappedProtocol: Any, _connectWrapped: bool = True):
-        super().__init__(factory, wrappedProtocol, _connectWrapped)  # type: ignore[no-untyped-call]
-        self._gathered: list[bytes] = []
 
     def makeConnection(self, transport: Any) -> None:
-        self._leave = flushing_write(transport)
-        if self._leave != transport.write:
-            transport.write = self._encrypted
+        leave = flushing_write(transport)
+        if leave != transport.write:
+            transport.write = leave
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
-
-    def _encrypted(self, data: bytes) -> None:
-        if self._records is None:
-            self._leave(data)
-        else:
-            self._records.append(data)
-
-    def write(self, data: bytes) -> None:
-        """Write ``data`` when this turn of the reactor is over, or as soon as they are many."""
-        gathered = self._gathered
-        gathered.append(data)
-        self._bytes += len(data)
-        if self._bytes > GATHERED_BYTES:
-            self.flush()
-        elif len(gathered) == 1:
-            self.factory.flushSoon(self)
-
-    def writeSequence(self, sequence: Iterable[bytes]) -> None:
-        self.write(b"".join(sequence))
-
-    def writeNow(self, data: bytes) -> None:
-        """Write ``data`` behind what is gathered, at once.
-
-        What is touched once more in the next turn of the reactor costs more.
-        """
-        if self._gathered or not self._flushed(data):
-            self.write(data)
-            self.flush()
-
-    def flush(self) -> None:
-        if self._gathered:
-            data = b"".join(self._gathered)
-            self._gathered.clear()
-            self._bytes = 0
-            if self._records is not None:  # a producer writes while it is told to pause
-                super().write(data)  # type: ignore[no-untyped-call]
-                return
-            if self._flushed(data):
-                return
-            records: list[bytes] = []
-            self._records = records
-            try:
-                super().write(data)  # type: ignore[no-untyped-call]
-            finally:
-                self._records = None
-                if records:
-                    self._leave(records[0] if len(records) == 1 else b"".join(records))
-
-    def _flushed(self, data: bytes) -> bool:
-        if len(data) > RECORD_BYTES or self.disconnecting:
-            return False
-        handle = self.getHandle()  # type: ignore[no-untyped-call]
-        try:
-            handle.send(data)
-        except SSL.Error:  # it wants a part of the handshake first, or has failed
-            return False
-        self.transport.write(handle.bio_read(2 * RECORD_BYTES))
-        return True
 
     def dataReceived(self, data: bytes) -> None:
         """Receive the bytes of a read, or an empty read that continues with the waiting bytes."""
@@ -284,42 +206,12 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._unread = b""
         if self._next_turn is not None or self._paused:
             self._unread = data
-        elif self._is_one_record(data):
-            self._receive(data)
         else:
             place = self._deliver(data)
             if place < len(data) and self.connected:
                 self._unread = data[place:]
         if self._paused or self._told:
             self._countRest()
-
-    def _is_one_record(self, data: bytes) -> bool:
-        """Return whether this is one record of the application, from its begin to its end.
-
-        Peers that say little send such reads: a pong, an ack.  A large record does not count,
-        because the buffer that it leaves is noted.
-        """
-        size = len(data)
-        whole = LARGE_BYTES >= size == HEADER_BYTES + int.from_bytes(data[3:HEADER_BYTES])
-        ours = whole and data[0] == APPLICATION_DATA and not self._missing
-        return ours and self._handshakeDone and not self._aborted
-
-    def _receive(self, data: bytes) -> None:
-        """Decrypt and deliver one record.
-
-        If it holds bytes of the application, OpenSSL has no answer and nothing more to return.
-        Twisted's class asks for both, and gets two exceptions, which cost more than the record.
-        """
-        handle = self.getHandle()  # type: ignore[no-untyped-call]
-        handle.bio_write(data)
-        try:
-            plain = handle.recv(len(data))
-        except (SSL.WantReadError, SSL.ZeroReturnError):  # it says so again when it is asked again
-            self._flushReceiveBIO()  # type: ignore[no-untyped-call]
-        except SSL.Error:
-            self._tlsShutdownFinished(Failure())  # type: ignore[no-untyped-call]
-        else:
-            self.wrappedProtocol.dataReceived(plain)
 
     def tellRest(self, tell: Callable[[int], None]) -> None:
         """Call ``tell(bytes)`` when the number of bytes changes that wait because this is
@@ -357,7 +249,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         return place
 
     def _go_on_soon(self) -> None:
-        self._next_turn = self.factory.callInNextTurn(self._go_on)
+        self._next_turn = self.factory._clock.callLater(0, self._go_on)
 
     def _go_on(self) -> None:
         self._next_turn = None
@@ -379,29 +271,19 @@ class TlsConnection(TLSMemoryBIOProtocol):
         elif self._next_turn is None:
             self._go_on_soon()
 
-    def loseConnection(self) -> None:
-        self.flush()
-        super().loseConnection()  # type: ignore[no-untyped-call]
-
-    def abortConnection(self) -> None:
-        """Reset the connection; what was written in this turn is dropped."""
-        self._gathered.clear()
-        super().abortConnection()  # type: ignore[no-untyped-call]
-
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._gathered.clear()
         self._unread = b""
         self._tell_rest = None
         self.factory.large.pop(self, None)
         call, self._next_turn = self._next_turn, None
         if call is not None:
             call.cancel()
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        super().connectionLost(reason)
         self.transport.__dict__.pop("write", None)  # it refers to the transport
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """Puts a server's connections behind TLS; one call of the clock flushes all of them.
+    """Puts a server's connections behind TLS.
 
     Attributes:
         spent: returns the CPU seconds that were spent so far; without a real reactor the clock's.
@@ -412,14 +294,10 @@ class TlsFactory(TLSMemoryBIOFactory):
 
     def __init__(self, creator: Any, factory: Any) -> None:
         super().__init__(creator, False, factory)
-        self._written: list[TlsConnection] = []
         self.large: dict[TlsConnection, None] = {}
         clock: Any = self._clock
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
-
-    def callInNextTurn(self, function: Callable[[], None]) -> Any:
-        return self._clock.callLater(0, function)
 
     def grown(self, connection: TlsConnection) -> None:
         """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""
@@ -429,19 +307,6 @@ class TlsFactory(TLSMemoryBIOFactory):
                 eldest = next(iter(self.large))
                 del self.large[eldest]
                 renew(eldest.getHandle())  # type: ignore[no-untyped-call]
-
-    def flushSoon(self, connection: TlsConnection) -> None:
-        if not self._written:
-            self._clock.callLater(0, self._flush)
-        self._written.append(connection)
-
-    def _flush(self) -> None:
-        written, self._written = self._written, []
-        for connection in written:
-            try:
-                connection.flush()
-            except Exception:  # one of them harms none of the others
-                log.failure("what was written could not be encrypted")
 
 
 def tls_with(options: Any, factory: Any) -> TlsFactory:

@@ -442,12 +442,8 @@ class Carrier(_Mixin):
 
     def _ask(self) -> None:
         if self.state == _OPEN:
-            ping = _EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True))
-            write_now = getattr(self.transport, "writeNow", None)  # TLS has it
-            if write_now is None or self.output.full:
-                self.send(ping)
-            else:
-                write_now(ping)
+            server = self.factory.isServer
+            self.send(_EMPTY_PING if server else b"".join(frame(PING, b"", True)))
 
     def _gone(self) -> bool:
         """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.
