@@ -172,11 +172,11 @@ def attachments_of_the_newest() -> AbstractContextManager[object]:
     fill = Incoming.fill
 
     def newest(self: Incoming, attachment: Any) -> Any:
-        self._announcements.rotate(1)
+        self.announcements.rotate(1)
         try:
             return fill(self, attachment)
         finally:
-            self._announcements.rotate(-1)
+            self.announcements.rotate(-1)
 
     return mock.patch.object(Incoming, "fill", newest)
 
