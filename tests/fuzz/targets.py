@@ -361,7 +361,7 @@ def umq_stream(source: Random) -> bytes:
         payload = word(source, 60) * source.choice((1, 1, 1, 1, 9))
         bare = umq.LETTERS[kind] in umq.BARE and source.randrange(20)
         attachments = 0 if bare else source.choice((0, 0, 1, 32))
-        lines.append(umq.encode(kind(number, payload, attachments)).encode())
+        lines.append(umq.encode(kind, number, payload, attachments).encode())
     return b"\n".join(lines)
 
 
@@ -374,7 +374,8 @@ def umq_read(pieces: list[bytes], source: Random) -> Reading:
             assert len(frame.text) <= 200
             flat.append(faulty(frame))
             break
-        assert decoder.decode(umq.encode(frame)) == frame, "what was read cannot be written"
+        text = umq.encode(type(frame), frame.id, frame.payload, frame.attachments)
+        assert decoder.decode(text) == frame, "what was read cannot be written"
         flat.append(frame)
     return Reading(flat, 0)
 

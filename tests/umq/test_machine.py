@@ -102,7 +102,7 @@ def test_payloads_are_limited():
 def test_ids_are_numbers_in_base_36__UM_02(number):
     """UM-11: compared by value, written without a zero in front."""
     machine = client()
-    machine.callback(number, "x")
+    machine.call("x", (), number)
     (text,) = machine.outputs()
     written = text.split(":")[1]
     assert int(written or "0", 36) == number
@@ -270,7 +270,7 @@ def test_every_state_against_every_frame(side, state, kind):
 
 VERBS = {
     "call": lambda machine: machine.call("x"),
-    "callback": lambda machine: machine.callback(1, "x"),
+    "callback": lambda machine: machine.call("x", (), 1),
     "result": lambda machine: machine.result("1", "x"),
     "error": lambda machine: machine.error("1", "x"),
     "subscribe": lambda machine: machine.subscribe(),

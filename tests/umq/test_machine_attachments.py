@@ -282,7 +282,7 @@ def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
     machine = client()
     for verb in (
         lambda: machine.call(wrong),
-        lambda: machine.callback(1, wrong),
+        lambda: machine.call(wrong, (), 1),
         lambda: machine.set_attribute("name", wrong),
     ):
         with pytest.raises(TypeError):

@@ -28,7 +28,7 @@ def test_calls_are_answered_by_value_with_the_id_as_it_was_sent():
 def test_our_calls_count_from_1_and_share_one_space_with_callbacks():
     """UM-09, UM-11."""
     machine = client()
-    assert [machine.call("a"), machine.callback(4454, "b"), machine.call("c")] == [1, 2, 3]
+    assert [machine.call("a"), machine.call("b", (), 4454), machine.call("c")] == [1, 2, 3]
     assert machine.outputs() == ["C1:a", "B2:3FQ:b", "C3:c"]
 
 
@@ -108,7 +108,7 @@ def test_our_own_calls_are_limited_and_nothing_is_sent():
     machine = client(own_calls=1)
     machine.call("x")
     machine.outputs()
-    for verb in (machine.call, lambda text: machine.callback(1, text)):
+    for verb in (machine.call, lambda text: machine.call(text, (), 1)):
         with pytest.raises(LimitExceeded):
             verb("y")
     assert machine.outputs() == []

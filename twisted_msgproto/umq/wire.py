@@ -74,8 +74,8 @@ class Frame:
 
     @property
     def number(self) -> int:
-        """Return the id's value; no digits read as 0 (``UM-02``)."""
-        return int(self.id, 36) if self.id else 0
+        """Return the id's value."""
+        return number(self.id)
 
 
 class Hello(Frame):
@@ -189,7 +189,7 @@ _HEAD: Final = re.compile(r"(?:A([0-9A-Z]{0,13}):)?([-HWFCBRETDUSX!])([0-9A-Z]{0
 
 
 def number(digits: str) -> int:
-    """The value of base-36 ``digits`` as the grammar has them; none are 0."""
+    """The value of base-36 ``digits``; none are 0 (``UM-02``)."""
     return int(digits, 36) if digits else 0
 
 
@@ -222,12 +222,8 @@ def coded(payload: str) -> tuple[int | None, str]:
     return None, payload
 
 
-def encode(frame: Frame) -> str:
-    return command_text(type(frame), frame.id, frame.payload, frame.attachments)
-
-
-def command_text(kind: type[Frame], id: str, payload: str, attachments: int) -> str:
-    """Return the text message of one command: as :func:`encode`, without a frame."""
+def encode(kind: type[Frame], id: str = "", payload: str = "", attachments: int = 0) -> str:
+    """Return the text message of one command."""
     text = f"{LETTERS[kind]}{id}:{payload}"
     return f"A{base36(attachments)}:{text}" if attachments else text
 

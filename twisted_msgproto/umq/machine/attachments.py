@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from sys import getsizeof
-from typing import Final
+from typing import Any, Final
 
 from ...core.session_memory import SESSION_WEIGHT_BYTES
 from ..terms import (
@@ -26,9 +26,15 @@ from ..terms import (
 )
 
 Ordered = Message | TopicClosed | AttributeUnset
+Filled = Ordered | AttachmentArrived
+"""What filling a slot brings: messages to deliver, or attachments that are streamed."""
+
 Key = tuple[str, int | str]
 """Messages with the same key (a topic, or an attribute's name) are delivered in order."""
 
+
+NONE_WAIT: Final[deque[Any]] = deque(maxlen=0)
+"""Peers that never send an attachment share this, as most do: an empty deque weighs 760 bytes."""
 
 SLOTS_BYTES: Final = 128
 """Slots that are still to be filled need this much for each message, wanted or not."""
@@ -64,16 +70,6 @@ def _weight(message: Ordered) -> int:
     return 0 if isinstance(message, TopicClosed) else text_bytes(message.payload)
 
 
-@dataclass(slots=True)
-class Filled:
-    """What filling one slot brought: messages to deliver, or attachments that are
-    streamed.
-    """
-
-    ready: list[Ordered] = field(default_factory=list)
-    arrived: list[AttachmentArrived] = field(default_factory=list)
-
-
 class Incoming:
     """The peer's announcements, oldest first, and the order of delivery.
 
@@ -85,8 +81,7 @@ class Incoming:
     __slots__ = ("_queues", "announcements", "nbytes", "waiting")
 
     def __init__(self) -> None:
-        # An empty deque weighs 760 bytes, and most peers never send an attachment.
-        self.announcements: deque[Announcement] | tuple[()] = ()
+        self.announcements: deque[Announcement] = NONE_WAIT
         self._queues: dict[Key, deque[Announcement]] = {}
         self.nbytes: int = 0
         self.waiting: int = 0
@@ -108,9 +103,9 @@ class Incoming:
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
-        announcements = self.announcements or deque()
-        announcements.append(announcement)
-        self.announcements = announcements
+        if self.announcements is NONE_WAIT:
+            self.announcements = deque()
+        self.announcements.append(announcement)
         if message is not None:
             announcement.nbytes = _weight(message)
             self.nbytes += announcement.nbytes
@@ -130,56 +125,50 @@ class Incoming:
         self.waiting += 1
         return True
 
-    def fill(self, attachment: Attachment) -> Filled:
+    def fill(self, attachment: Attachment) -> list[Filled]:
         """Fill the first open slot of the oldest announcement; IndexError if there is none."""
-        announcements = self.announcements or deque()
-        announcement = announcements[0]
+        announcement = self.announcements[0]
         announcement.missing -= 1
         if not announcement.missing:
-            announcements.popleft()
-        filled = Filled()
+            self.announcements.popleft()
         message = announcement.message
         if message is None or isinstance(message, TopicClosed | AttributeUnset):
-            return filled
+            return []
         announcement.filled += 1
         if announcement.delivered:
-            filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
             if not announcement.missing:
                 self.nbytes -= announcement.nbytes
-            return filled
+            return [AttachmentArrived(message, announcement.filled - 1, attachment)]
         message.attachments.append(attachment)
         nbytes = attachment_bytes(attachment)
         announcement.nbytes += nbytes
         self.nbytes += nbytes
-        if not announcement.missing:
-            self._release(announcement, filled)
-        return filled
+        return [] if announcement.missing else self._release(announcement)
 
-    def stream(self, message: Message) -> Filled:
-        filled = Filled()
+    def stream(self, message: Message) -> list[Filled]:
         for announcement in self.announcements:
             if announcement.message is message and not announcement.streamed:
                 announcement.streamed = True
-                self._release(announcement, filled)
-                break
-        return filled
+                return self._release(announcement)
+        return []
 
     def forget(self, announcement: Announcement) -> None:
         self.nbytes -= announcement.nbytes
         self.waiting -= 1
         announcement.message = None
 
-    def _release(self, announcement: Announcement, filled: Filled) -> None:
+    def _release(self, announcement: Announcement) -> list[Filled]:
         if announcement.key is None:
-            self._give(announcement, filled)
-            return
+            return self._give(announcement)
+        given: list[Filled] = []
         queue = self._queues[announcement.key]
         while queue and (queue[0].streamed or not queue[0].missing):
-            self._give(queue.popleft(), filled)
+            given += self._give(queue.popleft())
         if not queue:
             del self._queues[announcement.key]
+        return given
 
-    def _give(self, announcement: Announcement, filled: Filled) -> None:
+    def _give(self, announcement: Announcement) -> list[Filled]:
         message = announcement.message
         assert message is not None  # only calls are forgotten, and they stand in no queue
         announcement.delivered = True
@@ -187,13 +176,10 @@ class Incoming:
         self.nbytes -= announcement.nbytes - left
         announcement.nbytes = left
         self.waiting -= 1
-        filled.ready.append(message)
-        if announcement.streamed and not isinstance(message, TopicClosed | AttributeUnset):
-            filled.arrived += [
-                AttachmentArrived(message, index, attachment)
-                for index, attachment in enumerate(message.attachments)
-            ]
-            message.attachments = []
+        if not announcement.streamed or isinstance(message, TopicClosed | AttributeUnset):
+            return [message]
+        here, message.attachments = message.attachments, []
+        return [message, *(AttachmentArrived(message, *one) for one in enumerate(here))]
 
 
 class Slot:
@@ -204,49 +190,13 @@ class Slot:
 
     __slots__ = ("body", "error")
 
-    def __init__(self) -> None:
-        self.body: bytes | None = None
+    def __init__(self, body: bytes | None = None) -> None:
+        self.body = body
         self.error: str | None = None
 
     @property
     def filled(self) -> bool:
         return self.body is not None or self.error is not None
-
-
-class Outgoing:
-    __slots__ = ("_slots",)
-
-    def __init__(self) -> None:
-        self._slots: deque[Slot] | tuple[()] = ()  # as in Incoming
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    @property
-    def first(self) -> Slot:
-        """Return the slot that holds up all others; IndexError if none does."""
-        return (self._slots or deque())[0]
-
-    def add(self, attachments: Iterable[bytes | Slot]) -> None:
-        slots = self._slots or deque()
-        for attachment in attachments:
-            if isinstance(attachment, Slot):
-                slots.append(attachment)
-            else:
-                slot = Slot()
-                slot.body = attachment
-                slots.append(slot)
-        self._slots = slots
-
-    def due(self) -> list[Slot]:
-        slots = self._slots or deque()
-        due = []
-        while slots and slots[0].filled:
-            due.append(slots.popleft())
-        return due
-
-    def clear(self) -> None:
-        self._slots = ()
 
 
 ATTACHMENT_BYTES: Final = 48

@@ -7,6 +7,7 @@ caller are told in :mod:`.sides`.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -22,6 +23,7 @@ from ..terms import (
     LIMITS,
     STREAMABLE,
     Attachment,
+    AttachmentArrived,
     AttachmentFailure,
     AttachmentsAnnounced,
     CallbackReceived,
@@ -46,17 +48,16 @@ from ..wire import (
     Result,
     UmqFault,
     coded,
-    command_text,
     encode,
 )
 from .attachments import (
     ATTACHMENT_BYTES,
+    NONE_WAIT,
     Announcement,
     Filled,
     Incoming,
     Key,
     Ordered,
-    Outgoing,
     Slot,
     attachments_bytes,
     event_bytes,
@@ -99,6 +100,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
     _behind_barrier = 0  # bytes of it
+    _slots: deque[Slot] = NONE_WAIT  # of ours that are to be sent
 
     def __init__(
         self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
@@ -123,7 +125,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         self._serving_bytes = 0
         self._incoming = Incoming()
         self._incoming_since = now  # of the last announcement or filled slot
-        self._outgoing = Outgoing()
         self._outgoing_since = now  # of the last message with slots, or the last slot sent
 
     @property
@@ -140,7 +141,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     @property
     def finished(self) -> bool:
-        return self._machine.state is self.closed_state or (self._draining and not self._serving)
+        return self.closed or (self._draining and not self._serving)
 
     @property
     def calls_serving(self) -> int:
@@ -218,7 +219,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         self._machine.step(Faulted)
-        self._out.append(encode(Fatal("0", f"{fault.code.value} {fault.text}")))
+        self._out.append(encode(Fatal, "0", f"{fault.code.value} {fault.text}"))
         self._end()
         self.fault = fault
         events.append(fault)
@@ -226,7 +227,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _end(self) -> None:
         self.deadlines.clear_all()
         self._incoming = Incoming()
-        self._outgoing.clear()
+        self._slots = NONE_WAIT
         self._lift_barrier()
 
     def _give(self, event: Event, events: list[Event]) -> None:
@@ -308,11 +309,9 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         if not self._too_much_waits(events):
             self._give_filled(filled, events)
 
-    def _give_filled(self, filled: Filled, events: list[Event]) -> None:
-        for message in filled.ready:
-            self._emit(message, events)
-        for arrived in filled.arrived:
-            self._give(arrived, events)
+    def _give_filled(self, filled: list[Filled], events: list[Event]) -> None:
+        for one in filled:
+            self._emit(one, events)
 
     def stream(self, message: Message) -> list[Event]:
         """Have ``message`` now and its attachments one by one (``UM-19``).
@@ -324,11 +323,15 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         self._give_filled(self._incoming.stream(message), events)
         return events
 
-    def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """A message is here with its attachments, and it is its turn."""
+    def _emit(self, message: Filled, events: list[Event]) -> None:
+        """A message is here with its attachments, and it is its turn; or an attachment of one that
+        is streamed is.
+        """
         if self.closed:
             return
-        if not isinstance(message, CallReceived | CallbackReceived):
+        if isinstance(message, AttachmentArrived):
+            self._give(message, events)
+        elif not isinstance(message, CallReceived | CallbackReceived):
             self._complete(message, events)
         elif not message.attachments or self._weigh(message, events):
             self._give(message, events)
@@ -349,8 +352,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     def _serve(self, frame: Frame, events: list[Event]) -> bool:
         """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
-        id, serving = frame.id, self._serving
-        number = int(id, 36) if id else 0  # as frame.number, without a call
+        id, serving, number = frame.id, self._serving, frame.number
         if number in serving:
             text = f"the call id {shown(id)} is pending already"
             self._fail(UmqFault("duplicate", text), events)
@@ -397,11 +399,11 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {SESSION_LIMIT}"
-        self._out.append(encode(CallError(id, text)))
+        self._out.append(encode(CallError, id, text))
         events.append(MemoryLimitExceeded("call"))
 
     def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
-        self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
+        self._out.append(encode(CallError, frame.id, f"{code.value} {why}"))
         self._discard(frame, events)
 
     def result(self, id: str, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
@@ -415,16 +417,13 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _answer(
         self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
-        if self._machine.state is not self.open_state:
-            raise IllegalTransition(self._machine.state, CommandSent)
-        number = int(id, 36) if id else 0  # this and the end are written out: each call comes here
+        self._sending()
+        number = wire.number(id)
         served = self._serving.get(number)
         if served is None:
             raise ValueError(f"no call {id!r} is pending")
         self._send(kind, served[0], payload, attachments)
-        nbytes = self._serving.pop(number)[1]
-        self._serving_bytes -= nbytes
-        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
+        self._forget_call(number)
 
     def later(self, id: str) -> None:
         """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
@@ -452,7 +451,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         The position of a batch is the calls in it whose answers wait for the sink; it may be empty.
         """
         self.clock = max(now, self.clock)
-        return [CallsSafe(position)] if position and self._machine.state is self.open_state else []
+        return [CallsSafe(position)] if position and self.opened else []
 
     def not_safe(
         self, position: Sequence[CallReceived | CallbackReceived], now: float
@@ -478,7 +477,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         return out
 
     def _sending(self) -> None:
-        if self._machine.state is not self.open_state:
+        if not self.opened:
             raise IllegalTransition(self._machine.state, CommandSent)
 
     def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
@@ -513,23 +512,27 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             or not payload.isascii()
         ):
             self.check(payload, attachments)
-        self._out.append(command_text(kind, id, payload, len(attachments)))
+        self._out.append(encode(kind, id, payload, len(attachments)))
         if not attachments:
             return
-        if not len(self._outgoing):
+        if not self._slots:
             self._outgoing_since = self.clock
-        self._outgoing.add(attachments)
+            self._slots = deque()
+        for attachment in attachments:
+            self._slots.append(attachment if isinstance(attachment, Slot) else Slot(attachment))
         self._send_slots()
-        if len(self._outgoing):
+        if self._slots:
             self.deadlines.no_later("fill", self._outgoing_since + self._fill_seconds)
 
     def _send_slots(self) -> None:
-        for slot in self._outgoing.due():
+        slots = self._slots
+        while slots and slots[0].filled:
+            slot = slots.popleft()
             self._outgoing_since = self.clock
             if slot.body is not None:
                 self._out.append(slot.body)
             else:
-                self._out.append(encode(AttachmentError("", slot.error or "")))
+                self._out.append(encode(AttachmentError, "", slot.error or ""))
 
     def fill(self, slot: Slot, body: bytes) -> None:
         """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
@@ -561,7 +564,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         if not self.closed:
             self._machine.step(FatalSent)
             said = f"{code:d} {text}"[: self._characters_max]
-            self._out.append(encode(Fatal("0", said.encode("utf-8", "replace").decode())))
+            self._out.append(encode(Fatal, "0", said.encode("utf-8", "replace").decode()))
             self._end()
 
     def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
@@ -608,9 +611,9 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             self._fail(UmqFault("attachment-seconds", text), events)
 
     def _fill_expired(self, now: float, events: list[Event]) -> None:
-        if len(self._outgoing) and now >= self._outgoing_since + self._fill_seconds:
-            self.fill_error(self._outgoing.first, "the attachment is not there in time")
-        if len(self._outgoing):
+        if self._slots and now >= self._outgoing_since + self._fill_seconds:
+            self.fill_error(self._slots[0], "the attachment is not there in time")
+        if self._slots:
             self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
 
     timely: ClassVar[dict[Any, Any]] = {

@@ -13,7 +13,7 @@ from ...core.connection import WorkLost
 from ...core.deadlines import Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import IllegalTransition, State
+from ...core.machine import State
 from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
 from .. import wire
 from ..terms import (
@@ -23,7 +23,6 @@ from ..terms import (
     AttributeUnset,
     CallbackReceived,
     CallExpired,
-    CommandSent,
     ConnectionLost,
     ErrorReceived,
     Event,
@@ -133,7 +132,7 @@ class Peer(Callee):
             "attributes": len(self.attributes),
             "announcements": len(self._incoming),
             "held_bytes": self.input_weight,
-            "slots": len(self._outgoing),
+            "slots": len(self._slots),
         }
 
     def _complete(self, message: Ordered, events: list[Event]) -> None:
@@ -163,43 +162,22 @@ class Peer(Callee):
         self,
         payload: str,
         attachments: Sequence[bytes | Slot] = (),
+        callback: int | None = None,
         *,
         waiter: object = None,
         deadline: float | None = None,
         seconds: float = 0.0,
     ) -> int:
-        """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
+        """Call the peer, or what it registered as ``callback``; return the call's number.
 
-        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before that many have
-        passed in which the peer read nothing of ours.  Returns the call's number.
+        The answer's event carries ``waiter`` (``UM-09``, ``UM-11``).  ``deadline`` is when
+        CallExpired comes instead; with ``seconds`` not before that many have passed in which the
+        peer read nothing of ours.
         """
-        return self.own_call(Call, payload, attachments, waiter, deadline, seconds)
-
-    def callback(
-        self,
-        callback: int,
-        argument: str,
-        attachments: Sequence[bytes | Slot] = (),
-        *,
-        waiter: object = None,
-        deadline: float | None = None,
-        seconds: float = 0.0,
-    ) -> int:
-        """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
-        payload = base36(callback) + ":" + argument
-        return self.own_call(Callback, payload, attachments, waiter, deadline, seconds)
-
-    def own_call(
-        self,
-        kind: type[Frame],
-        payload: str,
-        attachments: Sequence[bytes | Slot],
-        waiter: object,
-        deadline: float | None,
-        seconds: float,
-    ) -> int:
-        if self._machine.state is not self.open_state:
-            raise IllegalTransition(self._machine.state, CommandSent)
+        self._sending()
+        kind: type[Frame] = Call
+        if callback is not None:
+            kind, payload = Callback, base36(callback) + ":" + payload
         number = self._last_call + 1
         pending = self._pending
         pending.add(number, OwnCall(waiter, None, seconds), deadline)
@@ -312,7 +290,7 @@ class Peer(Callee):
         if topic in self._subscriptions:
             del self._subscriptions[topic]
             self._close_topic_here(topic)
-            self._out.append(encode(Unsubscribe(base36(topic))))
+            self._out.append(encode(Unsubscribe, base36(topic)))
 
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
@@ -340,7 +318,7 @@ class Peer(Callee):
             self.counters.late_updates += 1
             return
         self.counters.unknown_topics += 1
-        self._out.append(encode(Unsubscribe(id)))
+        self._out.append(encode(Unsubscribe, id))
         if len(self._closing) < UNKNOWN_TOPICS:
             self._close_topic_here(topic)
 
@@ -407,7 +385,7 @@ class Peer(Callee):
         id = self._published.pop(topic, None)
         if id is not None:
             self.memory.remove(TOPIC_WEIGHT_BYTES)
-            self._out.append(encode(TopicClose(id)))
+            self._out.append(encode(TopicClose, id))
 
     def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
         topic = frame.number
@@ -415,7 +393,7 @@ class Peer(Callee):
             self.counters.unknown_topics += 1
             return
         self.memory.remove(TOPIC_WEIGHT_BYTES)
-        self._out.append(encode(TopicClose(frame.id)))
+        self._out.append(encode(TopicClose, frame.id))
         self._give(TopicUnsubscribed(topic), events)
 
     # ── attributes ────────────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ from ..terms import (
     WelcomeSent,
 )
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
-from .attachments import Ordered, Slot, attachments_bytes, text_bytes
+from .attachments import Filled, Slot, attachments_bytes, text_bytes
 from .peer import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
@@ -142,7 +142,7 @@ class Server(Peer):
             return UmqFault("hello-characters", "H, or an attachment of it, is too long")
         return super()._oversize()
 
-    def _emit(self, message: Ordered, events: list[Event]) -> None:
+    def _emit(self, message: Filled, events: list[Event]) -> None:
         if type(message) is HelloReceived:
             # From H to W is our own time: it is limited, and H with its attachments is kept.
             nbytes = text_bytes(message.payload) + attachments_bytes(message.attachments)

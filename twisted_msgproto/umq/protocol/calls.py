@@ -30,7 +30,7 @@ from ..terms import (
     ErrorReceived,
 )
 from ..terms import ResultReceived as Result
-from ..wire import Call, Callback, Code, base36, coded, number
+from ..wire import Code, base36, coded, number
 
 Body = bytes | Slot | Deferred[bytes]
 """An attachment to send is bytes, or a Deferred that fires with them (a failure sends ``-``)."""
@@ -313,39 +313,13 @@ class PendingCall(Ticket[Reply]):
     streamed = False
 
 
-class GatheredCalls:
-    """What came in one read and goes to the sink.
-
-    Attributes:
-        runs: the kind, the events of that kind that came one after the other, and those of them
-            that are calls whose answers wait for the sink.  The order of arrival stays.
-    """
-
-    __slots__ = ("runs",)
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[str, list[Any], list[Received]]] = []
-
-    def add(self, kind: str, event: Any, waits: bool = False) -> None:
-        """Add an event; ``waits``: its answer waits for the sink."""
-        runs = self.runs
-        if not runs or runs[-1][0] != kind:
-            runs.append((kind, [], []))
-        _, events, calls = runs[-1]
-        events.append(event)
-        if waits:
-            calls.append(event)
-
-    def take(self) -> list[tuple[str, list[Any], list[Received]]]:
-        runs, self.runs = self.runs, []
-        return runs
-
-
 class Calls:
     """Our calls until they are answered, the peer's until we have answered, and its callbacks.
 
     Attributes:
         stores: what comes goes to the sink, or to a hook in its place.
+        gathered: what came in one read for it, in order: a kind, the events of that kind that came
+            one after the other, and those of them that are calls whose answers wait for the sink.
     """
 
     __slots__ = ("_callbacks", "_link", "_seconds", "gathered", "stores")
@@ -355,7 +329,7 @@ class Calls:
         self._link = link
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._seconds = link.factory.limits["call-seconds"]
-        self.gathered: GatheredCalls = GatheredCalls()
+        self.gathered: list[tuple[str, list[Any], list[Received]]] = []
         self.stores: bool = (
             link.factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
@@ -366,11 +340,11 @@ class Calls:
 
     def call(
         self,
-        kind: type[Call | Callback],
         payload: str,
         attachments: Sequence[Any],
         timeout: float | None,
         streamed: bool,
+        callback: int | None = None,
     ) -> Deferred[Reply]:
         """Call the peer; raise one of UNSENT if that cannot be."""
         link = self._link
@@ -382,7 +356,9 @@ class Calls:
         seconds = self._seconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
         bodies = self.bodies(attachments) if attachments else ()
-        answer.number = link.machine.own_call(kind, payload, bodies, answer, deadline, seconds)
+        answer.number = link.machine.call(
+            payload, bodies, callback, waiter=answer, deadline=deadline, seconds=seconds
+        )
         link.topics.called()
         link.flush()
         return answer
@@ -454,7 +430,16 @@ class Calls:
         waits = self.waits(event)
         if not waits:
             self.serve(event)
-        self.gathered.add("call" if type(event) is CallReceived else "callback", event, waits)
+        self.gather("call" if type(event) is CallReceived else "callback", event, waits)
+
+    def gather(self, kind: str, event: Any, waits: bool = False) -> None:
+        gathered = self.gathered
+        if not gathered or gathered[-1][0] != kind:
+            gathered.append((kind, [], []))
+        _, events, calls = gathered[-1]
+        events.append(event)
+        if waits:
+            calls.append(event)
 
     def waits(self, event: Received) -> bool:
         methods = self._link.factory.methods

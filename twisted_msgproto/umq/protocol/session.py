@@ -50,7 +50,7 @@ from ..terms import (
     TopicUnsubscribed,
     TopicUpdated,
 )
-from ..wire import Call, Callback, Code, UmqFault, base36, number
+from ..wire import Code, UmqFault, number
 from .calls import UNSENT, Calls, Reply, Request, SessionRefused, Streams, Update
 from .topics import Subscription, Topic, Topics
 
@@ -255,10 +255,12 @@ class UmqLink(SessionLink):
         """Do what a link does; before that, everything gathered is delivered to the sink."""
         if self._following:
             return
-        if self.calls.gathered.runs:
+        gathered = self.calls.gathered
+        if gathered:
+            self.calls.gathered = []
             self._following = True  # what is safe at once leaves with the same write
             try:
-                for kind, events, calls in self.calls.gathered.take():
+                for kind, events, calls in gathered:
                     if self._lossLogged:  # of what came before: a session has no gap
                         break
                     self.deliver(self.calls.batch(kind, events), calls)
@@ -376,7 +378,7 @@ class UmqLink(SessionLink):
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self.calls.stores:
-            self.calls.gathered.add("topic", event)
+            self.calls.gather("topic", event)
         self.topics.updated(event)
 
     def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
@@ -386,7 +388,7 @@ class UmqLink(SessionLink):
             self.machine.forget_attribute(event.name)
             return  # nobody answers ``S`` and ``X``
         if self.calls.stores:
-            self.calls.gathered.add("attribute", event)
+            self.calls.gather("attribute", event)
         value = event.value if isinstance(event, AttributeSet) else None
         self._guarded(self.protocol.attributeChanged, event.name, value)
 
@@ -553,7 +555,7 @@ class UmqSession(Session, link=UmqLink):
         a limit of ours or one that the peer told it fails with LimitExceeded, and nothing is sent.
         """
         try:
-            return self.link.calls.call(Call, payload, attachments, timeout, streamed)
+            return self.link.calls.call(payload, attachments, timeout, streamed)
         except UNSENT as error:
             return fail(error)
 
@@ -567,8 +569,7 @@ class UmqSession(Session, link=UmqLink):
     ) -> Deferred[Reply]:
         """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
         try:
-            argument = f"{base36(number(callback))}:{argument}"
-            return self.link.calls.call(Callback, argument, attachments, timeout, streamed)
+            return self.link.calls.call(argument, attachments, timeout, streamed, number(callback))
         except UNSENT as error:
             return fail(error)
 
