@@ -166,7 +166,7 @@ def segment_header(version: int, queue_id: str, seed: bytes, first: int) -> byte
 
 def published(offset: int, segment: int, nbytes: int) -> bytes:
     """The file ``end``, without lineage."""
-    said = struct.pack("<8sQQQQQQ", b"\x93MPQEND\n", offset, segment, nbytes, 0, 0, 0)
+    said = struct.pack("<8sQQQQQ", b"\x93MPQEND\n", offset, segment, nbytes, 0, 0)
     return said + struct.pack("<I", crc32(said))
 
 

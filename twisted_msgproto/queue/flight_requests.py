@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -71,9 +70,7 @@ class Served:
         self._read: dict[str, int] = {}  # the end of what was read of a queue, by its id
         self._mutex = threading.Lock()
         self._marking = threading.Lock()  # one mark at a time, and its line
-        # Kept from call to call for what it remembers of places; only with the mutex.
-        self._reader = self._opened()
-        self.queue_id: str = self._reader.queue_id
+        self.queue_id: str = self._opened().queue_id
         self.actions: dict[str, tuple[str, Callable[[Request, str], Request]]] = {
             "describe": ("id, offsets, lineage, bytes, times, damage", self._describe),
             "place": ("what proves the row before an offset", self._place),
@@ -97,13 +94,6 @@ class Served:
             )
         return reader
 
-    @contextmanager
-    def _remembering(self, reader: QueueReader) -> Iterator[QueueReader]:
-        with self._mutex:
-            if self._reader.identity != reader.identity:
-                self._reader = reader
-            yield self._reader
-
     def act(self, name: str, body: bytes, peer: str) -> Request:
         if name not in self.actions:
             raise QueueError(f"unknown action {name[:40]!r}; known: {', '.join(self.actions)}")
@@ -112,9 +102,7 @@ class Served:
     def _describe(self, request: Request, peer: str) -> Request:
         # Who comes for the first time does not know the queue's name.
         reader = self._own(request) if "queue_id" in request else self._opened()
-        landed = _landed(request)
-        with self._remembering(reader) as remembering:
-            described = remembering.describe(landed)
+        described = reader.describe(_landed(request))
         met = [(lo, hi) for lo, hi in tuple(self._met) if hi > described.begin]
         if met:
             damaged = tuple(damage.merged([*described.damaged, *met]))
@@ -123,15 +111,13 @@ class Served:
 
     def _place(self, request: Request, peer: str) -> Request:
         reader, offset = self._own(request), _whole(request, "offset")
-        with self._remembering(reader) as remembering:
-            return asdict(remembering.place(offset))
+        return asdict(reader.place(offset))
 
     def _check(self, request: Request, peer: str) -> Request:
         reader, landed = self._own(request), _landed(request)
         if landed is None:
             raise QueueError("a request needs the place 'landed'")
-        with self._remembering(reader) as remembering:
-            remembering.check(landed)
+        reader.check(landed)
         return {}
 
     def _register(self, request: Request, peer: str) -> Request:

@@ -38,7 +38,7 @@ FRAME_MARKER = b"\x93MPF"
 SEGMENT_HEADER = struct.Struct("<8sII16s8sQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
-END = struct.Struct("<8sQQQQQQ")
+END = struct.Struct("<8sQQQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
@@ -177,8 +177,6 @@ class Published:
     ``lineage.py``).
     """
     witness: int = 0
-    frame_bytes: int = 0
-    """The frame that ends at ``nbytes`` has this many bytes; 0 when it is not known."""
 
     def packed(self) -> bytes:
         nbytes = END.pack(
@@ -188,7 +186,6 @@ class Published:
             self.nbytes,
             self.incarnation,
             self.witness,
-            self.frame_bytes,
         )
         return nbytes + CHECKSUM.pack(crc32(nbytes))
 

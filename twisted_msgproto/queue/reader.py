@@ -65,7 +65,6 @@ class QueueReader:
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
         self._locator = RowLocator(disk, self.directory, identity)
-        self._sizes: dict[int, int] = {}
 
     @property
     def losses(self) -> int:
@@ -234,25 +233,16 @@ class QueueReader:
         self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
     ) -> Landed:
         if offset == published.offset and published.incarnation:
-            if published.frame_bytes:
-                segment, end = published.segment, published.nbytes
-                self._locator.remember(offset - 1, segment, end - published.frame_bytes)
-                self._locator.remember(offset, segment, end)
             return Landed(offset, published.incarnation, published.witness)
         return self._locator.landed(offset, firsts, published, known)
 
     def _bytes(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
-        sizes = {}
-        for first in firsts:
-            if first == published.segment:
-                size = published.nbytes
-            else:
-                known = self._sizes.get(first)
-                path = os.path.join(self.directory, segment_name(first))
-                size = self._disk.stat(path).nbytes if known is None else known
-            sizes[first] = size
-        # The last one may still grow.
-        self._sizes = {first: sizes[first] for first in firsts[:-1] if first != published.segment}
+        sizes = {
+            first: self._disk.stat(os.path.join(self.directory, segment_name(first))).nbytes
+            for first in firsts
+        }
+        if published.segment in sizes:
+            sizes[published.segment] = published.nbytes
         return sizes
 
     def _waiting(

@@ -118,7 +118,6 @@ class SegmentLog:
         self._file: File | None = None
         self._end_file: File | None = None
         self._sizes: dict[int, int] = {}
-        self._frame_bytes = 0
         # Which files the names of this queue led to when they were opened.
         self._own: dict[str, Stat] = {}
         self._looked = 0
@@ -313,7 +312,6 @@ class SegmentLog:
         self.end = end
         last = group[-1]
         self._tail = Landed(end, self.incarnation, lineage.witness(last.crc, last.count - 1))
-        self._frame_bytes = FRAME_HEADER_BYTES + last.nbytes
         if self.keeper is not None:
             envelopes = sum([encoded.envelopes for encoded in group])
             self.keeper.appended(self._first, end, envelopes)
@@ -393,7 +391,6 @@ class SegmentLog:
         self._first = self.end
         self.nbytes += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
-        self._frame_bytes = 0
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -433,7 +430,6 @@ class SegmentLog:
             self._sizes.get(self._first, 0),
             self._tail.incarnation,
             self._tail.witness,
-            self._frame_bytes,
         ).packed()
         assert self._end_file is not None
         self._unpublished = None
