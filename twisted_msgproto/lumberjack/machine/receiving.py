@@ -54,15 +54,6 @@ _SILENT: Final = (Reading.FAILED, Reading.CLOSED)
 _OtherFrame = Window | Ack | Compressed | Fault
 
 
-def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
-    """Report a frame that the table refuses: it is an ack, and only readers send these
-    (``LJ-05``, ``LJ-16``).
-    """
-    assert type(frame) is Ack
-    nbytes = encode_ack(frame.sequence, frame.version)
-    return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", nbytes)
-
-
 @dataclass(slots=True)
 class _Inspected:
     """The windows that end in a C frame, counted before its frames are handed on."""
@@ -241,8 +232,10 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         """Do what a frame without data asks for; False for a fault."""
         machine = self._machine
         event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
-        if not machine.try_step(event):
-            frame = _wrong_role(frame, machine.refusal(event))
+        if not machine.try_step(event):  # it is an ack, and only readers send these (LJ-05)
+            assert type(frame) is Ack
+            text = f"a frame 'A' from a writer ({machine.refusal(event)})"
+            frame = Fault("wrong-role", text, encode_ack(frame.sequence, frame.version))
             machine.step(Fault)
         if type(frame) is Window:
             if frame.size:

@@ -66,8 +66,7 @@ class Packer:
         if version not in (1, 2):
             raise ValueError(f"version 1 or 2, not {version!r}")
         self.version = version
-        self._json_bytes_max = limits.integer("json-bytes")
-        self._data_bytes_max = limits.integer("data-bytes")
+        self._limits = limits
 
     def pack(self, events: Iterable[Event], token: Any = None) -> PreparedBatch:
         """Return one batch of all ``events``: documents in version 2, mappings in version 1
@@ -88,10 +87,7 @@ class Packer:
             other = next(type(event) for event in documents if type(event) is not bytes)
             raise TypeError(f"version 2 sends JSON documents as bytes, not {other.__name__}")
         sizes = list(map(len, documents))
-        if max(sizes) > self._json_bytes_max:
-            raise LimitExceeded(
-                f"a document of {max(sizes)} bytes, at most {self._json_bytes_max}; nothing sent"
-            )
+        self._limits.check("json-bytes", max(sizes))
         return PreparedBatch(documents, sum(sizes) + FRAME_BYTES * len(documents), token)
 
     def _pack_mappings(self, events: Iterable[Event], token: Any) -> PreparedBatch:
@@ -107,23 +103,14 @@ class Packer:
     def _encode(self, pairs: Mapping[str, str]) -> bytes:
         if len(pairs) > PAIRS_MAX:
             raise LimitExceeded(f"{len(pairs)} pairs, at most {PAIRS_MAX}; nothing sent")
-        for key, value in pairs.items():
-            # UTF-8 takes 1 to 4 bytes a character: most texts need not be encoded to be sure.
-            for text, limit, what in (
-                (key, KEY_BYTES, "key"),
-                (value, self._data_bytes_max, "value"),
-            ):
-                if len(text) * 4 > limit:
-                    size = len(text.encode("utf-8", "surrogateescape"))
-                    if size > limit:
-                        raise LimitExceeded(
-                            f"a {what} of {size} bytes, at most {limit}; nothing sent"
-                        )
+        longest = max(pairs, key=len, default="")
+        # UTF-8 takes 1 to 4 bytes a character: most keys need not be encoded to be sure.
+        if len(longest) * 4 > KEY_BYTES:
+            size = max(len(key.encode("utf-8", "surrogateescape")) for key in pairs)
+            if size > KEY_BYTES:
+                raise LimitExceeded(f"a key of {size} bytes, at most {KEY_BYTES}; nothing sent")
         payload = encode_pairs(pairs)
-        if len(payload) + FRAME_BYTES - 4 > self._data_bytes_max:
-            raise LimitExceeded(
-                f"pairs of {len(payload)} bytes, at most {self._data_bytes_max}; nothing sent"
-            )
+        self._limits.check("data-bytes", len(payload) + FRAME_BYTES - 4)
         return payload
 
 
@@ -206,6 +193,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             raise ValueError(f"a compression level of 0 to 9, not {compress}")
         if pipelining < 1:
             raise ValueError(f"pipelining of at least 1 window, not {pipelining}")
+        self._limits = limits
         self._packer = Packer(limits, version)
         self._version = VERSION_2 if version == 2 else VERSION_1
         self._window = window
@@ -213,8 +201,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._window_bytes = limits.integer("window-bytes")
         self._compressed_bytes_max = limits.integer("compressed-bytes")
         self._inflated_bytes_max = limits.integer("inflated-bytes")
-        self._unsent_max = limits.integer("unsent-events")
-        self._unsent_bytes_max = limits.integer("unsent-bytes")
         self._timeout = limits["timeout"]
         self.deadlines = Deadlines()
 
@@ -283,11 +269,8 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         is draining, has failed or is closed.
         """
         batch = self._packer.pack(events, token)
-        if (
-            self.unsent + len(batch.payloads) > self._unsent_max
-            or self.unsent_bytes + batch.nbytes > self._unsent_bytes_max
-        ):
-            raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
+        self._limits.check("unsent-events", self.unsent + len(batch.payloads))
+        self._limits.check("unsent-bytes", self.unsent_bytes + batch.nbytes)
         self.submit(batch)
         return batch
 

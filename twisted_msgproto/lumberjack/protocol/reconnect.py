@@ -90,10 +90,8 @@ class _Owned(Factory):
         self._line = line
         self._factory = factory
 
-    def buildProtocol(  # type: ignore[override]
-        self, addr: IAddress | None
-    ) -> LumberjackClient | None:
-        client = self._factory.buildProtocol(addr)
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        client: Any = self._factory.buildProtocol(addr)
         if client is not None:
             client.link.owner = self._line
         return client
@@ -170,9 +168,11 @@ class _Line(ReconnectingClient[LumberjackClient]):
     # What a connection says to its owner.
 
     def clientWants(self, link: WriterLink) -> None:
+        """The client may send: submit batches while its ``machine.wanted`` is not 0."""
         self._shipper._give(link)
 
     def clientProgressed(self, count: int) -> None:
+        """Note a sign of life: ``count`` (or 0) more events are acknowledged."""
         if count:
             self._retries.reset()
             if self.fruitless >= FRUITLESS_TOLD:
@@ -181,6 +181,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
         self._shipper.progressed(count)
 
     def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
+        """``batches`` are unacknowledged, in order; ``stood``: events could be written."""
         error = link.closeReason
         assert error is not None
         self._expired = link.expired

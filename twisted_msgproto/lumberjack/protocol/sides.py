@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any, ClassVar, Final, Literal
-from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IAddress, IConsumer, ITCPTransport
+from twisted.internet.interfaces import IConsumer, ITCPTransport
 from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -237,28 +236,13 @@ class Sent(Ticket[None]):
             self.done(None)
 
 
-class Owner(TypingProtocol):
-    def clientWants(self, link: WriterLink) -> None:
-        """The client may send: submit batches while its ``machine.wanted`` is not 0."""
-
-    def clientProgressed(self, count: int) -> None:
-        """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
-        know.
-        """
-
-    def clientLost(self, link: WriterLink, batches: list[PreparedBatch], stood: bool) -> None:
-        """The client has ended, for ``link.closeReason``; ``batches`` are unacknowledged, in order.
-
-        ``stood``: events could be written.
-        """
-
-
 class WriterLink(ClientLink):
     """The writer's side of a connection: it sends what waits, and tells what is acknowledged.
 
     Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         expired: the connection ended because its time (``ttl``) was over.
-        owner: who submits batches and receives them back; None: those who wait get errors.
+        owner: the line of a shipper, which submits batches and receives them back; None: those who
+            wait get errors.
         producers: who writes events as space comes.
     """
 
@@ -271,7 +255,7 @@ class WriterLink(ClientLink):
     timeFaults: ClassVar[frozenset[str]] = frozenset({"timeout"})
 
     expired: bool = False
-    owner: Owner | None = None
+    owner: Any = None
 
     def __init__(self, protocol: LumberjackClient) -> None:
         super().__init__(protocol)
@@ -538,12 +522,6 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     def buildWriter(self) -> Writer:
         """Return the machine for a new connection."""
         return Writer(self.limits, **self._settings)
-
-    def buildProtocol(  # type: ignore[override]
-        self, addr: IAddress | None
-    ) -> LumberjackClient | None:
-        built: Any = super().buildProtocol(addr)
-        return built  # type: ignore[no-any-return]
 
 
 C = TypeVar("C", bound=LumberjackClient, default=LumberjackClient)

@@ -82,16 +82,12 @@ class Decoder:
     __slots__ = (
         "_begins",
         "_budget",
-        "_compressed_bytes_max",
-        "_compressed_windows_max",
         "_data_limits",
         "_found",
         "_frames",
         "_gathered",
         "_inflated_bytes",
-        "_inflated_bytes_max",
         "_inflated_max",
-        "_inflated_ratio_max",
         "_inspect",
         "_json_bytes_max",
         "_kept",
@@ -99,7 +95,6 @@ class Decoder:
         "_limits",
         "_needed",
         "_nested_compressed_bytes",
-        "_nested_compressed_bytes_max",
         "_nested_inflated_bytes",
         "_oddities",
         "_over",
@@ -138,11 +133,6 @@ class Decoder:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self._inspect: Inspect = inspect or (lambda frames: None)
-        self._compressed_bytes_max = limits.integer("compressed-bytes")
-        self._inflated_bytes_max = limits.integer("inflated-bytes")
-        self._inflated_ratio_max = limits.integer("inflated-ratio")
-        self._compressed_windows_max = limits.integer("compressed-windows")
-        self._nested_compressed_bytes_max = self._inflated_bytes_max // NESTED_SHARE
         self._json_bytes_max = limits.integer("json-bytes")
         data_bytes = limits.integer("data-bytes")
         self._data_limits = frames.DataLimits(PAIRS_MAX, KEY_BYTES, data_bytes, data_bytes)
@@ -455,7 +445,7 @@ class Decoder:
             return self._fault("pairs-limit", f"{count} pairs, at most {PAIRS_MAX}")
         start = level.nbytes[level.position : level.position + FAULT_BYTES]
         level.position += LONG.size
-        self._partial = PartialData(head >> 8, sequence, count, start)
+        self._partial = PartialData(head >> 8, sequence, count, count, start)
         return True
 
     def _scan_pairs(self, level: Level, partial: PartialData) -> bool:
@@ -504,14 +494,15 @@ class Decoder:
         nested = len(self._levels) > 1
         if not length:
             return self._fault("compressed-limit", "a compressed frame of no bytes")
-        if length > self._compressed_bytes_max:
+        if length > self._limits.integer("compressed-bytes"):
             text = f"a compressed frame of {length} bytes"
             return self._above("compressed-limit", text, "compressed-bytes")
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
-        if nested and self._nested_compressed_bytes + length > self._nested_compressed_bytes_max:
-            text = f"{self._nested_compressed_bytes + length} bytes of nested compressed frames"
+        nested_bytes = self._nested_compressed_bytes + length if nested else 0
+        if nested_bytes > self._limits.integer("inflated-bytes") // NESTED_SHARE:
+            text = f"{nested_bytes} bytes of nested compressed frames"
             return self._above("compressed-limit", text, "inflated-bytes")
         if len(level.nbytes) - level.position < SHORT.size + length:
             return self._incomplete(level, SHORT.size + length)
@@ -527,8 +518,9 @@ class Decoder:
         if len(self._levels) == 1:
             self._turns = 0
             self._oddities = (self.trailing_bytes, self.invalid_texts)
+            ratio = self._limits.integer("inflated-ratio")
             self._inflated_max = max(
-                self._inflated_bytes_max, self._inflated_ratio_max * inflation.nbytes
+                self._limits.integer("inflated-bytes"), ratio * inflation.nbytes
             )
             self._count_anew()
             self._reading = _Reading.KEPT
@@ -555,7 +547,7 @@ class Decoder:
         nested = len(self._levels) > 2
         room, bound = self._inflated_max - self._inflated_bytes, self._inflated_bound
         if nested:
-            nested_room = self._inflated_bytes_max - self._nested_inflated_bytes
+            nested_room = self._limits.integer("inflated-bytes") - self._nested_inflated_bytes
             room, bound = min((room, bound), (nested_room, "inflated-bytes"))
         try:
             # One byte above the room tells "too much" from "just enough".
@@ -575,7 +567,7 @@ class Decoder:
 
     @property
     def _inflated_bound(self) -> str:
-        usual = self._inflated_max == self._inflated_bytes_max
+        usual = self._inflated_max == self._limits["inflated-bytes"]
         return "inflated-bytes" if usual else "inflated-ratio"
 
     def _check(self) -> None:
@@ -616,7 +608,7 @@ class Decoder:
                 for frame in self._kept
             ]
         )
-        return windows > self._compressed_windows_max
+        return windows > self._limits["compressed-windows"]
 
     def _rewind(self, inflation: Inflation) -> bool:
         self.trailing_bytes, self.invalid_texts = self._oddities

@@ -247,7 +247,7 @@ def encode_pairs(pairs: Mapping[str, str]) -> bytes:
     parts = [LENGTH.pack(len(pairs))]
     for item in pairs.items():
         for text in item:
-            data = text.encode("utf-8", "surrogateescape")
+            data = str.encode(text, "utf-8", "surrogateescape")  # TypeError for what is no text
             parts += (LENGTH.pack(len(data)), data)
     return b"".join(parts)
 

@@ -6,19 +6,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from .frames import LENGTH, LONG, DataLimits
 
-
-class AboveLimit(NamedTuple):
-    """The limit that a D frame is above: a fault's reason, its text and the limit's name, which
-    is empty where no operator sets it.
-    """
-
-    reason: str
-    text: str
-    name: str
+AboveLimit = tuple[str, str, str]
+"""A fault's reason and text, and the name of the limit; empty where no operator sets it."""
 
 
 @dataclass(slots=True)
@@ -37,16 +30,13 @@ class PartialData:
     version: int
     sequence: int
     pair_count: int
+    missing: int
     start: bytes
     nbytes: int = LONG.size
     texts_bytes: int = 0
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None
     invalid_texts: int = 0
-    missing: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.missing = self.pair_count
 
     @property
     def held_bytes(self) -> int:
@@ -75,7 +65,7 @@ class PartialData:
             if length > text_bytes_max[key is not None]:
                 what = "key" if key is None else "value"
                 text = f"a {what} of {length} bytes"
-                above = AboveLimit(f"{what}-limit", text, "" if key is None else "data-bytes")
+                above = f"{what}-limit", text, "" if key is None else "data-bytes"
                 break
             text_end = text_start + length
             if text_end > end:
@@ -98,7 +88,7 @@ class PartialData:
         self.key = key
         self.nbytes += position - begin
         if self.nbytes > limits.nbytes:
-            above = AboveLimit("data-limit", "a data frame is too large", "data-bytes")
+            above = "data-limit", "a data frame is too large", "data-bytes"
         return position, needed, above
 
 
