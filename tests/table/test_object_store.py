@@ -156,6 +156,35 @@ def test_a_commit_which_failed_is_asked_for_again(table: Table, store: Store, fa
     assert table.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN) == 1
 
 
+def test_a_version_that_no_listing_shows_yet_is_read(table: Table, store: Store) -> None:
+    """A bridge began at the place before it, which its queue had trimmed, and was refused."""
+    for hi in (5, 10):
+        land(table, "a", hi)
+    store.fault(f"unlisted {2:020d}.json")
+    assert reopened(table, store).landed() == {"a": Landed(10, 5, 7)}
+    assert Table.open_for_writing(table.location, store.options).version == 2
+    assert Table.open(table.location, store.options, version=1).landed() == {"a": Landed(5, 5, 7)}
+
+
+def test_what_went_out_in_a_version_that_no_listing_shows_yet_stays(
+    table: Table, store: Store
+) -> None:
+    land(table, "a", 5)
+    later = Table.open(table.location, store.options, clock=lambda: time.time() + 24 * 3600.0)
+    later.replace(table.files(), [stored_file(table, "a", 0, 5)], run=RUN)
+    store.fault(f"unlisted {2:020d}.json")
+    assert vacuum(reopened(table, store), clock=lambda: time.time() + 25 * 3600.0).paths == []
+
+
+def test_a_version_that_is_listed_and_not_there_is_one_line(table: Table, store: Store) -> None:
+    land(table, "a", 5)
+    store.fault(f"unreadable 404 {1:020d}.json")
+    with pytest.raises(TableError, match=r"^version 1 of .* went while its log was read; try agai"):
+        reopened(table, store)
+    store.fault("none")
+    assert reopened(table, store).version == 1
+
+
 def test_a_commit_costs_the_same_after_many(table: Table, store: Store) -> None:
     costs = []
     for offset in range(1, 41):

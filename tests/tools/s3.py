@@ -20,7 +20,8 @@ from tests.tools.processes import Launched
 
 FAULTS = ("none", "careless", "lose-commits", "late-commits", "refuse-keys")
 """Besides ``stop-after-N``: after N requests which change something, all such are refused; and
-``unreadable STATUS PART``: what reads objects, or lists folders, with PART in their names.
+``unreadable STATUS PART``: what reads objects, or lists folders, with PART in their names; and
+``unlisted PART``: no listing shows objects with PART in their names.
 """
 
 READING = ("GET", "HEAD")
@@ -81,8 +82,20 @@ class Faulty:
             with self.one_at_a_time:
                 answer = list(self.application(environ, start_response))
             return answer
+        if self.fault.startswith("unlisted ") and "list-type" in environ.get("QUERY_STRING", ""):
+            return self.unlisted(environ, start_response)
         answer = self.application(environ, start_response)
         return answer
+
+    def unlisted(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        answer: list[Any] = []
+        body = b"".join(self.application(environ, lambda *head: answer.extend(head[:2])))
+        hidden = re.escape(self.fault.removeprefix("unlisted ").encode())
+        one = rb"<Contents>(?:(?!</Contents>).)*?" + hidden + rb".*?</Contents>"
+        body = re.sub(one, b"", body, flags=re.DOTALL)
+        headers = [each for each in answer[1] if each[0].lower() != "content-length"]
+        start_response(answer[0], [*headers, ("Content-Length", str(len(body)))])
+        return [body]
 
 
 def denied(start_response: Any, status: str = "403") -> Iterable[bytes]:
@@ -125,7 +138,7 @@ class Store:
         return copy
 
     def fault(self, name: str) -> None:
-        assert name in FAULTS or name.startswith(("stop-after-", "unreadable "))
+        assert name in FAULTS or name.startswith(("stop-after-", "unreadable ", "unlisted "))
         self._asked("POST", f"-/{urllib.parse.quote(name)}")
 
     def requests(self) -> int:

@@ -308,7 +308,7 @@ def damage_of_commits(table: Table) -> dict[str, list[Range]]:
 
 
 def _commits(table: Table) -> Iterator[Commit]:
-    for version in list_log(table.storage).versions:
+    for version in list_log(table.storage).until(table.version):
         # Cleaned away meanwhile, or torn and of no use here.
         with contextlib.suppress(FileNotFoundError, Torn):
             yield read_version(table.storage, version)

@@ -74,9 +74,8 @@ def vacuum(
 ) -> Vacuumed:
     """Remove from the table's folder what was not needed for ``hours``.
 
-    ``clock`` returns the time in seconds since 1970.  By default the store says it, by the time of
-    a file that is made for this alone, and this machine does where its clock is behind.  With
-    ``dry_run`` nothing is made or removed, and only this machine's clock is asked.
+    ``clock`` returns the time in seconds since 1970, by default :func:`time_of`.  With ``dry_run``
+    nothing is removed.
 
     Raises:
         ConfigurationError: ``hours`` are fewer than HOURS_MIN.
@@ -88,9 +87,7 @@ def vacuum(
         )
     done = Vacuumed()
     try:
-        now = time.time() if clock is None else clock()
-        if clock is None and not dry_run:
-            now = min(now, store_time(table.storage))
+        now = time_of(table, dry_run=dry_run) if clock is None else clock()
         since = now - hours * 3600
         # The folder comes first: what is committed after this look is not among the candidates.
         old = {info.path: info for info in _unlogged(table.storage) if _modified(info) < since}
@@ -111,11 +108,15 @@ def vacuum(
     return done
 
 
-def store_time(storage: Storage) -> float:
-    """Return the time that the store gives a new file, in seconds since 1970.
+def time_of(table: Table, *, dry_run: bool) -> float:
+    """Return the time in seconds since 1970: the store's, by the time of a new file, where this
+    machine's clock is ahead of it.  With ``dry_run`` nothing is made, and this machine says it.
 
     A file that stays behind has a name that vacuum takes for a rest.  Raises OSError.
     """
+    now, storage = time.time(), table.storage
+    if dry_run:
+        return now
     path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     filesystem = storage.filesystem()
     with filesystem.open_output_stream(path) as stream:
@@ -123,7 +124,7 @@ def store_time(storage: Storage) -> float:
             stream.write(b"What time is it?")
     try:
         [info] = filesystem.get_file_info([path])
-        return _modified(info)
+        return min(now, _modified(info))
     finally:
         _remove(storage, path)
 
@@ -138,7 +139,7 @@ def removed_since(table: Table, since: float) -> set[str]:
     for _, names in listing.checkpoints[-1:]:
         for name in names:
             found |= set(_tombstones(table.storage, name, since))
-    for version in listing.versions:
+    for version in listing.until(table.version):
         try:
             commit = read_version(table.storage, version)
         except FileNotFoundError:
@@ -447,11 +448,11 @@ def _purge(table: Table) -> list[str]:
     storage = table.storage
     try:
         gone: set[str] = set()
-        for version in list_log(storage).versions:
+        table.refresh()
+        for version in list_log(storage).until(table.version):
             with contextlib.suppress(FileNotFoundError, Torn):  # cleaned away meanwhile, or mended
                 commit = read_version(storage, version)
                 gone.update(commit.removed if commit.info.get("purge") else ())
-        table.refresh()
         paths = sorted(gone - {file.path for file in table.files()})
         purged = []
         for path in paths:

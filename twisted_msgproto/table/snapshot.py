@@ -42,6 +42,10 @@ class Listing:
     def exists(self) -> bool:
         return bool(self.versions or self.checkpoints)
 
+    def until(self, newest: int) -> range:
+        """Return the versions up to ``newest``, which a listing may not show yet."""
+        return range(self.versions[0] if self.versions else newest + 1, newest + 1)
+
     @property
     def newest(self) -> int:
         """Return the last version; -1 when there is none."""
@@ -159,12 +163,18 @@ def load(storage: Storage, *, files: bool = False, until: int | None = None) -> 
         raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
     if not listing.exists:
         raise TableError(f"{storage.location} is not a table: it has no {LOG}")
-    newest = listing.newest if until is None else until
+    newest = listing.newest if until is None else min(until, listing.newest)
     state, base = base_state(storage, listing, newest, files=files)
     commits = []
-    for version in range(state.version + 1, newest + 1):
-        commits.append(whole_version(storage, version))
-        state.apply(commits[-1])
+    # A listing of a store, or of a shared disk, may not show yet what is there.
+    while until is None or state.version < until:
+        commit = _next(storage, state.version + 1, newest)
+        if commit is None:
+            if until is not None:
+                raise TableError(_lacks(storage, newest + 1))
+            break
+        commits.append(commit)
+        state.apply(commit)
     if state.metadata is None or state.protocol is None:
         raise TableError(f"the log of {storage.location} names no table up to version {newest}")
     return Loaded(state, base, tuple(commits))
@@ -192,20 +202,28 @@ def base_state(
     if missing is not None and unread:
         raise TableError(f"cannot read {storage.location}: {unread}")
     if missing is not None:
-        raise TableError(
-            f"the log of {storage.location} lacks version {missing}{torn}; restore the table's "
-            "folder from a copy, or land the queues in a new table"
-        )
+        raise TableError(_lacks(storage, missing, torn))
     return State(files={} if files else None), Base()
 
 
-def whole_version(storage: Storage, version: int) -> Commit:
-    """A version that must be there and whole; TableError says what to do when it is not."""
+def _lacks(storage: Storage, version: int, torn: str = "") -> str:
+    return (
+        f"the log of {storage.location} lacks version {version}{torn}; restore the table's folder "
+        "from a copy, or land the queues in a new table"
+    )
+
+
+def _next(storage: Storage, version: int, newest: int) -> Commit | None:
+    """Return a version, or None behind ``newest``; TableError says what to do when it is not there
+    or not whole.
+    """
     try:
         return read_version(storage, version)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+        if version > newest:
+            return None
         raise TableError(
             f"version {version} of {storage.location} went while its log was read; try again"
         ) from None
