@@ -61,6 +61,17 @@ def test_the_rate_is_taken_over_the_last_seconds() -> None:
     assert (progress.rows, progress.batches, progress.skipped, progress.dropped) == (800, 2, 0, 0)
 
 
+def test_a_clock_that_is_set_back_makes_no_rate_of_billions() -> None:
+    progress = Progress()
+    for number, at in enumerate((100.0, 101.0), 1):
+        progress.add(Batch(number, 500, 0.5, at + 86_400.0))
+    assert progress.rate(102.0) == 0.0
+    progress.add(Batch(3, 300, 0.5, 102.0))
+    assert progress.rate(102.0) == 600.0
+    progress.add(Batch(4, 300, 0.5, 104.0))
+    assert progress.rate(105.0) == pytest.approx(100.0)
+
+
 def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
     files = StatusFiles({"q": tmp_path}, "night", {"table": "/t"}, clock=lambda: 12.0)
     away = Aside("grpc://a:1", "", "away", "refused", 3.25)
@@ -287,6 +298,20 @@ def test_a_run_that_did_not_drain_rests_no_longer_than_was_said__RD_21(
     status = told(tmp_path, at + 20.0, end, every=600.0)
     assert rests_until(status, at + 100.0) == (at + 610.0 if rests else 0.0)
     assert status["longest_pause_seconds"] == 10.0
+
+
+@pytest.mark.parametrize("wrong", [-55 * 365 * DAY, -DAY / 2, DAY / 2, 365 * DAY])
+def test_a_wrong_clock_lets_no_bridge_rest_for_months__RD_21(tmp_path: Path, wrong: float) -> None:
+    """A machine without a battery boots in 1970; its next run rested for a century."""
+    at = 1_800_000_000.0
+    told(tmp_path, at, DRAINED)
+    far = told(tmp_path, at + wrong, DRAINED)
+    assert rests_until(far, at) < at + 5 * DAY
+    for _ in range(3):
+        at += HOUR
+        status = told(tmp_path, at, DRAINED)
+        assert status["rests_until"] < at + 64 * DAY
+    assert status["longest_pause_seconds"] <= 32 * DAY
 
 
 @pytest.mark.parametrize("until", [None, True, "soon", float("nan"), 1e300, -5.0, {}])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,7 +294,7 @@ def test_the_log_is_cleaned_at_most_once_in_its_time(
     writer = Table.open(table.location, clock=lambda: now)
     left = Path(table.location, "_delta_log", "_commit_0.json.tmp")
     cleaned: list[float] = []
-    for offset, seconds in ((1, 0.0), (2, 599.0), (3, 600.0), (4, 601.0)):
+    for offset, seconds in ((1, 0.0), (2, 599.0), (3, 600.0), (4, 601.0), (5, -1.0)):
         now = start + seconds
         left.touch()
         os.utime(left, (0, 0))
@@ -302,7 +303,7 @@ def test_the_log_is_cleaned_at_most_once_in_its_time(
         writer.maintain()
         if not left.exists():
             cleaned.append(seconds)
-    assert cleaned == [600.0]
+    assert cleaned == [600.0, -1.0]  # the clock was set back
 
 
 # -- what the table is -----------------------------------------------------------------------------
@@ -446,5 +447,20 @@ def test_a_log_is_kept_for_as_long_as_its_property_says(
         place = Landed(offset)
         for path in first.parent.iterdir():
             os.utime(path, (begin, begin))
+        newest = first.with_name(f"{table.version:020d}.json")
+        os.utime(newest, (now, now))
         table.maintain()
     assert not first.exists()
+
+
+def test_a_clock_that_is_ahead_of_the_stores_cleans_no_log_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
+    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: time.time() + 31_536_000.0)
+    for offset in range(1, 9):
+        before = table.landed().get("a")
+        table.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
+        table.maintain()
+    assert Table.open(tmp_path / "t", version=1).landed() == {"a": Landed(1)}

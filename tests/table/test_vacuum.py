@@ -10,7 +10,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +26,7 @@ from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
 from tests.tools.tables import land_gateways as land
 from tests.tools.tables import opened_again as again
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed, SegmentLog
 from twisted_msgproto.table import gaps
@@ -136,6 +137,19 @@ def test_files_of_a_running_batch_stay_where_the_clock_is_wrong__TB_01(
     assert vacuum(table).paths == []
     assert exists(table, fresh)
     assert not [name for name in table.storage.log_names() if name.endswith(".tmp")]
+
+
+def test_days_that_are_kept_stay_where_the_clock_is_ahead(
+    local: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = (datetime.now(UTC).date() - date(2023, 11, 15)).days
+    a.put(5, day=days)
+    land(local, a)
+    ahead = SimpleNamespace(time=lambda: time.time() + 366 * 86_400)
+    monkeypatch.setattr(module, "time", ahead)
+    assert cli.main(["table", "expire", local.location, "--keep", "30d"]) == 0
+    assert "took out 1 days before" in capsys.readouterr().out
+    assert rows(local) == expected(a, 1, 6)
 
 
 def test_a_full_disk_can_be_vacuumed(table: Table, a: Gateway) -> None:

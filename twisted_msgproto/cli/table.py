@@ -280,12 +280,13 @@ def _vacuum(arguments: SimpleNamespace) -> int:
 @option("--keep", metavar="AGE", help="how many days stay: 30d")
 def _expire(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
-    from twisted_msgproto.table.retention import CLOCK_DAY, expire
+    from twisted_msgproto.table.retention import CLOCK_DAY, expire, time_of
 
     if (arguments.before is None) == (arguments.keep is None):
         raise click.UsageError("it needs one of --before DAY and --keep AGE")
-    before = read_before(arguments, datetime.now(UTC).date())
     table = _open(arguments, writing=not arguments.dry_run)
+    today = datetime.fromtimestamp(time_of(table, dry_run=arguments.dry_run), UTC).date()
+    before = read_before(arguments, today)
     done = expire(table, before, Run.new(), dry_run=arguments.dry_run)
     if arguments.json:
         print(json.dumps({**asdict(done), "before": before.isoformat(), "rows": done.rows}))

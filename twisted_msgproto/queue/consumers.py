@@ -161,6 +161,7 @@ class Watch:
         return [name for name in self.still if name not in before]
 
 
+_AHEAD_SECONDS: Final = 86_400.0
 _TIME_MAX: Final = 1e11
 """In seconds since 1970 UTC: what is later is no time."""
 
@@ -224,11 +225,12 @@ def rests_until(status: Mapping[str, Any], now: float) -> float:
     """Return until when nobody misses a bridge, in seconds since 1970 UTC; 0.0 if it is missed.
 
     A run that ended in order says when the next one is due.  One that was killed, or has failed,
-    says nothing.
+    says nothing, and one whose clock was a day ahead is not believed.
     """
     until, heard = _time(status.get("rests_until")), _time(status.get("updated_at"))
     alive = status.get("state") in ("starting", "running") and now - heard <= SILENT_SECONDS
-    return until if alive or status.get("state") == "ended" else 0.0
+    believed = heard - now <= _AHEAD_SECONDS and (alive or status.get("state") == "ended")
+    return until if believed else 0.0
 
 
 def resting(queue: str | os.PathLike[str]) -> set[str]:

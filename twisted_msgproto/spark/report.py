@@ -50,6 +50,10 @@ REST_SECONDS = 86_400.0
 """The next run of a bridge that ends each time is awaited this long while no pause is known."""
 
 
+PAUSE_SECONDS_MAX = 32 * 86_400.0
+"""A longer pause is no timer's: a clock was wrong at one of its ends."""
+
+
 def lock_path(queue: Path, consumer: str) -> Path:
     """Return what a bridge locks, so that two never publish under one consumer's name."""
     return queue / STATUSES / f"{consumer}.lock"
@@ -125,12 +129,14 @@ class Progress:
         self.errors.update(errors)
         self.batches += 1
         self.last = batch
+        if self._recent and batch.at < self._recent[-1][0]:  # the clock was set back
+            self._recent.clear()
         self._recent.append((batch.at, self.rows))
 
     def rate(self, now: float) -> float:
         while len(self._recent) > 1 and self._recent[1][0] < now - RATE_SECONDS:
             self._recent.popleft()
-        if not self._recent or self._recent[-1][0] < now - RATE_SECONDS:
+        if not self._recent or not now - RATE_SECONDS <= self._recent[-1][0] <= now:
             return 0.0
         at, rows = self._recent[0]
         if len(self._recent) == 1:
@@ -202,7 +208,7 @@ class StatusFiles:
         pauses = [float(before.get("longest_pause_seconds") or 0.0)]
         if before.get("state") == "ended":
             pauses.append(now - before["updated_at"])
-        self._pause = max(pauses)
+        self._pause = max((one for one in pauses if 0 <= one <= PAUSE_SECONDS_MAX), default=0.0)
         # This run is not late before it could land anything.
         self._rests_until = max(now, rests_until(before, now))
 
