@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +153,12 @@ def test_times_have_statistics_and_a_reader_filters_every_column(
     launch: Launcher, tmp_path: Path
 ) -> None:
     fill(tmp_path / "queue")
-    configured(tmp_path, ACCESS)
+    configured(tmp_path, with_column('exact = { path = "ratio", type = "decimal(20,4)" }'))
     drain(launch)
     opened = deltalake.DeltaTable(str(tmp_path / "access"))
     [stats] = [json.loads(file.statistics) for file in Table.open(tmp_path / "access").files()]
     assert stats["minValues"]["time"] == "2026-01-31T12:00:00.123456Z"
+    assert (stats["minValues"]["exact"], stats["maxValues"]["exact"]) == (0.0, 11.125)
     assert stats["nullCount"]["_error"] + stats["nullCount"]["_body"] == 2 * 54
     import duckdb
     import polars
@@ -166,12 +170,15 @@ def test_times_have_statistics_and_a_reader_filters_every_column(
         (pc.field("status") > 250, lambda row: row["status"] and row["status"] > 250),
         (pc.field("ratio") > 10.0, lambda row: row["ratio"] > 10),
         (pc.field("ratio") < 0.0, lambda row: row["ratio"] < 0),
+        (pc.field("exact") == Decimal("11.1250"), lambda row: row["ratio"] == 11.125),
         (pc.is_valid(pc.field("_error")), lambda row: row["_error"]),
         (pc.field("host") == "web-2", lambda row: row["host"] == "web-2"),
     ):
         assert dataset.to_table(filter=filter).num_rows == sum(bool(fits(row)) for row in rows)
     lazy, many = polars.scan_delta(str(tmp_path / "access")), sum(row["ratio"] > 10 for row in rows)
     assert lazy.filter(polars.col("ratio") > 10.0).collect().height == many > 0
+    exact = polars.lit(Decimal("11.1250"), dtype=polars.Decimal(20, 4))
+    assert lazy.filter(polars.col("exact") == exact).collect().height == 1
     landed = duckdb.connect().register("landed", dataset)
     assert landed.execute("SELECT count(*) FROM landed WHERE ratio > 10").fetchone() == (many,)
 
@@ -432,6 +439,32 @@ def test_a_table_that_does_not_fit_is_refused_in_a_line(
     assert Table.open(tmp_path / "access").version == version
 
 
+@pytest.mark.parametrize("why", ["is in use by another bridge", "older copy"])
+def test_a_start_that_is_refused_adds_no_column(launch: Launcher, tmp_path: Path, why: str) -> None:
+    """A column does not go any more, and the bridge may have been a wrong one."""
+    queue, table = tmp_path / "queue", tmp_path / "access"
+    fill(queue, 0, 3)
+    shutil.copytree(queue, tmp_path / "copy")
+    fill(queue, 3, 3)
+    configured(tmp_path, ACCESS)
+    drain(launch)
+    before = Table.open(table)
+    wider = with_column('text = { path = "t", type = "string" }')
+    configured(tmp_path, wider.replace("where =", 'properties = { owner = "us" }\nwhere ='))
+    with contextlib.ExitStack() as stack:
+        if why == "older copy":
+            shutil.rmtree(queue)
+            shutil.move(tmp_path / "copy", queue)
+        else:
+            [consumer] = QueueReader(queue).consumers()
+            held = stack.enter_context(open(queue / "bridges" / f"{consumer}.lock", "r+"))
+            fcntl.flock(held, fcntl.LOCK_EX)
+        refused = launch.run("bridge", "--config", "bridge.toml", "--once")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stdout
+    assert why in refused.stderr
+    assert Table.open(table).version == before.version
+
+
 def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
     launch: Launcher, tmp_path: Path
 ) -> None:
@@ -497,6 +530,8 @@ def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
         ('queue = "q"\n' + RAW + "[table.columns]\na = { type = 'int8' }", "the column 'a' is of"),
         ('queue = "q"\n' + RAW + "partition_by = ['protocol', 'day']\ncolumns = { a = 'int' }",
          r'partitioned by protocol: keep = \["protocol"\]'),
+        ('queue = "q"\n' + RAW + "partition_by = [1]\ncolumns = { a = 'int' }",
+         "--partition-by is day or protocol,day, not '1'"),
         ('queue = ["q", "./q"]\n' + RAW, "are the same queue"),
         ('queue = "q"\nconf = { "spark.master" = "yarn" }\n' + RAW, "spark.master is no setting"),
         ('queue = "q"\nflight_proxy = "proxy:3128"\n' + RAW, "the proxy of Flight is http://HOST"),

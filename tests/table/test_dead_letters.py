@@ -24,6 +24,7 @@ from twisted_msgproto.core.errors import (
     Overtaken,
     QueueAway,
     QueueMismatch,
+    TableChanged,
     TableError,
 )
 from twisted_msgproto.queue import Landed, QueueReader
@@ -473,6 +474,29 @@ def test_a_full_disk_of_the_dead_letters_stops_the_bridge_and_nothing_is_lost(
     assert consumers(a) == {0}
     pair.land(Function({2}), a)
     pair.check(a, {2})
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_table_that_goes_while_its_bridge_runs_ends_it_and_moves_no_mark(
+    pair: Pair, a: Gateway, replaced: bool, dead: bool
+) -> None:
+    a.put(30)
+    pair.land(Function({2}), a)
+    a.put(30)
+    loop = pair.loop(Function({2, 40}), a)
+    place = Path(pair.dead if dead else pair.main.location)
+    place.rename(place.with_name("elsewhere"))
+    if replaced:
+        Table.create(place, DEAD_SCHEMA if dead else TABLE_SCHEMA)
+    with pytest.raises(TableChanged, match=f"^version 1 of {place} is gone: the table was removed"):
+        loop.run()
+    finish(loop)
+    assert consumers(a) == {31}
+    shutil.rmtree(place, ignore_errors=True)
+    place.with_name("elsewhere").rename(place)
+    pair.land(Function({2, 40}), a)
+    pair.check(a, {2, 40})
 
 
 def test_a_row_that_is_damaged_before_it_is_a_dead_letter_is_counted_as_damaged(

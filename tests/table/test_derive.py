@@ -103,14 +103,11 @@ def typed_of(raw: Table, name: str = "typed") -> Table:
 def go_on(raw: Table, gateway: Gateway, *, shape: Shape | None = None, name: str = "typed") -> None:
     """As the bridge does that lands the table from here on."""
     shape = shape or shaped()
+    schema, run = shape.schema.append(DAY), Run.new()
     opened = preflight.open_table(
-        beside(raw, name),
-        shape.schema.append(DAY),
-        None,
-        raw.storage.options,
-        Run.new(),
-        grows=True,
+        beside(raw, name), schema, None, raw.storage.options, run, grows=True
     )
+    preflight.grow(opened, schema, run, {})
     loop = loop_over(opened, [gateway.directory])
     loop.target = target_at(beside(raw, name), raw, shape)
     loop.run()

@@ -582,7 +582,9 @@ def test_a_version_which_tears_while_it_is_looked_at_is_one_line(landed: Table) 
 def test_a_table_gets_its_properties_at_a_start_once(tmp_path: Path) -> None:
     def opened(**properties: str) -> Table:
         place = str(tmp_path / "table")
-        return preflight.open_table(place, None, None, {}, RUN, properties=properties)
+        table = preflight.open_table(place, None, None, {}, RUN, properties=properties)
+        preflight.grow(table, table.schema, RUN, properties)
+        return table
 
     days = {"delta.logRetentionDuration": "interval 2 days", "owner": "us"}
     new = opened(**days)

@@ -152,6 +152,7 @@ class World:
         else:
             schema = self.shape.schema.append(DAY)
             table = preflight.open_table(str(self.place), schema, None, {}, Run.new(), grows=True)
+            preflight.grow(table, schema, Run.new(), {})
             loop = loop_over(table, [self.queue.directory], pace=pace)
             loop.target = Target(str(self.place), {}, schema, shape=self.shape)
         loop.run()

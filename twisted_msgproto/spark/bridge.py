@@ -295,7 +295,7 @@ class Bridge:
 
     def _open(self, gateways: Gateways, schema: pa.Schema) -> Table:
         table = self._table = self._open_table(schema)
-        self._held.enter_context(self._prepared(table, gateways))
+        self._held.enter_context(self._prepared(table, gateways, schema))
         return table
 
     def leave(self) -> None:
@@ -478,13 +478,15 @@ class Bridge:
         return table
 
     @contextlib.contextmanager
-    def _prepared(self, table: Table, gateways: Gateways) -> Iterator[None]:
+    def _prepared(self, table: Table, gateways: Gateways, schema: pa.Schema) -> Iterator[None]:
         """Acquire the locks and ask every gateway once, before Java starts."""
+        own, properties = self.own_run, self.options.properties
         gateways.consumer = self.consumer
         with contextlib.ExitStack() as stack:
             self._lock(stack, self.consumer)
             self._growing = stack
             check_answers(gateways, table.landed(), self.ending)
+            self._answered(partial(preflight.grow, table, schema, own, properties))
             if isinstance(table.storage, LocalStorage):
                 above = Path(table.storage.path(PRIVATE))
                 self.folder = stack.enter_context(own_folder(above, self.consumer))

@@ -245,6 +245,8 @@ def _table(
     if given.get("start", "begin") != "begin":
         raise ConfigurationError(f'start is "begin", not {given["start"]!r}')
     partition_by = given.get("partition_by")
+    if partition_by is not None:
+        preflight.check_partitioning(partition_by)
     transform = given.get("transform")
     shape = shape_of(given, tuple(partition_by or ()))
     if transform is not None and shape is not None:

@@ -387,8 +387,8 @@ class Table:
         names: list[str] = []
 
         def grown(before: Metadata) -> tuple[Metadata, dict[str, str]]:
-            has = set(arrow_schema(before).names)
-            new = [column for column in columns if column.name not in has]
+            has = {name.lower() for name in arrow_schema(before).names}
+            new = [column for column in columns if column.name.lower() not in has]
             names[:] = [column.name for column in new]
             after = with_columns(before, new) if new else before
             return after, {"columns": json.dumps(names)}
@@ -450,6 +450,8 @@ class Table:
         try:
             self._storage.sync(versions, [*(file.path for file in files), *names])
         except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._look_behind()
             raise TableError(f"cannot sync {self.location}: {one_line(error)}") from error
         self._unsynced.clear()
         self._sync_all = False
@@ -469,7 +471,7 @@ class Table:
                 self._storage, self._base, self.version, self.properties, self._clock()
             )
             self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
-            if self._clock() - self._cleaned >= CLEAN_SECONDS:
+            if not 0 <= self._clock() - self._cleaned < CLEAN_SECONDS:  # it may be set back
                 self._cleaned = self._clock()
                 clean_log(self._storage, self.properties, self._base.version, self._clock())
         except FileNotFoundError:
@@ -545,6 +547,8 @@ class Table:
             ) from None
         except OSError as error:
             raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+        if not exists(self._storage):
+            raise self._replaced()
         loaded = load(self._storage)
         before = self._metadata
         if (

@@ -58,9 +58,8 @@ def open_table(
 
     ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
     ``partition_by`` is what the operator asked for, None for what the table has (a new one:
-    ``day``).  With ``grows`` columns of ``schema`` that the table does not have are added to it; it
-    gets ``properties``, too.
-    Raises ConfigurationError or TableError with one line.
+    ``day``).  With ``grows`` the table need not have all columns of ``schema``: see :func:`grow`.
+    ``properties`` are a new table's.  Raises ConfigurationError or TableError with one line.
     """
     place = storage_at(location, storage)
     check_place(place)
@@ -81,10 +80,16 @@ def open_table(
             "'msgproto table derive' again, to its end"
         )
     check_schema(table, schema, grows=grows)
-    if grows:
-        table.grow(list(schema), run=run)
-    table.set_properties(properties, run=run)
     return table
+
+
+def grow(table: Table, schema: pa.Schema, run: Run, properties: Mapping[str, str]) -> None:
+    """Add what ``schema`` has and the table has not, and give it ``properties``: at the end of a
+    start, as a column does not go any more.  Raises as :func:`check_schema` and ``Table.grow`` do.
+    """
+    table.grow(list(schema), run=run)
+    check_schema(table, schema)  # another bridge may have added others of these names
+    table.set_properties(properties, run=run)
 
 
 def is_new(location: str, storage: Mapping[str, str]) -> bool:

@@ -10,14 +10,16 @@ tables leaves them out.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from .columns import Number, json_text
 
 TEXT_MAX = 32
 """Characters of a text's minimum and maximum that the log keeps, as Delta's own writer does."""
@@ -73,8 +75,8 @@ def statistics_of(
     """Return the ``stats`` of a Parquet file, from its footer: a JSON text.
 
     Only the number of rows stands there when a column's footer says too little, or when a column
-    is of a type whose order in Parquet is not the one of Delta's readers (structures, decimals,
-    times without a zone, floats unless all of them are known to be ``finite``).
+    is of a type whose order in Parquet is not the one of Delta's readers (structures, times
+    without a zone, floats unless all of them are known to be ``finite``).
     ``texts`` are the bounds of columns with texts for which a footer has no room.
     """
     rows: dict[str, Any] = {"numRecords": footer.num_rows}
@@ -83,7 +85,7 @@ def statistics_of(
         rows["minValues"] = collected.minimum
         rows["maxValues"] = collected.maximum
         rows["nullCount"] = collected.nulls
-    return json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
+    return json_text(rows)
 
 
 def _collect(
@@ -123,6 +125,7 @@ def _ordered(kind: pa.DataType) -> bool:
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)
         or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
         or pa.types.is_date32(kind)
         or kind == pa.timestamp("us", "UTC")
     )
@@ -146,4 +149,6 @@ def _plain(value: Any) -> Any:
         return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     if isinstance(value, datetime.date):
         return value.isoformat()
+    if isinstance(value, Decimal):  # all of its digits, which a float does not have
+        return Number(f"{value:f}")
     return value
