@@ -1,6 +1,4 @@
-"""These are the terms of MicroMsg2: limits, error codes, events, states, tables, counters; they
-are data only.
-"""
+"""Limits, error codes, events, states, tables and counters of MicroMsg2: data only."""
 
 from __future__ import annotations
 
@@ -26,7 +24,6 @@ PARTS_MAX: Final = 64
 """A payload has no more parts (``MM-31``), or one for each 256 KiB that it may have."""
 
 TYPE_NAME_BYTES_MAX: Final = 512
-"""``MM-29``."""
 
 LIMITS: Final = (
     *frames.LIMITS,
@@ -40,7 +37,6 @@ LIMITS: Final = (
     Limit("ack-wait", 0.0, "s", "a peer that acks nothing for this long is left; 0 = off"),
     Limit("payload-bytes", 16 << 20, "bytes", "a payload of several parts (MM-31)", 1),
 )
-"""The machines of both sides have these limits (``MM-19``, ``MM-31``, ``MM-32``)."""
 
 HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
 IDLE_TIMEOUT: Final = "idle-timeout"

@@ -278,7 +278,6 @@ class MethodRegistry:
         arguments = array[1:]
         if method.with_request:
             arguments.insert(0, request)
-        self.check(request.payload)
         result = method.function(*arguments)
         later = promised(result)
         return _encoded(result) if later is None else later.addCallback(_encoded)

@@ -200,9 +200,7 @@ class CallsSafe:
 
 @dataclass(slots=True)
 class MemoryLimitExceeded:
-    """The refusal of the peer's ``what`` (a call, an attribute, a log-in): the process keeps too
-    much, and this session more than its share.
-    """
+    """The refusal of the peer's ``what``: the process keeps too much, this session most."""
 
     what: str
 

@@ -6,9 +6,6 @@
 
 Binary messages carry attachments only and have no grammar.  Ids are compared by value, but a reply
 repeats the id as it came, so a frame keeps its text.
-
-:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code that the ``F``
-command will carry.
 """
 
 from __future__ import annotations
@@ -64,8 +61,7 @@ class UmqFault(Fault):
 class Frame:
     """One command.
 
-    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages that
-    follow.  The subclass is the command; ``letter`` is its letter.
+    ``id`` is the text as it came, ``attachments`` the number of binary messages that follow.
     """
 
     id: str = ""
@@ -204,10 +200,7 @@ def base36(value: int) -> str:
 
 @lru_cache(maxsize=256)
 def _base36_cached(value: int) -> str:
-    """Return what :func:`base36` does: ids are counted up, so nearly all have their first digits
-    in common.
-    """
-    return base36(value)
+    return base36(value)  # ids are counted up: nearly all have their first digits in common
 
 
 def is_id(text: str) -> bool:
@@ -238,9 +231,7 @@ class Decoder:
         self._attachments = limits.integer("attachments")
 
     def decode(self, text: str) -> Frame | UmqFault:
-        """Return the command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``,
-        ``UM-18``).
-        """
+        """Return the command in ``text``, or what is wrong with it (``UM-18``)."""
         head = _HEAD(text)
         if head is None:
             return diagnose(text)

@@ -19,9 +19,7 @@ REPEATS_KNOWN_MIN: Final = 1024
 """At least this many of the last numbers are known as repeats when they come again (``MM-13``)."""
 
 INSPECTION_STEPS: Final = 16_000
-"""One call of ``receive`` may spend this much on the inspection of bodies: about 30 ms
-(``MM-28``).
-"""
+"""One call of ``receive`` may spend this much on the inspection of bodies: about 30 ms."""
 
 OBJECTION_BYTES: Final = 24
 """This much of a body that is judged at once counts as one step."""
@@ -36,10 +34,8 @@ class Broken(Exception):
 
 
 class _Said(NamedTuple):
-    """What annotating extensions say about a message: for the table, and by their names."""
-
-    fields: Mapping[str, str]
-    notes: Mapping[str, str]
+    fields: Mapping[str, str]  # for the table
+    notes: Mapping[str, str]  # by extensions' names
 
 
 _SILENCE: Final = _Said(_NOTHING, _NOTHING)
@@ -120,8 +116,7 @@ class Inbox:
     ) -> None:
         """``refused(sequence, why)`` is called for each body that an extension refuses.
 
-        ``reserved`` are names of fields that extensions add: a property of such a name gets
-        another one, or whoever reads the table would take it for what an extension says.
+        A property that has one of the names ``reserved`` for fields of extensions gets another.
         """
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
@@ -159,18 +154,14 @@ class Inbox:
         return batch
 
     def slice_refused(self) -> int | None:
-        """Return the position of refused bodies behind the last slice; None if there are none
-        (MM-28).
-        """
+        """Return the position of refused bodies behind the last slice, if there are any."""
         if self.window.received == self._sliced:
             return None
         self._sliced = self.window.slice()
         return self._sliced
 
     def receive_run(self, run: Messages) -> Iterable[None]:
-        """Receive messages; what is returned is to be gone through, and yields wherever the
-        inspection of bodies has had its share of this call (``MM-28``).
-        """
+        """Receive messages; what is returned yields where a body needs another turn (``MM-28``)."""
         reads, weight = None, 0
         if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
             reads, weight = self._read_all(run.properties)
@@ -217,7 +208,6 @@ class Inbox:
         return ()
 
     def _all_good(self, bodies: list[bytes]) -> bool:
-        """Whether all these can be judged now, and no extension refuses one."""
         self.steps -= sum(map(len, bodies)) // OBJECTION_BYTES
         return self.steps > 0 and all(
             extension.inspection(body) is None and extension.objection(body) is None
@@ -272,9 +262,6 @@ class Inbox:
         return _Said(fields, notes)
 
     def _follow(self, sequences: Sequence[int]) -> bool:
-        """Return whether these are the numbers that have to come next, without a wrap among
-        them.
-        """
         first = sequences[0]
         last = first + len(sequences) - 1
         if first != self._last + 1 or last > SEQUENCES.last:  # after a wrap they come one by one
@@ -285,9 +272,7 @@ class Inbox:
         return True
 
     def _is_repeat(self, sequence: int) -> bool:
-        """Return True for one of the last numbers, False for the next; raise Broken for any
-        other (MM-13).
-        """
+        """Return False for the next number; raise Broken for one that is new, or too old."""
         following = SEQUENCES.after(self._last)
         if sequence == following:
             return False
@@ -318,7 +303,6 @@ class Inbox:
             self._counters.over_window += min(numbers, over)
 
     def _verdict(self, body: bytes) -> Generator[None, None, str | None]:
-        """Why ``body`` is refused, or None; it yields whenever this call has had its share."""
         for extension in self.objecting:
             while self.steps <= 0:
                 yield
@@ -339,9 +323,7 @@ class Inbox:
         return None
 
     def _inspect(self, whole: _Whole) -> Iterator[None]:
-        """Keep a payload unless an extension refuses its body: then it counts as settled
-        (``MM-28``).
-        """
+        """Keep a payload unless an extension refuses its body; then it counts as settled."""
         message, read = whole.message, whole.read
         self.inspected_bytes = len(message.payload) + read.weight
         objection = yield from self._verdict(message.payload)
@@ -375,9 +357,7 @@ class Inbox:
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 
     def receive_part(self, part: Part, *, last: bool) -> _Whole | None:
-        """Receive a frame of a payload that has several (``MM-14``, ``MM-31``); the payload, once
-        it is complete and new.
-        """
+        """Receive a frame of a payload (``MM-31``); return that once it is complete and new."""
         payload = self._payload
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)

@@ -1,7 +1,5 @@
-"""A MicroMsg2 session sends messages, commands, frames of extensions and errors.
-
-Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session that an
-application asks; it decides nothing about what arrives.
+"""A MicroMsg2 session sends messages, commands, frames of extensions and errors (``MM-12`` …
+``MM-19``, ``MM-31``).
 """
 
 from __future__ import annotations
@@ -125,18 +123,14 @@ class Sending(Connection[bytes, bytes, Event]):
         return self.send_run(address, (payload,), notes)[0]
 
     def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
-        """Return the address for :meth:`send_run`, for messages to ``destination``.
-
-        Raises BadText for what cannot be, LimitExceeded for what is too long.
-        """
+        """Return the address for :meth:`send_run`; BadText for what cannot be one."""
         text = write_properties(properties)
         self._limit(len(text), "properties-bytes")
         return encode_address(destination, text)
 
     def check(self, payload_sizes: Iterable[int], notes: Mapping[str, str] = _NOTHING) -> None:
-        """Whether payloads of these sizes with these notes may be sent at all.
-
-        LimitExceeded if one of them is too large, or what the extension says to a note.
+        """Raise LimitExceeded for a payload that is too large, or what an extension says to a
+        note.
         """
         largest = max(payload_sizes, default=0)
         if largest > self._payload_bytes_max:
@@ -178,9 +172,7 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """Do what :meth:`send_run` does, for messages from ``encode_unnumbered``; many may share
-        them.
-        """
+        """Do what :meth:`send_run` does, for messages from ``encode_unnumbered``."""
         if not self.established:
             raise IllegalTransition(self.state, Messages)
         numbers: list[int] = []
@@ -227,10 +219,7 @@ class Sending(Connection[bytes, bytes, Event]):
         ]
 
     def send_command(self, name: str, parameters: Mapping[str, str]) -> None:
-        """Send a COMMAND (``MM-15``).
-
-        IllegalTransition outside a session, LimitExceeded above ``command-bytes``.
-        """
+        """Send a COMMAND (``MM-15``); LimitExceeded above ``command-bytes``."""
         if not self.established:
             raise IllegalTransition(self.state, Command)
         frame = encode_command(name, parameters)
@@ -238,10 +227,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out.append(frame)
 
     def send_extension(self, name: str, payload: bytes) -> None:
-        """Send a frame of an agreed extension (``MM-16``).
-
-        ValueError if it was not agreed, LimitExceeded above ``command-bytes``.
-        """
+        """Send a frame of an extension (``MM-16``); ValueError if that was not agreed."""
         if not self.established:
             raise IllegalTransition(self.state, ExtensionFrame)
         self._limit(len(payload), "command-bytes")

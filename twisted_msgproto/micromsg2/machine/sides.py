@@ -65,9 +65,7 @@ from .sending import Sending
 SPACE_SIZE: Final = SEQUENCES.size
 
 FRAMES_A_TURN: Final = 1024
-"""One call of ``receive`` follows this many frames.  An ERROR of three bytes needs 20 µs, and one
-read may bring 87,000.
-"""
+"""One call follows so many: an ERROR of three bytes needs 20 µs, and a read may bring 87,000."""
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
@@ -155,14 +153,10 @@ class Session(Sending):
 
     @property
     def input_weight(self) -> int:
-        """Return the bytes of incomplete messages, of those being inspected, and of what came
-        behind these.
-        """
         return self.decoder.buffered + self._inbox.held_bytes + self._unread_bytes
 
     @property
     def no_partial_input(self) -> bool:
-        """Whether nothing is held, and the machine is not ``unfinished``."""
         return not self._partial and self._rest is None
 
     @property
@@ -191,12 +185,10 @@ class Session(Sending):
     # ── bytes in ───────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, now: float) -> list[Event]:
-        """The connection stands: the handshake has to be through in time (``MM-32``)."""
         self.deadlines.set("handshake", now + self._handshake_seconds)
         return []
 
     def receive(self, inputs: bytes, now: float) -> list[Event]:
-        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         if self._machine.state not in _READING:
             return []
         self._heard_at = now
@@ -289,9 +281,7 @@ class Session(Sending):
     def _receive_handshake(self, frame: Handshake) -> None: ...
 
     def _receive_error(self, frame: Error) -> None:
-        """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
-        there is no session.
-        """
+        """Follow an ERROR: it closes nothing by itself (``MM-33``), except during the handshake."""
         self.counters.errors += 1
         self._emit(ErrorReceived(frame.code, frame.text))
         if not self.established:
@@ -336,9 +326,7 @@ class Session(Sending):
                 self._emit(ExtensionReceived(extension.name, content))
 
     def _receive_ack(self, payload: bytes) -> None:
-        """Follow an ack of everything up to this number, by position; a stray one is ignored
-        (``MM-21``).
-        """
+        """Follow an ack of all up to this number; a stray one is ignored (``MM-21``)."""
         if len(payload) != 2:
             raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} bytes, not 2")
         assert self.sending is not None
@@ -368,11 +356,6 @@ class Session(Sending):
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
     def made_safe(self, position: int, now: float) -> list[Event]:
-        """Note that the messages up to ``position`` (of one event returned before) are safe
-        (``MM-19``).
-
-        Raises ValueError for a position that no event had, or that is safe already.
-        """
         self._window.made_safe(position)
         self._firsts.pop(position, None)
         self._look_safe(now)
@@ -401,9 +384,7 @@ class Session(Sending):
             self.deadlines.set("ack", now + acks.patience)
 
     def not_safe(self, position: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: as ``fail`` with the first of them, unless
-        it was called with another.
-        """
+        """As ``fail`` with the first message of the event, unless it was called with another."""
         sequence = self._firsts.pop(position, None)
         if sequence is None:
             raise ValueError(f"no event had the position {position!r}")
@@ -427,9 +408,6 @@ class Session(Sending):
             self._break(code, text)
 
     def drain(self, now: float) -> list[Event]:
-        """Acknowledge at once whatever is safe from now on, because the connection is about to
-        end.
-        """
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:
             self._write_ack()
@@ -468,12 +446,10 @@ class Session(Sending):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def paused(self, now: float) -> list[Event]:
-        """The connection is not read any more: the peer's silence means nothing."""
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[Event]:
-        """The connection is read again: the peer has all its time from now on."""
         self._heard_at = now
         self._paused = False
         if self._idle_close_seconds and self._partial:

@@ -13,8 +13,7 @@ Grammar, as this package writes it; what is read beyond that stands at each func
     filter      = condition *( ";" condition )                                  MM-25
     condition   = field operator value                                          MM-24
 
-Everything raises :class:`BadText` for what does not parse; whose fault that is, is for the caller
-to say.
+Everything raises :class:`BadText` for what does not parse.
 """
 
 from __future__ import annotations
@@ -51,9 +50,7 @@ class TooLong(BadText, LimitExceeded):
 
 
 def is_field(text: str) -> bool:
-    """Return whether it is a field: lower-case ASCII letters, digits and hyphens, at least one
-    (``MM-01``).
-    """
+    """Return whether it is a FIELD (``MM-01``)."""
     return _FIELD.match(text) is not None
 
 
@@ -186,9 +183,7 @@ All connections share them: what one of them sends fills no memory while it is s
 """
 
 PAIR_BYTES: Final = 200
-"""A property that was read weighs this many bytes, beside its value as text: the objects that it
-is made of.
-"""
+"""A property's objects weigh this many bytes, beside its value as text."""
 
 
 class Parsed(NamedTuple):
@@ -346,6 +341,7 @@ def _lacks(content: Content, operand: Content) -> bool:
     return str(operand) not in str(content)
 
 
+# What each operator asks, of text and of numbers and dates (MM-24).
 TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -354,7 +350,6 @@ TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
     "~": _lacks,
     "&": _contains,
 }
-"""Each operator asks this of text, case-sensitive (``MM-24``)."""
 
 _SEARCHING: Final = frozenset("~&")
 
@@ -366,7 +361,6 @@ NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Each operator asks this of numbers and dates (``MM-24``)."""
 
 # Longest operator first, so that "<=" is not read as "<" with a value that begins with "=".  No two
 # parts of it can match the same text, or a long text could be split in too many ways.
@@ -431,9 +425,7 @@ class Filter:
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
-        """Return a filter expression, decoded already; BadText names the condition that cannot
-        be.
-        """
+        """Return what an expression says; BadText names the condition that cannot be."""
         conditions: list[Condition] = []
         for item in expression.split(";"):
             item = item.strip()

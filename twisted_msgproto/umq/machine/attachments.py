@@ -1,9 +1,7 @@
 """Attachments find their messages by order alone, in both directions (``UM-04``).
 
-A message announces a number of slots; binary messages, or ``-``, fill the slots of all
-announcements in order of announcement, whatever text comes between.  So an announcement owns its
-slots until they are filled, also when nobody wants its message any more: its bytes are dropped
-then (:meth:`Incoming.forget`).
+An announcement owns its slots until they are filled, also when nobody wants its message any more:
+its bytes are dropped then (:meth:`Incoming.forget`).
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ class Incoming:
     """The peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        bytes: of messages that wait here, with the attachments that are there.
+        nbytes: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
@@ -91,9 +89,6 @@ class Incoming:
 
     @property
     def objects(self) -> int:
-        """Return what all of it needs beside its own bytes: a thousand announcements without a
-        text are a MiB.
-        """
         return (
             SLOTS_BYTES * len(self.announcements)
             + WAITING_BYTES * self.waiting

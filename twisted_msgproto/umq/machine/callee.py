@@ -1,8 +1,4 @@
-"""One half of a UMQ machine is called: it reads the peer's messages, and answers its calls.
-
-:class:`Callee` is the base of :class:`.peer.Peer`, which has what else there is.  The duties of the
-caller are told in :mod:`.sides`.
-"""
+"""One half of a UMQ machine is called: it reads the peer's messages, and answers its calls."""
 
 from __future__ import annotations
 
@@ -65,9 +61,7 @@ from .attachments import (
 )
 
 FAILURE_CHARACTERS: Final = 1024
-"""Of the text that says why an attachment failed this many characters are remembered:
-it is for people, and 31 of a mebi-character each could wait for the last attachment.
-"""
+"""Of a text for an attachment that failed: 31 with a million could wait for the last one."""
 
 LATE_BYTES: Final = 1 << 10
 """A call whose answer comes later needs this much beside: what the application waits with."""
@@ -149,9 +143,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     @property
     def input_weight(self) -> int:
-        """Return bytes of messages that wait for attachments, with those that are there and with
-        the objects that all this is made of.
-        """
         return self._incoming.nbytes + self._incoming.objects + self._behind_barrier
 
     @property
@@ -168,9 +159,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         return list(self.receive_each(inputs, now))
 
     def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
-        """Do what ``receive`` does, but read a message when the events of those before it were
-        consumed.
-        """
+        """As ``receive``, but read a message when the events of those before it were consumed."""
         self.clock = now
         events: list[Event] = []
         for message in inputs:
@@ -324,9 +313,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         return events
 
     def _emit(self, message: Filled, events: list[Event]) -> None:
-        """A message is here with its attachments, and it is its turn; or an attachment of one that
-        is streamed is.
-        """
         if self.closed:
             return
         if isinstance(message, AttachmentArrived):
@@ -365,9 +351,8 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         if self._draining:
             self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
-        payload = frame.payload
-        nbytes = len(payload) if payload.isascii() else text_bytes(payload)
-        if not self.memory.take(nbytes + SESSION_WEIGHT_BYTES):
+        nbytes = text_bytes(frame.payload) + SESSION_WEIGHT_BYTES
+        if not self.memory.take(nbytes):
             self._refuse_kept(id, events)
             self._discard(frame, events)
             return False
@@ -376,10 +361,9 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         return True
 
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
-        """The attachments of a call weigh until it is answered (``UM-20``).
+        """Let the attachments of a call weigh until it is answered (``UM-20``).
 
-        False, and the call is refused, if the process cannot keep them; also if the
-        call was answered before they came.
+        False if the process cannot keep them (then it is refused), or it was answered already.
         """
         attachments = message.attachments
         nbytes = attachments_bytes(attachments) + ATTACHMENT_BYTES * len(attachments)
@@ -426,9 +410,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         self._forget_call(number)
 
     def later(self, id: str) -> None:
-        """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
-        application's objects count as well.
-        """
+        """Count the application's objects until the answer to the peer's call ``id`` comes."""
         number = wire.number(id)
         served = self._serving.get(number)
         if served is not None:
@@ -439,27 +421,20 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _forget_call(self, number: int) -> None:
         nbytes = self._serving.pop(number)[1]
         self._serving_bytes -= nbytes
-        self.memory.remove(nbytes + SESSION_WEIGHT_BYTES)
+        self.memory.remove(nbytes)
 
     # ── what the sink says ────────────────────────────────────────────────────────────────────────
 
     def made_safe(
         self, position: Sequence[CallReceived | CallbackReceived], now: float
     ) -> list[Event]:
-        """The calls of this batch are safe: CallsSafe says that they may be answered now.
-
-        The position of a batch is the calls in it whose answers wait for the sink; it may be empty.
-        """
+        """As CallsSafe says, the calls whose answers waited for this may be answered now."""
         self.clock = max(now, self.clock)
         return [CallsSafe(position)] if position and self.opened else []
 
     def not_safe(
         self, position: Sequence[CallReceived | CallbackReceived], now: float
     ) -> list[Event]:
-        """A batch never will be safe: its calls are refused, and the session ends.
-
-        Going on would leave a gap in what is stored of this session.
-        """
         self.clock = max(now, self.clock)
         if self.opened:
             for call in position:
@@ -470,9 +445,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     # ── messages out ──────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> list[Wire]:
-        """Return and forget the messages to send, in order: ``str`` as text, ``bytes`` as
-        binary.
-        """
         out, self._out = self._out, []
         return out
 

@@ -1,7 +1,4 @@
-"""The other half of a UMQ machine: calls of ours, callbacks, topics and attributes.
-
-The duties of the caller are told in :mod:`.sides`.
-"""
+"""The other half of a UMQ machine: calls of ours, callbacks, topics and attributes."""
 
 from __future__ import annotations
 
@@ -68,22 +65,14 @@ TOPIC_WEIGHT_BYTES: Final = 2 << 10
 """An open topic takes this much: its objects here, at the session and at who publishes."""
 
 UNKNOWN_TOPICS: Final = 64
-"""While this many topics wait to be forgotten, another that was never ours is not remembered: the
-peer chooses those, and 1,024 fill 100 KB of each connection.
-"""
+"""Of topics that were never ours no more are remembered: the peer chooses them."""
 
 
 @dataclass(slots=True)
 class OwnCall:
-    """A call of ours: who waits, and the announcement of its answer's attachments.
-
-    ``seconds`` is how long an answer may need after the peer has read the call; 0: its deadline is
-    fixed.
-    """
-
     waiter: object
-    answer: Announcement | None = None
-    seconds: float = 0.0
+    answer: Announcement | None = None  # of its attachments
+    seconds: float = 0.0  # after the peer has read the call; 0: its deadline is fixed
 
 
 class Peer(Callee):
@@ -241,10 +230,7 @@ class Peer(Callee):
     # ── callbacks ─────────────────────────────────────────────────────────────────────────────────
 
     def register_callback(self, callback: int | None = None) -> int:
-        """A new callback that the peer may call until it is unregistered (``UM-11``).
-
-        Without a number it gets the next one.
-        """
+        """Return the number of a callback that the peer may call from now on (``UM-11``)."""
         if len(self._callbacks) >= self._limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
         if callback is None:
@@ -274,9 +260,7 @@ class Peer(Callee):
     # ── topics that we subscribed ─────────────────────────────────────────────────────────────────
 
     def subscribe(self) -> int:
-        """Return a new topic, known before the call that asks the peer to publish to it
-        (``UM-14``).
-        """
+        """Return a new topic; then ask the peer to publish to it (``UM-14``)."""
         self._sending()
         if len(self._subscriptions) >= self._limits["own-subscriptions"]:
             raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
@@ -311,9 +295,7 @@ class Peer(Callee):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14); to those
-        of a great many topics each time.
-        """
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
             self.counters.late_updates += 1
             return
@@ -467,11 +449,7 @@ class Peer(Callee):
     }
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """Return the waiters of all our calls: these have failed, because the connection is gone or
-        about to be.
-
-        Oldest first; a second call returns none.
-        """
+        """Return the waiters of all our calls, oldest first: these have failed."""
         if not self.closed:
             self._machine.step(ConnectionLost)
             self._end()

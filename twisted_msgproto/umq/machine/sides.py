@@ -39,9 +39,7 @@ UNDECIDED: Final = "undecided"
 
 
 class Client(Peer):
-    """The side that connects: it says ``hello`` first, then WelcomeReceived (``UM-06``,
-    ``UM-07``).
-    """
+    """The side that connects: it says ``hello``, then WelcomeReceived (``UM-06``, ``UM-07``)."""
 
     table = CLIENT
     open_state: ClientState = ClientState.OPEN

@@ -195,7 +195,6 @@ class AttachmentStream:
         self._asked -= 1
 
     def arrived(self, attachment: Attachment) -> None:
-        """Note that the peer has sent one more."""
         self._came += 1
         if not self._waiting:
             if self._dropped:
@@ -250,7 +249,6 @@ class Streams:
                 self._came(stream, attachment)
 
     def arrived(self, event: AttachmentArrived) -> None:
-        """One more is there; nothing happens if nobody wants those of its message."""
         found = self._open.get(id(event.message))
         if found is not None:
             message, stream = found
@@ -259,9 +257,7 @@ class Streams:
                 del self._open[id(message)]
 
     def _came(self, stream: AttachmentStream, attachment: Attachment) -> None:
-        """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
-        and nobody waits for it.
-        """
+        """Deliver an attachment, or that it failed if all keep too much and nobody waits for it."""
         link = self._link
         if not stream.awaited and not link.machine.memory.fits(attachment_bytes(attachment)):
             link.keptTooMuch("streamed attachment")
@@ -349,8 +345,7 @@ class Calls:
         """Call the peer; raise one of UNSENT if that cannot be."""
         link = self._link
         now = link.standing()
-        if link.over:
-            link.lookRoom(payload, attachments)
+        link.lookRoom(payload, *attachments)
         answer = PendingCall(self._cancelled)
         answer.streamed = streamed
         seconds = self._seconds if timeout is None else 0.0
@@ -461,39 +456,27 @@ class Calls:
         if later is None:
             self._answer(event.id, result)
         else:
-            later.addCallbacks(
-                self._answerLater,
-                self._refuseLater,
-                callbackArgs=(event.id,),
-                errbackArgs=(event.id, stream),
-            )
+            later.addBoth(self._answerLater, event.id, stream)
             link.machine.later(event.id)
 
     def _ask(self, event: Received, stream: AttachmentStream | None) -> Any:
         session = self._link.protocol
-        if isinstance(event, CallReceived):
-            return session.callReceived(
-                Request(session, event.id, event.payload, event.attachments, None, stream)
-            )
-        function = self._callbacks.get(event.callback)
+        callback = None if isinstance(event, CallReceived) else event.callback
+        request = Request(session, event.id, event.payload, event.attachments, callback, stream)
+        if callback is None:
+            return session.callReceived(request)
+        function = self._callbacks.get(callback)
         if function is None:  # unregistered, while the call waited
             raise Refused("callback not found", Code.CALLBACK_NOT_FOUND.value)
-        return function(
-            Request(session, event.id, event.payload, event.attachments, event.callback, stream)
-        )
+        return function(request)
 
-    def _answerLater(self, result: Any, id: str) -> None:
-        if self._link.machine.opened:
-            self._link.time()
-            self._answer(id, result)
-            self._link.flush()
-
-    def _refuseLater(self, failure: Failure, id: str, stream: AttachmentStream | None) -> None:
-        if stream is not None:
+    def _answerLater(self, result: Any, id: str, stream: AttachmentStream | None) -> None:
+        failed = isinstance(result, Failure)
+        if failed and stream is not None:
             stream.drop()
         if self._link.machine.opened:
             self._link.time()
-            self._refuse(id, failure)
+            self._refuse(id, result) if failed else self._answer(id, result)
             self._link.flush()
 
     def _answer(self, id: str, result: Any) -> None:

@@ -259,6 +259,3 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         if not failure.check(ConnectionClosed):
             text = failure.getErrorMessage()
             log.warn("attribute {name} was not set again: {text}", name=name, text=text)
-
-    def _closeSession(self, session: UmqClient) -> Deferred[None]:
-        return session.close()

@@ -1,9 +1,4 @@
-"""A UMQ session of either side has hooks and verbs, and a link that follows its machine.
-
-What is alike on both sides stands here: :class:`.sides.UmqServer` and :class:`.sides.UmqClient` are
-sessions, their links are :class:`UmqLink`.  What every link does, whatever its protocol, stands in
-:mod:`twisted_msgproto.net.link`.
-"""
+"""A UMQ session of either side has hooks and verbs, and a link that follows its machine."""
 
 from __future__ import annotations
 
@@ -138,10 +133,21 @@ class UmqLink(SessionLink):
             raise ConnectionClosed("the session does not stand")
         return now
 
-    def lookRoom(self, payload: str, attachments: Sequence[Any]) -> None:
-        """Raise LimitExceeded if the peer has left too much unread to write this as well."""
-        attached = sum(len(one) for one in attachments if isinstance(one, bytes))
-        self.roomFor(len(payload) + attached)
+    def lookRoom(self, *pieces: Any) -> None:
+        """Raise LimitExceeded if the peer has left too much unread to write these as well."""
+        if self.over:
+            self.roomFor(sum(len(one) for one in pieces if isinstance(one, str | bytes)))
+
+    def say(self, verb: Callable[[], None], *pieces: Any) -> Deferred[None]:
+        """Let ``verb`` tell the machine ``pieces``, which nobody answers."""
+        try:
+            self.standing()
+            self.lookRoom(*pieces)
+            verb()
+        except UNSENT as error:
+            return fail(error)
+        self.flush()
+        return succeed(None)
 
     def count(self, name: str) -> None:
         self._tally[name] += 1
@@ -241,9 +247,7 @@ class UmqLink(SessionLink):
             self._lookUnread(waiting)
 
     def _lookUnread(self, before: int) -> None:
-        """Do not read a peer that reads too little and makes us write more than the bytes that
-        waited ``before``.
-        """
+        """Do not read a peer that reads too little and makes us write more than ``before``."""
         if self._inbox or (not self.readsWhileUnread and self.wire.waiting > before):
             self.pauseReading("unread-output")
 
@@ -522,9 +526,7 @@ class UmqSession(Session, link=UmqLink):
 
     @hook
     def attributeChanged(self, name: str, value: str | None) -> None:
-        """Called when the peer has set an attribute, or removed it (None) (``UM-15``,
-        ``UM-16``).
-        """
+        """The peer has set an attribute, or removed it (None) (``UM-15``, ``UM-16``)."""
 
     @hook
     def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
@@ -614,28 +616,16 @@ class UmqSession(Session, link=UmqLink):
         name that no attribute has.
         """
         link = self.link
-        try:
-            link.standing()
-            if link.over:
-                link.lookRoom(name + value, attachments)
+
+        def say() -> None:
             link.machine.set_attribute(name, value, link.calls.bodies(attachments))
-        except UNSENT as error:
-            return fail(error)
-        link.flush()
-        return succeed(None)
+
+        return link.say(say, name, value, *attachments)
 
     def unsetAttribute(self, name: str) -> Deferred[None]:
         """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
         link = self.link
-        try:
-            link.standing()
-            if link.over:
-                link.lookRoom(name, ())
-            link.machine.unset_attribute(name)
-        except UNSENT as error:
-            return fail(error)
-        link.flush()
-        return succeed(None)
+        return link.say(lambda: link.machine.unset_attribute(name), name)
 
     def serveAfter(self, done: Deferred[Any]) -> None:
         """Serve no more calls of this peer, and do not read it, before ``done`` has fired.

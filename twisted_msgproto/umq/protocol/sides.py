@@ -171,9 +171,7 @@ class UmqServer(UmqSession, link=UmqServerLink):
 
     @hook
     def welcome(self, hello: HelloReceived) -> str | Reply:
-        """Return the payload of our ``W``, as a :class:`~.calls.Reply` with attachments
-        (``UM-07``).
-        """
+        """Return the payload of our ``W``, or a :class:`~.calls.Reply` (``UM-07``)."""
         return ""
 
 

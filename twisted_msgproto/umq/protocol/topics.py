@@ -38,9 +38,8 @@ class Topic:
         self._topics = topics
         self._link = topics.link
         self._number = number
-        self._queue: deque[tuple[str, Sequence[bytes | Slot], int, int]] = deque()
-        self._bytes = 0  # as topic-queue-bytes counts them
-        self._weight = 0  # what they take
+        self._queue: deque[tuple[str, Sequence[bytes | Slot], int]] = deque()
+        self._bytes = 0  # what they take
         self._producer: Any = None
         self._streaming = False
         self._asking: Any = None  # the call that asks a pull producer for its next update
@@ -70,14 +69,12 @@ class Topic:
             if self._producer is not None and self._streaming:
                 self._producer.pauseProducing()
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
-        nbytes = len(payload) + attached
-        weight = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
+        nbytes = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
         memory = link.machine.memory
-        fits = memory.fits(weight)
-        memory.add(weight)
-        self._queue.append((payload, bodies, nbytes, weight))
+        fits = memory.fits(nbytes)
+        memory.add(nbytes)
+        self._queue.append((payload, bodies, nbytes))
         self._bytes += nbytes
-        self._weight += weight
         limits = link.factory.limits
         if (
             not fits
@@ -150,10 +147,9 @@ class Topic:
     # The link's side
 
     def _send(self) -> None:
-        payload, bodies, nbytes, weight = self._queue.popleft()
+        payload, bodies, nbytes = self._queue.popleft()
         self._bytes -= nbytes
-        self._weight -= weight
-        self._link.machine.memory.remove(weight)
+        self._link.machine.memory.remove(nbytes)
         self._link.time()
         self._link.machine.publish(self._number, payload, bodies)
 
@@ -170,10 +166,10 @@ class Topic:
     def end(self, reason: str) -> None:
         """Nothing is published any more."""
         link, topics = self._link, self._topics
-        link.machine.memory.remove(self._weight)
+        link.machine.memory.remove(self._bytes)
         self.closed = reason
         self._queue.clear()
-        self._bytes = self._weight = 0
+        self._bytes = 0
         topics.slow.pop(self, None)
         topics.published.pop(self._number, None)
         if reason in ("closed", "slow") and link.machine.opened:
