@@ -7,12 +7,8 @@ from typing import Any
 
 
 def compiled(module: str, form: int) -> Any:
-    """Return the compiled ``module`` (by its whole name), or None if Python's form has to do the
-    work.
-
-    Each has a number ``FORM``, raised whenever the arguments or results of its functions change.  A
-    module left behind by another version, in a tree where the new one could not be built, has a
-    different number from ``form`` and must not be used.
+    """Return the compiled ``module``, or None if Python's form has to do the work: its ``FORM`` is
+    another if another version has left it behind.
     """
     try:
         found = import_module(module)

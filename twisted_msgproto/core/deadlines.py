@@ -117,9 +117,8 @@ class ManyDeadlines(Generic[K]):
         self.next = None
 
     def due(self, now: float) -> list[K]:
-        """Remove and return all keys whose deadlines are at or before ``now``, earliest first.
-
-        Keys with the same deadline come in the order of their setting.
+        """Remove and return all keys due at ``now``, earliest first, then in the order of their
+        setting.
         """
         keys = []
         while self.next is not None and self.next <= now:
@@ -154,7 +153,6 @@ class Pending(Generic[K, W]):
     __slots__ = ("_deadlines", "_waiters", "limit")
 
     def __init__(self, limit: int) -> None:
-        """``limit`` is in waiters; ValueError below 1."""
         if limit < 1:
             raise ValueError(f"at least 1 waiter, not {limit}")
         self.limit: int = limit
@@ -172,9 +170,8 @@ class Pending(Generic[K, W]):
         return len(self._waiters) >= self.limit
 
     def add(self, key: K, waiter: W, deadline: float | None = None) -> None:
-        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever).
-
-        Raises LimitExceeded when full and ValueError when somebody waits for ``key`` already.
+        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever).  LimitExceeded when
+        full, ValueError when somebody waits for ``key`` already.
         """
         waiters = self._waiters
         if key in waiters:

@@ -128,10 +128,8 @@ class Disk(Protocol):
 
 
 def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[int], object]]:
-    """The strongest cheap sync there is here: its name and a function of a file descriptor.
-
-    macOS has no ``fdatasync`` and its ``fsync`` does not reach the medium, so ``F_FULLFSYNC``
-    comes first there.
+    """Return the strongest cheap sync there is here: its name, and a function of a descriptor.  The
+    ``fsync`` of macOS does not reach the medium.
     """
     full: int | None = getattr(control, "F_FULLFSYNC", None)
     if full is not None:
@@ -238,9 +236,8 @@ class OSDisk:
             raise
 
     def _sync_above(self, path: str, top: str) -> None:
-        """Make the names of a directory, and of those above it on its disk, durable, up to ``top``.
-
-        Ends at a directory that this user may not read, because no process of this user made it.
+        """Make the names of a directory and of those above it durable, up to ``top`` or another
+        disk, or to one that this user may not read, since no process of his made it.
         """
         device = os.stat(path).st_dev
         while path != top and (parent := os.path.dirname(path)) != path:
@@ -280,9 +277,8 @@ class OSDisk:
             os.close(descriptor)
 
     def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
-        """See :class:`Disk`.  Waits if somebody may hold another file that had this name.
-
-        The text of the file names it, too: a copy, and one that was made anew, are no one's yet.
+        """See :class:`Disk`.  The text of the file names it, too: a copy, and one that was made
+        anew, are no one's yet.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, self._file_mode)
         try:
@@ -360,9 +356,8 @@ def exists(disk: Disk, path: str) -> bool:
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
-    """Return the bytes of a small file, or None if there is no such file.
-
-    Raises OSError for one that cannot be read now: that is not the same.
+    """Return the bytes of a small file, None if there is none; OSError for one that cannot be read
+    now.
     """
     try:
         file = disk.open(path)

@@ -9,13 +9,8 @@ PIECE_BYTES: Final = 64 << 10
 
 
 class FrameBuffer:
-    """The bytes of a frame that is not here in full, in pieces.
-
-    One buffer that grows with each read has to be moved again and again.  A thousand connections
-    that do so leave holes in the process's memory, as large as the frames themselves.
-
-    Attributes:
-        bytes: how many bytes are here.
+    """The bytes of a frame that is not here in full, in pieces: one buffer that grows with each
+    read would be moved again and again, and leave holes in the process's memory.
     """
 
     __slots__ = ("_last", "_pieces", "nbytes")

@@ -54,9 +54,8 @@ A_SIZE: Final = "a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB o
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of a size like ``65536``, ``64KiB``, ``1.5 GiB`` or ``10GB``.
-
-    Raises ValueError for another text.
+    """Return the bytes of a size like ``65536``, ``64KiB`` or ``10GB``; ValueError for another
+    text.
     """
     match = SIZE.fullmatch(text.strip())
     unit = None if match is None else SIZES.get(match[2].lower())
@@ -75,10 +74,8 @@ A_DURATION: Final = "a number of seconds, or a duration like 500ms, 10s or 2m"
 
 
 def read_seconds(text: str) -> float:
-    """Return the seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
-    seconds.
-
-    Raises ValueError for another text.
+    """Return the seconds of ``500ms``, ``10s``, ``2 minutes`` or a bare number, or raise
+    ValueError.
     """
     match = DURATION.fullmatch(text.strip())
     if match is None:

@@ -46,10 +46,7 @@ EDITED = "utf-8-sig"
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Return the token in the first line of a file, without blanks around it.
-
-    Raises ConfigurationError if the file cannot be read, or its token could not be sent.
-    """
+    """Return the token in a file's first line; ConfigurationError if it cannot be read or sent."""
     try:
         with open(path, encoding=EDITED, errors="replace") as file:
             token = file.readline().strip()
@@ -74,10 +71,8 @@ def absolute(path: str) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return a file's tables.
-
-    Raises ConfigurationError, without the path in front, if it cannot be read, is no TOML, or has a
-    text with a NUL, which nothing that a file names can have.
+    """Return a file's tables; ConfigurationError, without the path, if they cannot be read, or have
+    a NUL.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding=EDITED))
@@ -158,9 +153,7 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return the line that says what to install for this failed import; None if it is nothing
-    that this package uses.
-    """
+    """Return the line that says what to install for this import; None if it is none of ours."""
     package = (error.name or "").partition(".")[0]
     if package in ALWAYS:
         return f"{package} is not installed: pip install twisted-msgproto"

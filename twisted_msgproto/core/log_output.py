@@ -31,9 +31,8 @@ FIELD_MAX: Final = 1000
 def json_line(
     seconds: float, level: str, source: str, text: str, fields: Mapping[str, Any] | None = None
 ) -> str:
-    """Return one line, without its line end; ``seconds`` since 1970-01-01 UTC.
-
-    Fields that are None are left out; those that JSON has no form for are written as text.
+    """Return one line, without its end; ``seconds`` since 1970-01-01 UTC.  What is None is left
+    out.
     """
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
     line: dict[str, Any] = dict(zip(FIXED, (moment[:-6] + "Z", level, source, text), strict=True))

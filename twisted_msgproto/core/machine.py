@@ -1,14 +1,8 @@
 """What machines of all protocols are made of: a table of states, and windows.
 
-A state machine is a table: ``{state: {event class: next state}}``.  The table says what is legal;
-what to do about it is ordinary code in the machine that owns the table.  The exhaustive tests walk
-the table, the diagrams in ``docs/machines`` are drawn from it and the text of an error comes from
-it, so none of them can drift from the code.
-
-Windows keep account of acknowledgements for all protocols that count.  Safe and acknowledged are
-two states: a message is safe when the sink says so, it is acknowledged when the protocol's own rule
-says so and everything before it is safe.  Both windows compare by position in the order of arrival,
-never by the size of a number, so numbers may wrap, restart or run backwards as the peer likes.
+The table (``{state: {event class: next state}}``) says what is legal; tests walk it, the drawings
+and the text of an error come from it.  Windows compare by position in the order of arrival, so
+numbers may wrap or restart; safe and acknowledged are two states.
 """
 
 from __future__ import annotations
@@ -75,7 +69,6 @@ class Machine(Generic[S]):
         return True
 
     def refusal(self, event: type) -> str:
-        """Return what to say about ``event`` when the table does not allow it here."""
         return str(IllegalTransition(self.state, event))
 
 
@@ -94,15 +87,11 @@ _NONE_AHEAD: Final[frozenset[int]] = frozenset()
 
 
 class SendWindow(Generic[M]):
-    """At most ``limit`` messages in flight, in the order of their sending.
-
-    Invariant: the sequence numbers in flight differ from each other.
-    """
+    """At most ``limit`` messages in flight, in the order of their sending; their numbers differ."""
 
     __slots__ = ("_flights", "limit")
 
     def __init__(self, limit: int) -> None:
-        """``limit`` is in messages; ValueError below 1."""
         if limit < 1:
             raise ValueError(f"a window holds at least 1 message, not {limit}")
         self.limit: int = limit
@@ -147,9 +136,8 @@ class SendWindow(Generic[M]):
         flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:
-        """Release every message up to and including ``sequence``, oldest first.
-
-        None if ``sequence`` is not in flight: nothing is released then.
+        """Release every message up to ``sequence``, oldest first; None, and nothing, if it is not
+        in flight.
         """
         flights = self._flights
         if sequence not in flights:

@@ -1,11 +1,7 @@
-"""Packed columns keep all their values in one buffer.
+"""Packed columns keep all their values in one buffer, and read like any list of the same values.
 
-A peer that sends in bulk sends one frame after another.  Their contents are put into columns at
-once, while they are in the processor's cache; a value becomes a Python object when somebody asks
-for it, and the queue writes whole columns without asking.  So a message in bulk is no Python object
-at all on its way to the disk.
-
-Packed columns are sequences like any list, and equal to a list of the same values.
+A value becomes a Python object when somebody asks for it, and the queue writes whole columns
+without asking: a message in bulk is no Python object on its way to the disk.
 """
 
 from __future__ import annotations
@@ -132,10 +128,7 @@ class PackedBytes(Packed[bytes]):
 
 
 class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
-    """64-bit integers that never change: ``PackedNumbers("q", numbers)``.
-
-    Bytes are interpreted as numbers in the machine's own byte order.
-    """
+    """64-bit integers that never change: ``PackedNumbers("q", numbers)``."""
 
     __slots__ = ()
 
@@ -153,7 +146,6 @@ class PackedMaps(Packed[dict[str, str]]):
     __slots__ = ("bounds", "items", "keys")
 
     def __init__(self, bounds: array[int], keys: PackedBytes, items: PackedBytes) -> None:
-        """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
         self.bounds: array[int] = bounds
         self.keys: PackedBytes = keys
         self.items: PackedBytes = items

@@ -251,9 +251,7 @@ def ended_because(error: BaseException | None) -> str:
 
 
 def tls_text(error: BaseException | None) -> str:
-    """Return what OpenSSL says of an error: a list of (library, function, reason), or the
-    system's.
-    """
+    """Return what OpenSSL says: of a list of (library, function, reason), or the system's."""
     entries, *names = error.args if error and error.args else ((),)
     reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"

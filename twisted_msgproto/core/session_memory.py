@@ -1,9 +1,7 @@
 """What sessions keep for their peers has one bound for the process, of all sessions.
 
-A call that waits for its answer, an attribute, an open topic: each session has its own limits for
-them, but thousands of sessions at these limits would fill the memory.  Nobody is late with them, so
-nobody is cut off: a session that keeps more than its share is refused the next one while all
-together keep too much.
+Nobody is late with a call that waits or a topic that is open, so nobody is cut off: a session that
+keeps more than its share is refused the next one while all together keep too much.
 """
 
 from __future__ import annotations
@@ -40,15 +38,8 @@ def table_bytes(texts: Mapping[str, str]) -> int:
 
 
 class SessionMemory:
-    """What all sessions of a process keep.
-
-    All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_BYTES` for each
-    session beside it.
-
-    Attributes:
-        limit: bytes; above it sessions with more than their share of it are refused.
-        bytes: bytes that are kept now.
-        sessions: sessions which keep anything now; each one's share is limit / sessions.
+    """What all sessions of a process keep; up to 12,000 keep at most twice ``limit``, and each
+    :data:`SMALL_BYTES`.
     """
 
     def __init__(self, limit: float = inf) -> None:
@@ -57,16 +48,11 @@ class SessionMemory:
         self.sessions = 0
 
     def bound(self, limit: float) -> None:
-        """Set the limit to ``limit`` bytes unless it is smaller already."""
         self.limit = min(self.limit, limit)
 
 
 class MemoryShare:
-    """What one session keeps.
-
-    Attributes:
-        bytes: bytes that it keeps, with the weight of each piece.
-    """
+    """What one session keeps, in bytes, with the weight of each piece."""
 
     __slots__ = ("_every", "nbytes")
 
@@ -113,8 +99,8 @@ class MemoryShare:
                 every.sessions -= 1
 
     def clear(self) -> None:
-        """Keep nothing more: the connection has gone.  What is still added or removed after that,
-        by those who hear of it late, is counted nowhere.
+        """Keep nothing more; what those still add or remove who hear late of the end counts
+        nowhere.
         """
         self.remove(self.nbytes)
         self._every = SessionMemory()

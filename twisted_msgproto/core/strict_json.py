@@ -1,9 +1,7 @@
 """Parse JSON from peers strictly: bounded, without duplicate keys, and nothing that is not JSON.
 
-The standard library's parser accepts NaN, lone surrogates, duplicate keys, numbers of any size and
-any depth.  :func:`parse_json` accepts none of them.  It tells apart what is no JSON at all
-(:class:`NotJson`) from JSON that we refuse (:class:`JsonRefused`), because protocols answer the two
-differently.
+What is no JSON at all (:class:`NotJson`) is told apart from JSON that we refuse
+(:class:`JsonRefused`), because protocols answer the two differently.
 """
 
 from __future__ import annotations
@@ -131,9 +129,8 @@ def _check_brackets(text: str, depth_max: int, containers_max: int | None = None
 
 
 def _has_long_integer(text: str) -> bool:
-    """Return whether more digits stand in a row than an integer may have, even in a string.
-
-    A row this long covers at least one of the places that are looked at.
+    """Return whether more digits stand in a row than an integer may have, even in a string: such a
+    row covers at least one of the places that are looked at.
     """
     step = INTEGER_DIGITS_MAX
     for place in range(step, len(text), step):

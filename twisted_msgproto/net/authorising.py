@@ -166,10 +166,7 @@ class Permissions:
         self._told = 0  # lines
 
     def refuses(self, action: str, name: str, count: int = 1) -> bool:
-        """Return whether the client may not do this; then it is counted, as ``count`` attempts.
-
-        The first refusal of an action and a name is a line in the log.
-        """
+        """Return whether the client may not do this; then it is counted, as ``count`` attempts."""
         authoriser = self._factory.authoriser
         if authoriser is not self._authoriser:  # the rules were read again
             self._authoriser = authoriser

@@ -1,5 +1,5 @@
 """Counters of connections and of traffic, seen while connections live, and the traffic of the last
-15 minutes, so that a page opened now shows it.
+15 minutes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,7 @@ from twisted.python.failure import Failure
 
 
 class CounterPaths:
-    """Where the counters of a connection stand: names and dotted attributes of it.
-
-    ``machine.state`` is the connection's state.
-
-    Attributes:
-        names: the counters' names.
-        read: returns the state of a connection, and its counters in the order of ``names``.
-        none: is what ``read`` would return of a connection that has counted nothing, in no state.
-    """
+    """Where the counters of a connection stand: names, and dotted attributes of it."""
 
     __slots__ = ("names", "none", "read")
 
@@ -49,8 +41,8 @@ class CounterPaths:
 
     @classmethod
     def of(cls, counters: type[Any], **others: str) -> CounterPaths:
-        """Return the paths where the machine's ``counters`` are of this dataclass; ``others`` are
-        those of counters beside them.
+        """Return the paths where the machine's ``counters`` are of this dataclass, and of
+        ``others``.
         """
         machine = {field.name: f"machine.counters.{field.name}" for field in fields(counters)}
         return cls(machine | others)
@@ -241,10 +233,7 @@ class Traffic:
 
 
 def quantile(latencies: Sequence[int], share: float) -> float | None:
-    """Return how many seconds ``share`` of the messages waited at most; None without messages.
-
-    It lies between the bounds of its class, as if the messages were spread evenly between them.
-    """
+    """Return how many seconds ``share`` of the messages waited at most; None without messages."""
     wanted = share * sum(latencies)
     if not wanted:
         return None
@@ -300,10 +289,7 @@ class _Course:
 
 
 class FlowHistory:
-    """The traffic of a gateway's servers, looked at now and then and remembered.
-
-    ``factories()`` returns them; ``wallClock`` returns seconds since 1970 UTC.
-    """
+    """The traffic of a gateway's servers, looked at now and then and remembered."""
 
     def __init__(
         self, reactor: Any, factories: Callable[[], Iterable[Any]], wallClock: Callable[[], float]
@@ -350,7 +336,6 @@ class FlowHistory:
 
 
 def since(flow: dict[str, Any], at: int) -> dict[str, Any]:
-    """Return the samples of ``flow`` that are newer than ``at`` (µs since 1970)."""
     first = next((place for place, one in enumerate(flow["at"]) if one > at), len(flow["at"]))
     return {
         **flow,

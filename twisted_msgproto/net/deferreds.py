@@ -33,7 +33,6 @@ class Ticket(Deferred[T]):
     number: Any = None
 
     def done(self, result: T) -> None:
-        """Fire with ``result``, unless it has fired or was cancelled."""
         if not self.called:
             self.callback(result)
 
@@ -57,7 +56,6 @@ class Tickets(Generic[T]):
         self._tickets: dict[Any, Ticket[T]] = {}
 
     def check(self) -> None:
-        """Raise LimitExceeded if one ticket more would be above the limit."""
         if len(self._tickets) >= TICKETS_MAX:
             raise LimitExceeded(f"{TICKETS_MAX} wait for an answer already; nothing sent")
 
@@ -70,7 +68,6 @@ class Tickets(Generic[T]):
         return ticket
 
     def done(self, number: Any, result: T) -> None:
-        """Fire the ticket of ``number``, unless nobody waits for it (any more)."""
         ticket = self._tickets.pop(number, None)
         if ticket is not None:
             ticket.done(result)
@@ -111,11 +108,7 @@ class Waiters(Generic[T]):
 
 
 class ProducerControl:
-    """A push producer, paused while there is no room for what it would send.
-
-    Attributes:
-        producer: the producer, or None.
-    """
+    """A push producer, paused while there is no room for what it would send."""
 
     __slots__ = ("_paused", "producer")
 
@@ -123,11 +116,7 @@ class ProducerControl:
         self.producer: IPushProducer | None = None
 
     def register(self, producer: Any, streaming: bool) -> None:
-        """Register a producer, as ``IConsumer.registerProducer`` says.
-
-        Raises RuntimeError for a second one, and ValueError for a pull producer: what is sent here
-        has no pace of its own.
-        """
+        """Register a producer: RuntimeError for a second one, ValueError for a pull producer."""
         if self.producer is not None:
             raise RuntimeError("a producer is registered already")
         if not streaming:
@@ -162,9 +151,8 @@ Later = Deferred[Any] | Coroutine[Any, Any, Any] | None
 
 
 def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
-    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done.
-
-    Raises TypeError, which names the hook, if that is neither a Deferred nor a coroutine nor None.
+    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done;
+    TypeError for anything else.
     """
     if later is None or isinstance(later, Deferred):
         return later
@@ -177,10 +165,7 @@ def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
 
 
 def run_on(later: object, failed: Callable[[Failure], object]) -> None:
-    """Run a coroutine that a hook returned, although nobody waits for it.
-
-    ``failed(failure)`` is called if it raises.
-    """
+    """Run a coroutine that a hook returned, although nobody waits for it."""
     if iscoroutine(later):
         Deferred.fromCoroutine(later).addErrback(failed)
 

@@ -152,10 +152,8 @@ def _named(kind: str, parts: Sequence[Part], names: Sequence[str]) -> dict[str, 
 
 
 def check_parts(description: str, kinds: Mapping[str, tuple[str, ...]], plugins: Any) -> None:
-    """Raise ConfigurationError, in words, for what is wrong with the text of an endpoint string.
-
-    ``plugins``: the interface of Twisted's plugins for other kinds, which say themselves what
-    is wrong.
+    """Raise ConfigurationError, in words, for what is wrong with an endpoint string; kinds of
+    ``plugins`` say that themselves.
     """
     kind, *parts = parts_of(description)
     if kind == Part(None, PROXIED) and kinds is SERVERS:

@@ -1,12 +1,9 @@
 """Server endpoint strings: what they ask a reactor for, and what becomes of that.
 
-An endpoint string does not say what it means: that shows when it listens.  So :func:`ask` lets it
-listen on a reactor that passes what is :class:`Wanted` to a function.
-
-Behind a proxy (``haproxy:``) the first bytes of a connection say whose it is.  Twisted raises
-whatever Python raises for a header that is none, and the reactor logs a traceback for each such
-connection.  Here it is a fault of the peer's, and is counted.  The header comes before TLS, where
-load balancers put it; Twisted would look for it inside.
+What a string means shows when it listens, so :func:`ask` lets it listen on a reactor that passes
+what is :class:`Wanted` to a function.  Behind a proxy (``haproxy:``) the header comes before TLS,
+where balancers put it, and one that is none is a fault of the peer's; Twisted looks for it inside,
+and raises.
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ class Wanted(NamedTuple):
     tls: Any = None
 
     def listen(self, reactor: Any) -> Any:
-        """Listen on ``reactor``, without TLS; raises CannotListenError."""
         if self.kind == "tcp":
             return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
         if self.kind == "unix":
@@ -133,9 +129,8 @@ class _Asked:
 def ask(
     description: str, factory: Any, act: Callable[[Wanted], Any], reactor: Any = None
 ) -> Deferred[Any]:
-    """Let ``factory`` listen where ``description`` says, on a reactor that calls ``act(wanted)``.
-
-    All else comes from ``reactor``.  Raises what the string raises.
+    """Let ``factory`` listen where ``description`` says, on a reactor that calls ``act(wanted)``;
+    raises what the string raises.
     """
     endpoint = endpoints.serverFromString(_Asked(act, reactor), description)
     return cast("Deferred[Any]", endpoint.listen(factory))
@@ -275,7 +270,6 @@ class Held:
         return cannot_listen(getattr(error, "socketError", None) or error)
 
     def _bind(self, wanted: Wanted, reused: bool) -> None:
-        """Bind it; raises CannotListenError."""
         if wanted.kind == "adopted":
             return
         unix = wanted.kind == "unix"
@@ -363,9 +357,8 @@ def refusals(service: object, held: Held) -> Iterator[str]:
 
 
 class ReusedPort(tcp.Port):
-    """A TCP port that other processes of this user may listen on, too.
-
-    The kernel hands each new connection to one of them.
+    """A TCP port that others of this user may listen on: the kernel hands connections to one of
+    them.
     """
 
     def createInternetSocket(self) -> socket.socket:
@@ -440,9 +433,8 @@ class ServedEndpoint:
         return cast(Any, Proxied)(factory) if proxied else factory
 
     def reread(self, title: str) -> Iterator[Change]:
-        """Read the certificates and keys again; the change is for connections that begin later.
-
-        Raises ConfigurationError that begins with ``title``.
+        """Read certificates and keys again for connections that begin later; raises
+        ConfigurationError.
         """
         tls = self._tls
         if tls is None:
@@ -480,10 +472,8 @@ LENGTH: Final = slice(14, 16)
 
 
 class LineParser(V1Parser):
-    """A reader of version 1 which takes the short form of an unknown peer, too, and no addresses
-    that are none: they are logged, and told apart.
-
-    Load balancers send the short form when they look whether a server is well.
+    """Takes the short form of an unknown peer, too, as balancers send it to look whether a server
+    is well, and no addresses that are none: they are logged.
     """
 
     @classmethod

@@ -341,11 +341,7 @@ class Gateway(MultiService):
 
 
 class Notifier(Service):
-    """What tells systemd how this process is: ``Type=notify``, ``WatchdogSec=``.
-
-    It tells when the servers listen, that the reactor turns (twice in the time that systemd
-    waits for it), and when the end begins.
-    """
+    """Tells systemd when the servers listen, that the reactor turns, and when the end begins."""
 
     def __init__(self, reactor: Any, environment: Mapping[str, str]) -> None:
         """``environment`` has NOTIFY_SOCKET and WATCHDOG_USEC, as systemd sets them, or neither."""
@@ -395,9 +391,7 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Unpack[QueueOptions]) -> DurableSink:
-    """Return the sink over ``directory``, not opened; ConfigurationError if a package is
-    missing.
-    """
+    """Return the sink over ``directory``, not opened; ConfigurationError without its packages."""
     try:
         return DurableSink.unopened(directory, reactor, **queue_options)
     except ModuleNotFoundError as error:
@@ -412,11 +406,8 @@ def announce(name: str, address: str) -> None:
 
 
 def address_name(address: Any, description: str = "") -> str:
-    """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
-    ``unix:/run/x``.
-
-    ``description`` is the endpoint string that was listened on: those that speak TLS are named as
-    there, ``mtls:127.0.0.1:5044``.
+    """Return a listening address as text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``; one that speaks
+    TLS is named as in ``description``.
     """
     if getattr(address, "host", None) is not None:
         kind = kind_of(description)

@@ -67,18 +67,15 @@ Where: TypeAlias = str | ServerEndpoint
 
 
 def running(reactor: Any) -> Any:
-    """Return ``reactor``, or the one of this process."""
     if reactor is None:
         from twisted.internet import reactor
     return reactor
 
 
 def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **settings: Any) -> S:
-    """Return ``factory``, or a new one of ``kind`` with these settings.
-
-    Among them ``client`` or ``server`` is the class of its connections.  Raises TypeError for a
-    factory of another kind, for settings beside one, which has its own, and for a class that is no
-    subclass of what ``kind`` has.
+    """Return ``factory``, or a new one of ``kind`` with these settings, of which ``client`` or
+    ``server`` is the class of its connections.  Raises TypeError for what does not fit, and for
+    settings beside a factory.
     """
     make: Any = kind
     (side,) = settings.keys() & {"client", "server"}
@@ -118,7 +115,6 @@ class BeforeShutdown:
         return self._end()
 
     def forget(self) -> None:
-        """It has ended."""
         trigger, self._trigger = self._trigger, None
         if trigger is not None:
             self._reactor.removeSystemEventTrigger(trigger)
@@ -264,9 +260,7 @@ def connecting(
 
 
 def _reached(connecting: Deferred[Any]) -> Deferred[Any]:
-    """Return what fires with ``connecting``, and is cancelled whatever that fails with then: a host
-    name that is being resolved is not found.
-    """
+    """Return what fires with ``connecting``, and is cancelled also while a name is resolved."""
 
     def cancel(_: object) -> None:
         reached.errback(CancelledError())
@@ -498,15 +492,12 @@ def over_websocket(address: str) -> str:
 
 
 def somewhere(wanted: Sequence[object]) -> None:
-    """Raise ConfigurationError for no endpoint at all."""
     if not wanted:
         raise ConfigurationError("a server listens on one endpoint at least, and none is given")
 
 
 def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
-    """Return the endpoints as a list; ConfigurationError for a string that is none, TypeError for
-    what is no endpoint.
-    """
+    """Return the endpoints as a list; ConfigurationError or TypeError for what is none."""
     several = [at] if isinstance(at, str) or callable(getattr(at, "listen", None)) else list(at)  # type: ignore[arg-type]
     for one in several:
         if isinstance(one, str):
@@ -519,10 +510,8 @@ def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
 def sink_of(
     sink: MessageSink | None, queue: str | PathLike[str] | None, factory: object, reactor: Any
 ) -> tuple[MessageSink | None, DurableSink | None]:
-    """Return the sink, and the one of a queue which is opened and closed with the server.
-
-    Raises TypeError for both, and for a queue beside a factory; ConfigurationError if the extra
-    ``queue`` is not installed.
+    """Return the sink, and the one of a queue which is opened and closed with the server.  Raises
+    TypeError for two of them, ConfigurationError without the extra ``queue``.
     """
     if queue is None:
         return sink, None

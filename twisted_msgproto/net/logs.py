@@ -109,12 +109,7 @@ class _Window:
 
 
 class PeerLog:
-    """The log of what peers did, with a limited number of lines for each address.
-
-    Attributes:
-        clock: writes a sum as soon as its window is over.  None: the next line that anybody causes
-            comes after it.
-    """
+    """The log of what peers did, with a limited number of lines for each address."""
 
     def __init__(self) -> None:
         self.clock: Any = None
@@ -325,10 +320,8 @@ def twist_log(parent: Any, json: bool) -> None:
 
 
 def twistd_observer(parent: Any, json: bool) -> Any:
-    """Return what ``twistd`` is to log with; ``parent`` are its options.
-
-    None: not here, since ``--syslog`` and ``--logger`` win, or it is no ``twistd``.  Where it logs
-    stays as its own options say.
+    """Return what ``twistd`` is to log with, where it logs now; None if ``--syslog`` or
+    ``--logger`` say that, or it is no ``twistd``.
     """
     if parent is None or not _is_twistd(parent) or parent.get("logger") or parent.get("syslog"):
         return None

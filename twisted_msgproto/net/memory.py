@@ -1,12 +1,8 @@
-"""What peers make this process hold, of all protocols and connections.
+"""What peers make this process hold, of all protocols and connections; nothing is dropped for it.
 
-Nothing is dropped for lack of space.  Bytes that wait for the sink can wait for better times:
-above the bound in :class:`ByteBudget` those who have more than their share of it are not read
-(:mod:`.session`).
-Unfinished messages and unread output cannot, because only the peer can finish or read them: with
-:class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
-off for what others hold.  What sessions keep for their peers has a bound of its own, above which
-more is refused: :mod:`twisted_msgproto.core.session_memory`.
+Bytes that wait for the sink can wait for better times: above the bound in :class:`ByteBudget` those
+with more than their share are not read.  Unfinished messages and unread output cannot, because only
+the peer can finish or read them: with :class:`Ledger` progress decides who keeps its place.
 """
 
 from __future__ import annotations

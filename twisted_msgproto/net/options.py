@@ -42,10 +42,8 @@ def terminal_width() -> int:
 
 
 def paragraphs(text: str, width: int) -> str:
-    """Return ``text`` with every paragraph filled to ``width`` columns.
-
-    Indented paragraphs, as an example is one, stay as they are, and so do words with hyphens (each
-    is a name).
+    """Return ``text`` with every paragraph filled to ``width`` columns, but for those that are
+    indented.
     """
     return "\n\n".join(
         paragraph if paragraph.startswith(" ") else _wrapped(" ".join(paragraph.split()), width)
@@ -453,9 +451,7 @@ def _maker(what: str, found: Any, interface: Any) -> Any:
 
 
 def _made(what: str, maker: Callable[[Any], object], interface: Any, gateway: Any) -> Any:
-    """Return what ``maker`` makes for ``gateway``; ConfigurationError if that does not provide
-    ``interface``.
-    """
+    """Return what ``maker`` makes for ``gateway``; raises ConfigurationError."""
     try:
         made = maker(gateway)
     except Exception as error:

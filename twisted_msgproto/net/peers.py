@@ -58,11 +58,7 @@ class Offence(NamedTuple):
 
 
 class Offenders:
-    """Faults by protocol, address and reason, since the start.
-
-    Attributes:
-        forgotten: faults of addresses that had to make room for others.
-    """
+    """Faults by protocol, address and reason, since the start."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[tuple[str, str, str], tuple[int, float]] = OrderedDict()

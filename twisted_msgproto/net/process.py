@@ -1,12 +1,6 @@
-"""What a gateway sets in its process: it keeps memory that it has used, and counts monotonically.
-
-Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
-disk, the buffer is free.  glibc returns such large buffers to the kernel at once, and the kernel
-clears each page of the next one; ``docs/benchmarks.md`` says what that costs.
-
-Twisted's reactors count by ``time.time``.  When somebody sets the machine's clock back by an hour,
-every timer of the process waits an hour longer, and acknowledgements of messages that are on disk
-are withheld.
+"""What a gateway sets in its process: it keeps memory that it has used, since glibc would give each
+large buffer back and the kernel clear it again, and it counts by a clock that nobody can set, or
+acknowledgements of what is on disk would wait as long as the clock was set back.
 """
 
 from __future__ import annotations
@@ -59,29 +53,23 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def spare_lasting_objects() -> None:
-    """Tell Python's garbage collector not to look at what exists now: it lasts to the end.
-
-    For a process of our own, once it is made.  Else each full collection looks at every module and
-    class, and keeps the reactor for about 50 ms, in the middle of some peer's turn.
+    """Tell Python's garbage collector not to look at what exists now: a full collection would keep
+    the reactor for about 50 ms.
     """
     gc.collect()
     gc.freeze()
 
 
 def share_processor() -> None:
-    """Let the queue's writer have the interpreter after a millisecond of the reactor's work.
-
-    For a process of our own.  The writer needs it several times for a group, and by default waits
-    for 5 ms each time while some peer keeps the reactor busy.
+    """Let the queue's writer, which needs it several times for a group, have the interpreter after
+    a millisecond of the reactor's work.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep what this process frees, up to :data:`KEPT_BYTES`.
-
-    For a process of our own: it is a setting of the whole process.  False where the C library is
-    another than glibc, and manages without.
+    """Ask the C library to keep what this process frees, up to :data:`KEPT_BYTES`; False without
+    glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -92,11 +80,8 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_memory() -> None:
-    """Return to the kernel what this process has freed between pieces that it holds, after a flood.
-
-    glibc by itself gives back only what is free at the end of the heap.  It takes 0.1 s or more for
-    some hundred MiB, and whoever wants memory of glibc waits meanwhile, other threads too: not to
-    be called but after a flood.  Without glibc nothing is done.
+    """Return to the kernel what lies free between pieces that this process holds; it takes 0.1 s or
+    more for some hundred MiB, and who wants memory of glibc waits meanwhile.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(KEPT_BYTES)
@@ -106,12 +91,8 @@ def give_back_memory() -> None:
 
 
 def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Let ``reactor`` count by ``clock``, in seconds; return whether it does now.
-
-    This is for a process of our own, before it has scheduled anything: a timer that was set by the
-    other clock would fire at a wrong time.  So nothing changes, and False is returned, if the
-    reactor has timers already.  What asks ``reactor.seconds()`` for the time of day, as
-    ``twisted.web``'s access log does, needs another clock.
+    """Let ``reactor`` count by ``clock``; return whether it does now.  Not if it has timers
+    already: they would fire at a wrong time.
     """
     if reactor.seconds is clock:
         return True
@@ -122,10 +103,7 @@ def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotoni
 
 
 def check_twistd(parent: Any) -> None:
-    """Look at ``twistd``'s own options, ``parent``: what they name would be missed in a traceback.
-
-    Raises ConfigurationError.
-    """
+    """Raise ConfigurationError for options of ``twistd`` whose fault would be a traceback."""
     if parent is None or "nodaemon" not in parent:
         return  # ``python -m twisted`` has none of these
     jail = parent["chroot"] or ""
@@ -176,10 +154,8 @@ def _unwritable(path: str) -> str:
 
 
 def forget_other_pid(parent: Any) -> None:
-    """Remove ``twistd``'s PID file if it names no server that runs; ``parent`` are its options.
-
-    The process of that file was killed, and another one has got its number: this one, as nearly
-    always in a container, where ``twistd`` would wait for itself to end, or one that is no twistd.
+    """Remove ``twistd``'s PID file if it names no server that runs: the process was killed, and its
+    number is another's now, in a container nearly always our own.
     """
     path = (parent or {}).get("pidfile")
     with suppress(OSError, ValueError):

@@ -1,8 +1,7 @@
 """A running gateway reads certificates, keys, rules and tokens again (``reload``).
 
-Every part that has read files can read them again: it yields a :class:`Change` for each, and raises
-ConfigurationError for a file that is broken.  All files are read before the first change is made,
-so a broken file leaves everything as it was.
+Every part that has read files yields a :class:`Change` for each; all are read before the first
+change is made, so a broken file leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ TERMINAL: Final = "/dev/tty"
 
 
 class Change(NamedTuple):
-    """Something that was read again and is not in force yet.
-
-    Attributes:
-        what: names it and its file for people.
-        apply: puts it into force; it must not fail.
-    """
+    """Something that was read again; ``apply`` puts it into force and must not fail."""
 
     what: str
     apply: Callable[[], object]
@@ -40,12 +34,7 @@ Reread = Callable[[], Iterable[Change]]
 
 
 class Reloaded(NamedTuple):
-    """Lists what a reload has done.
-
-    Attributes:
-        done: names of what was read again and is in force.
-        later: names of what was changed in a file and needs a new start.
-    """
+    """What is in force now, and what was changed in a file and needs a new start."""
 
     done: list[str]
     later: list[str]
@@ -68,9 +57,8 @@ def rereadable(service: object) -> Iterator[Reread]:
 
 
 def reload(rereads: Iterable[Reread]) -> list[str]:
-    """Read everything again and put it into force; return what that was.
-
-    Raises ConfigurationError with a part for each broken file; then nothing has changed.
+    """Read everything again and put it into force; a broken file is a ConfigurationError, and then
+    nothing has changed.
     """
     changes: list[Change] = []
     wrong: list[str] = []

@@ -221,10 +221,7 @@ class Linked(Protocol):
 
 
 def put_into(sink: Any, batch: MessageBatch) -> Deferred[Any] | None:
-    """Return what ``put`` of ``sink`` returned, as a Deferred, or None: safe, or there is none.
-
-    Raises TypeError if that is neither a Deferred nor a coroutine nor None.
-    """
+    """Return what ``put`` of ``sink`` returned as a Deferred; None: safe, or there is none."""
     stored = None if sink is None else sink.put(batch)
     ready = stored is None or isinstance(stored, Deferred)
     return stored if ready else awaited(stored, sink, "put")
@@ -280,9 +277,6 @@ class OrderlyLink(Link):
 
     @cached_property
     def _closeWaiters(self) -> Waiters[None]:
-        """Return who waits for the end.  A WebSocket session may be closed before it has a
-        connection.
-        """
         return Waiters()
 
     @property
@@ -364,11 +358,8 @@ Hook = Callable[[MessageBatch], Later]
 
 
 def log_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
-    """Log why messages of ``peer`` will never be acknowledged.
-
-    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
-    ``again`` says that something of the session was lost before: what the disk loses then is no
-    news.
+    """Log why messages of ``peer`` are never acknowledged: a disk's fault in one line, and none if
+    something was lost before (``again``), any other with its traceback.
     """
     if failure.check(QueueError):
         if not again:

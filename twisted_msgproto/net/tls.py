@@ -66,10 +66,7 @@ _restricted: WeakSet[SSL.Context] = WeakSet()
 
 
 def restrict(context: SSL.Context) -> SSL.Context:
-    """Let ``context`` offer what is listed above, and return it.
-
-    Call this before a connection is made of it; a second call does nothing.
-    """
+    """Let ``context`` offer what is listed above, before a connection is made of it; return it."""
     if context not in _restricted:
         _restricted.add(context)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
@@ -103,10 +100,7 @@ def _set_curves(context: Any) -> None:
 
 
 def renew(connection: Any) -> None:
-    """Give a connection of OpenSSL a new, empty input buffer if the old one is empty.
-
-    OpenSSL's buffers never become shorter, and pyOpenSSL has no method for another one.
-    """
+    """Give a connection of OpenSSL a new input buffer if the old one is empty: it never shrinks."""
     old = getattr(connection, "_into_ssl", None)
     if not old or not hasattr(openssl, "SSL_set_bio"):
         return
@@ -163,10 +157,8 @@ A new buffer after each read would cost some microseconds.
 
 
 def end_of_records(data: bytes, begin: int) -> int:
-    """Return where the next :data:`RECORDS` records end.
-
-    The first of them begins at ``begin``.  The last may end behind ``data``; one whose header is
-    not here in full does not count.
+    """Return where the next :data:`RECORDS` records end, of which the first begins at ``begin``;
+    the last may end behind ``data``.
     """
     size = len(data)
     for _ in range(RECORDS):
@@ -214,9 +206,7 @@ class TlsConnection(BufferingTLSTransport):
             self._countRest()
 
     def tellRest(self, tell: Callable[[int], None]) -> None:
-        """Call ``tell(bytes)`` when the number of bytes changes that wait because this is
-        paused.
-        """
+        """Call ``tell(bytes)`` when that changes which waits because this is paused."""
         self._tell_rest = tell
 
     def _countRest(self) -> None:
@@ -336,10 +326,8 @@ def mtls_endpoint(
     interface: str = "",
     backlog: str = str(BACKLOG),
 ) -> IStreamServerEndpoint:
-    """Return the endpoint that such a string describes; the names are those of Twisted's ``ssl:``.
-
-    ``privateKey``, ``certKey`` (default: the same file), ``extraCertChain`` and ``caCerts`` are
-    PEM files.  They are read now: ConfigurationError for what is missing or wrong.
+    """Return the endpoint that such a string describes; its PEM files are read now.  Raises
+    ConfigurationError.
     """
     if not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(f"mtls: a port from 0 to 65535, not {port!r}")

@@ -1,9 +1,7 @@
 """Bound the time that each turn of the reactor spends on a peer's input, and measure it.
 
-While one connection's input is processed, all others wait.  So it is processed in stretches of
-about :data:`TURN_SECONDS`: the time that the last one needed says how long the next may be.  No
-turn should last more than 100 ms of CPU time; an operator who sets ``--turn-warn MS`` hears whose
-input needed longer.
+While one connection's input is processed, all others wait, so it is processed in stretches of about
+:data:`TURN_SECONDS`; ``--turn-warn MS`` tells an operator whose input needed longer.
 """
 
 from __future__ import annotations
@@ -38,11 +36,8 @@ Slow = Callable[[str, str, float], None]
 
 
 def next_read_bytes(count: int, took: float, least: int, most: int) -> int:
-    """Return how many bytes or messages of a connection to process at a time from now on.
-
-    ``count`` of them were processed in ``took`` seconds.  Slow input gets fewer, so that a turn
-    lasts for :data:`TURN_SECONDS`; quick input gets twice as many, since every read costs a
-    write and a batch.  The answer is between ``least`` and ``most``.
+    """Return how many bytes or messages to process at a time, as ``count`` of them took ``took``
+    seconds; quick input gets twice as many, since every read costs a write and a batch.
     """
     if took > TURN_SECONDS:
         return max(least, int(count * TURN_SECONDS / took))
@@ -57,7 +52,6 @@ class Turn:
     __slots__ = ("_began", "_spent")
 
     def __init__(self, spent: Callable[[], float]) -> None:
-        """``spent()`` returns the CPU seconds, or those of a clock, that went by so far."""
         self._spent = spent
         self._began = spent()
 
@@ -66,19 +60,14 @@ class Turn:
 
 
 class TurnWatch:
-    """A measure of the methods through which input reaches connections; slow ones are told of.
-
-    A method that is called within another that is measured belongs to the same turn.
+    """A measure of the methods through which input reaches connections; what one calls of the
+    others belongs to the same turn.
     """
 
     def __init__(
         self, seconds: float, slow: Slow, cpu: Callable[[], float] = time.thread_time
     ) -> None:
-        """Make a watch.
-
-        ``slow(peer, host, spent)`` is called after each turn that has spent more than ``seconds``
-        of CPU time; ``cpu`` returns what the thread has spent so far.
-        """
+        """``slow(peer, host, spent)`` is called after a turn of more than ``seconds`` of CPU."""
         self._seconds = seconds
         self._slow = slow
         self._cpu = cpu

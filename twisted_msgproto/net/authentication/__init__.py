@@ -1,11 +1,5 @@
-"""Authenticate clients with twisted.cred, in one place for every protocol.
-
-An operator names checkers with ``--auth`` (see ``--help-auth``), an application passes a Portal of
-its own.  A protocol makes credentials and asks :class:`Authentication`.  This
-
-* answers every failure in the same way and after the same time, whatever was wrong (:mod:`.login`);
-* delays guesses, but never locks out a right password (:mod:`.throttle`);
-* tells the operator who was refused, and never the secret (:mod:`.login`).
+"""Authenticate clients with twisted.cred, in one place for every protocol: failures are answered
+alike and told to the operator (:mod:`.login`), guesses are delayed (:mod:`.throttle`).
 """
 
 from __future__ import annotations

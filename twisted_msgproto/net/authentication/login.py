@@ -52,9 +52,7 @@ class NamedIdentity:
 
 
 class IdentityRealm:
-    """In this realm, everybody whom a checker accepts is known by the name that the checker
-    returned.
-    """
+    """In this realm everybody is known by the name that the checker returned."""
 
     def requestAvatar(
         self, avatarId: Any, mind: object, *interfaces: Any
@@ -69,9 +67,7 @@ class IdentityRealm:
 
 @implementer(IUsernamePassword)
 class Passcode:
-    """A name and a password.  They are compared in constant time, and ``repr`` shows
-    neither.
-    """
+    """A name and a password; ``repr`` shows neither, and they are compared in constant time."""
 
     def __init__(self, username: str, password: str) -> None:
         self.username = username.encode()
@@ -201,7 +197,6 @@ class _Visit:
 
 
 def expected_portal(portal: Portal) -> Portal:
-    """Return ``portal``; TypeError if it is none."""
     if not isinstance(portal, Portal):
         raise TypeError(f"portal: a Portal is expected, not {type(portal).__name__}")
     return portal
@@ -378,9 +373,7 @@ class Authentication:
             self._decide()
 
     def _refuse(self, visit: _Visit, why: str) -> None:
-        """Answer after a multiple of the delay, so that the time does not tell how long the
-        checker needed.
-        """
+        """Answer after a multiple of the delay, which does not tell how long a checker needed."""
         self._tell(visit, why)
         now, delay = self._clock.seconds(), self._throttle.delay
         taken = now - visit.begun

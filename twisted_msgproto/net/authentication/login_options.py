@@ -39,9 +39,8 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _look_for_file(description: str) -> str | None:
-    """Return the path of a password file; None for another scheme.
-
-    Raises ConfigurationError if it cannot be read or has no user: everybody would be refused.
+    """Return the path of a password file, None for another scheme; ConfigurationError for one
+    without a user.
     """
     scheme, _, path = description.partition(":")
     if scheme not in FILE_SCHEMES:
@@ -88,7 +87,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     @classmethod
     def located(cls, key: str, value: str, directory: str) -> str:
-        """Return it as a server's options do; a password file is one of its files."""
         scheme, colon, path = value.partition(":")
         if key == "auth" and colon and scheme in FILE_SCHEMES:
             return f"{scheme}:{os.path.join(directory, path)}"
@@ -112,7 +110,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         return "; ".join(plain) + ": msgproto passwd FILE NAME and auth = passwords:FILE hash them"
 
     def authWarning(self) -> str | None:
-        """Return why rules about users mean little here, if nobody has to log in."""
         return None if self.get("credCheckers") else self.unnamed
 
     @property

@@ -83,10 +83,7 @@ def _parsed(secret: str) -> Keys | str:
 
 
 def read_users(path: str | os.PathLike[str]) -> dict[str, Keys | str]:
-    """Return what the file has for each name: keys, or a plain password.
-
-    Raises ConfigurationError if it cannot be read.
-    """
+    """Return keys or a plain password by name; ConfigurationError if the file cannot be read."""
     try:
         text = Path(path).read_bytes().decode(EDITED, "surrogateescape")
     except OSError as error:

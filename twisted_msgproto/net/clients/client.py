@@ -44,9 +44,8 @@ def session_of(connection: Any) -> Any:
 
 
 async def session_standing(connecting: Deferred[Any]) -> Any:
-    """Return the session of a connection that is being made, when it stands.
-
-    Whatever comes in between, a cancellation too, ends the connection at once.
+    """Return the session of a connection that is being made, when it stands; whatever comes in
+    between ends the connection.
     """
     session = session_of(await connecting)
     try:

@@ -43,7 +43,6 @@ ADDRESS: Final = re.compile(r"[\w.-]*[.\w]:\d+")
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """``HOST:PORT``, where HOST may be ``[IPV6]``; ConfigurationError if it is not that."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigurationError(f"HOST:PORT expected, not {text!r}")
@@ -99,9 +98,7 @@ class WebSocketAddress(NamedTuple):
 
 
 def parse_address(url: str) -> WebSocketAddress:
-    """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; raise ConfigurationError for anything
-    else.
-    """
+    """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; ConfigurationError for anything else."""
     if not isinstance(url, str):
         raise TypeError(f"the address of a WebSocket is a text, not {type(url).__name__}")
     try:
@@ -129,9 +126,7 @@ def parse_address(url: str) -> WebSocketAddress:
 def websocket_endpoint(
     reactor: Any, options: ConnectOptions, tls: Any = None
 ) -> IStreamClientEndpoint:
-    """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError as the others
-    do.
-    """
+    """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError."""
     address = parse_address(options.endpoint)
     plain = HostnameEndpoint(reactor, address.host, address.port)
     if address.secure:
@@ -143,10 +138,7 @@ def websocket_endpoint(
 
 
 def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionCreator:
-    """TLS 1.2 or newer to ``host``, whose name the server's certificate must have.
-
-    Raises ConfigurationError when a file cannot be read or is no PEM.
-    """
+    """Make TLS 1.2 or newer to ``host``, whose name the certificate must have."""
     settings: dict[str, Any] = {}
     try:
         if options.tls_ca is not None:
@@ -180,9 +172,8 @@ VERDICTS: Final = {
 
 @implementer(IOpenSSLClientConnectionCreator)
 class SayingWhy:
-    """A maker of connections whose errors say what is wrong with a server's certificate.
-
-    OpenSSL's own error is the same for one that has expired and for one of an unknown authority.
+    """Says what is wrong with a server's certificate; OpenSSL's own error is the same for one that
+    has expired and for one of an unknown authority.
     """
 
     def __init__(self, inner: IOpenSSLClientConnectionCreator) -> None:
@@ -208,10 +199,7 @@ class SayingWhy:
 
 
 def verdict_of(connection: Any) -> int:
-    """Return OpenSSL's number of what is wrong with the peer's certificate; 0 if it is not known.
-
-    pyOpenSSL has no public function for that.
-    """
+    """Return OpenSSL's number of what is wrong with the peer's certificate; 0 if unknown."""
     try:
         return int(cast(Any, SSL)._lib.SSL_get_verify_result(connection._ssl))
     except AttributeError:

@@ -52,9 +52,7 @@ LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
 
 
 def typed(text: str) -> int | float | str:
-    """Return a property's value as an operator typed it: a number, or text with or without
-    quotes.
-    """
+    """Return a property as an operator typed it: a number, or text with or without quotes."""
     try:
         value = parse_json(text, len(text))
     except NotJson:
@@ -173,11 +171,7 @@ class Progress(Protocol):
 
 
 class InFlight:
-    """The messages that are on their way; ``progress`` hears of their answers.
-
-    Answers are told in the turn of the reactor in which they come, once for all answers of a read,
-    also while the next line of the input is awaited.
-    """
+    """The messages on their way; ``progress`` hears once of all the answers of a read."""
 
     def __init__(self, reactor: Any, messages: Messages, progress: Progress, window: int) -> None:
         self._reactor = reactor

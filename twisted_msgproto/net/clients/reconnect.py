@@ -69,11 +69,7 @@ class ReconnectState(StrEnum):
 
 
 class Backoff:
-    """The waits before attempts: they grow each time, and differ between clients.
-
-    Attributes:
-        attempts: attempts that have failed since :meth:`reset`.
-    """
+    """The waits before attempts: they grow each time, and differ between clients."""
 
     __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
 
@@ -84,9 +80,7 @@ class Backoff:
         random: Callable[[], float],
         jitter: float = BACKOFF_JITTER,
     ) -> None:
-        """Make intervals from ``first`` to ``most`` seconds; ``random`` returns numbers from 0
-        to 1.
-        """
+        """Make waits of ``first`` to ``most`` seconds; ``random`` returns numbers from 0 to 1."""
         self._first = first
         self._most = most
         self._random = random
@@ -94,7 +88,6 @@ class Backoff:
         self.attempts: int = 0
 
     def next(self) -> float:
-        """Return seconds to wait now; one attempt more has failed."""
         doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
         self.attempts += 1
         return min(self._most, doubled) * (1 - self._jitter * self._random())

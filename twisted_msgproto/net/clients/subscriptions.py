@@ -1,9 +1,4 @@
-"""A subscription brings what the peer publishes, and says that and why it has ended.
-
-All protocols with subscriptions share what stands here: :class:`Ending` tells of the end,
-:class:`Backlog` is what ``async for`` takes from, and :class:`Renewed` asks again in each session
-of a client that reconnects.
-"""
+"""A subscription brings what the peer publishes, and says that and why it has ended."""
 
 from __future__ import annotations
 
@@ -42,11 +37,9 @@ class Ending:
 
     @property
     def ended(self) -> bool:
-        """Return whether it has ended."""
         return self.reason is not None
 
     def whenEnded(self) -> Deferred[str]:
-        """Return a Deferred that fires with the ``reason`` at the end, and never fails."""
         return self._ending.wait() if self.reason is None else succeed(self.reason)
 
     def _conclude(self, reason: str, failure: Exception | None) -> bool:

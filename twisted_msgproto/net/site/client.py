@@ -35,19 +35,10 @@ ADDRESS: Final = re.compile(r"[^/]+:\d+")
 
 
 class SocketPath:
-    """A path that ``bind`` and ``connect`` accept, until it is closed.
-
-    Attributes:
-        path: the path to use; it is short, whatever the directory's name is.
-        shown: the path to show to people.
-    """
+    """A path of ``control`` that ``bind`` and ``connect`` accept, until it is closed."""
 
     def __init__(self, directory: str | os.PathLike[str], descriptors: str = DESCRIPTORS) -> None:
-        """Find the path of the socket in ``directory``.
-
-        Raises QueueError, one line, if the path is too long and this system has no ``descriptors``;
-        OSError if there is no such directory.
-        """
+        """Raise QueueError if the path is too long here, OSError if there is no such directory."""
         self._descriptor: int | None = None
         self.shown = self.path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
         nbytes = len(os.fsencode(self.path))
@@ -242,7 +233,6 @@ def socket_of(where: str) -> str | None:
 
 
 def is_endpoint(where: str) -> bool:
-    """Return whether this is a status endpoint, and no queue's directory."""
     return is_url(where) or socket_of(where) is not None
 
 

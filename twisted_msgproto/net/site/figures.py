@@ -1,8 +1,7 @@
 """Gathers the figures of a gateway as plain values, while its connections live.
 
-Figures are sums: sessions that have not changed since the last time are not asked again, and none
-is shown unless somebody wants to see sessions.  Whatever asks many of them does it in slices, so
-that 10,000 sessions do not keep the reactor.  Figures are kept for a second.
+Sessions that have not changed are not asked again, and whatever asks many does it in slices, so
+that 10,000 sessions do not keep the reactor.
 """
 
 from __future__ import annotations
@@ -58,9 +57,6 @@ class GatewayFigures:
         wallClock: Callable[[], float] = time.time,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
-        """``wallClock`` returns seconds since 1970 UTC; ``kept_seconds`` is how long figures are
-        good for others who ask.
-        """
         self._gateway = gateway
         self._reactor = reactor
         self._wallClock = wallClock
@@ -142,10 +138,8 @@ class GatewayFigures:
     # ── the queue ───────────────────────────────────────────────────────────────────────────────
 
     def _read_queue(self) -> Deferred[Figures | None]:
-        """Read the queue's files in a thread; a disk that hangs is not asked twice.
-
-        What the writer has in memory is from now, however long the disk takes: whether messages can
-        be acknowledged is known without it.
+        """Read the queue's files in a thread; a disk that hangs is not asked twice, and what the
+        writer has in memory is known without it.
         """
         sink = self._gateway.sink
         if not isinstance(sink, DurableSink):
@@ -230,10 +224,8 @@ class GatewayFigures:
     # ── searching for sessions ──────────────────────────────────────────────────────────────────
 
     def search(self, protocol: str, state: str, text: str) -> Deferred[Figures]:
-        """Return the sessions of this protocol, in this state, with this text in any figure.
-
-        "" stands for any.  ``found`` is how many there are; the first of them are shown.  One
-        search is made after the other, in slices.
+        """Return the sessions of this protocol, in this state, with this text in any figure; ""
+        stands for any.  One search is made after the other, in slices.
         """
         answer: Figures = {}
         looked = self._searching.run(
@@ -294,10 +286,8 @@ class GatewayFigures:
 
 
 def _walk_states(factory: Any, states: Counter[Any]) -> None:
-    """Count the states of the sessions that ``states`` does not speak of.
-
-    Those of MTL are such: they share one connection's machine.  So are those of subclasses that
-    count in their own way.
+    """Count the states that ``states`` lacks: of MTL, whose sessions share a machine, and of
+    subclasses that count in their own way.
     """
     live = list(factory.liveConnections)
     if states:

@@ -1,7 +1,5 @@
-"""The sites of a gateway have a bounded number of connections, and each has to ask something.
-
-Whoever may connect may be hostile: a scraper that hangs, a program that opens connections and says
-nothing, a request whose header never ends.  None of them keeps others from an answer.
+"""The sites of a gateway have a bounded number of connections, and each has to ask something: a
+scraper that hangs, or a request that never ends, keeps nobody else from an answer.
 """
 
 from __future__ import annotations
@@ -176,9 +174,7 @@ class Answering(Resource):
     isLeaf = True
 
     def __init__(self, answer: Callable[[Query], Any], *, changes: bool = False) -> None:
-        """``changes`` says that the answer changes something, so it needs POST and a field in the
-        header.
-        """
+        """``changes``: the answer changes something, so it needs POST and a field in the header."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._answer = answer
         self._changes = changes
@@ -292,7 +288,6 @@ class _Listener:
             self._told_at = flow["at"][-1] if flow and flow["at"] else 0
 
     def abort(self) -> None:
-        """Cut the connection: its page would not read the end."""
         channel: Any = self._request.channel
         channel.transport.abortConnection()
 

@@ -49,10 +49,8 @@ def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_figures(directory: str, now: float) -> dict[str, Any]:
-    """Return those figures of a queue that are read from its disk, which may take long.
-
-    ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
-    why.
+    """Return the figures that are read from the queue's disk, which may take long; ``unreadable``
+    says why some are missing.
     """
     shown: dict[str, Any] = dict(NOTHING_READ)
     try:
@@ -67,10 +65,7 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
 
 
 def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
-    """Return the figures of the queues beside ``directory`` that no gateway holds.
-
-    ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
-    """
+    """Return the figures of the queues beside ``directory`` that no gateway holds."""
     from ...queue.queue_directories import unheld
 
     return [_unheld(place, now) for place in unheld(directory)]
@@ -170,7 +165,6 @@ KNOWN: Final = ("offset", "lag_rows", "oldest_age_seconds")
 
 
 def bridges_of(directory: str, now: float) -> list[dict[str, Any]]:
-    """Return what each bridge of this queue said last; ``now`` is in seconds since 1970."""
     from ...queue.consumers import read_statuses  # as the writer, it needs the packages of a queue
 
     return [shown_bridge(status, now) for status in read_statuses(directory)]
@@ -281,9 +275,7 @@ def safe_and_landing(queue: Mapping[str, Any] | None) -> Verdict:
 
 
 def landing(who: str, behind: int, unheld: Iterable[Mapping[str, Any]]) -> Verdict:
-    """Return that all is well, and how many messages ``who``, and queues that no gateway holds, are
-    ``behind``.
-    """
+    """Say that all is well, and how many messages wait for ``who`` and where no gateway holds."""
     left = sum(one["behind_messages"] for one in unheld)
     counts = ((who, behind), ("queues that no gateway holds are", left))
     lags = [f"{name} {count} behind" for name, count in counts if count]

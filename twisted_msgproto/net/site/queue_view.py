@@ -110,7 +110,6 @@ def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:
 
 
 def message_in_json(message: MessageShown) -> dict[str, object]:
-    """Return a message as JSON has it: ``body`` if it is text, else ``body_base64``."""
     shown = asdict(message)
     body = shown.pop("body")
     try:

@@ -1,15 +1,8 @@
 """The site of a gateway: where it is served, and what each path answers.
 
-It is served on a socket in the queue's directory, and on a status endpoint.  Only the gateway's own
-user may connect to the socket ``control``.  A status endpoint is seen by everybody on this machine,
-or by those who have its token.
-
-``/alive`` touches no disk: it says that the reactor turns.  What went wrong is ``{"error": "one
-line"}`` with a status of 400 and above.
-
-A request that changes something needs the field ``X-Msgproto`` in its header: no page of another
-site can make a browser send one.  Where everybody on the machine can ask, ``peek``, ``purge``,
-``requeue`` and ``/reload`` are answered with 403: they are for the operator.
+The socket ``control`` in the queue's directory is for the gateway's own user; a status endpoint for
+everybody on this machine, or for those who have its token.  ``/alive`` touches no disk.  A request
+that changes something needs the field ``X-Msgproto``: no page of another site can send one.
 """
 
 from __future__ import annotations
@@ -81,13 +74,9 @@ def _events(gateway: Any) -> Events:
 
 
 class ControlService(Service):
-    """Answers to an operator's questions, from the start of the gateway to its end.
-
-    A gateway works without it: where the socket cannot be made one line says so.
-    """
+    """Answers an operator's questions; a gateway works without it where no socket can be made."""
 
     def __init__(self, gateway: Any, directory: str) -> None:
-        """``directory`` is the queue's; it is locked by this process while the service runs."""
         self._gateway = gateway
         self._directory = directory
         self._path: SocketPath | None = None
@@ -173,9 +162,7 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
 
 
 def check_access(description: str, token_file: str | None) -> None:
-    """Raise ConfigurationError if others than this machine could connect without TLS and a
-    token.
-    """
+    """Raise ConfigurationError if others could connect from elsewhere without TLS and a token."""
     if is_loopback(description) or (kind_of(description) in TLS_KINDS and token_file is not None):
         return
     needed = "a token (--status-token FILE, or token-file in [status])"
@@ -289,11 +276,7 @@ PAGE_FILES: Final = (
 
 
 def root_of(gateway: Any, events: Events, *, for_everybody: bool = False) -> Resource:
-    """Return the root of the site of ``gateway``.
-
-    ``for_everybody``: who asks may be anybody on this machine, so nothing can be changed and no
-    message is shown.
-    """
+    """Return the site's root; ``for_everybody``: nothing can be changed, no message is shown."""
 
     def operators(answer: Callable[[Query], Any]) -> Callable[[Query], Any]:
         return _not_for_everybody if for_everybody else answer
@@ -429,10 +412,8 @@ each two states that a move leads between.
 
 
 def drawing(table: Mapping[Any, Mapping[type, Any]]) -> Drawing:
-    """Return what has to be drawn of a transition table.
-
-    A session begins in the first state that leads anywhere; states that no move reaches are left
-    out, since the other side of the connection has those.
+    """Return what has to be drawn of a transition table, from the first state that leads anywhere
+    on.
     """
     first = next(state for state, row in table.items() if row)
     reached = {first}

@@ -1,8 +1,5 @@
 """A wire carries a session: :mod:`.stream` serves TCP, TLS and UNIX sockets, :mod:`.websocket` the
-others.
-
-A wire knows nothing of the protocol.  It delivers what one read brought, writes the session's
-outputs, bounds what the peer does not read, and ends a connection in order.
+others.  It knows nothing of the protocol.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ _TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 
 
 def in_flight(transport: Any) -> tuple[int, int]:
-    """Return how many bytes the peer's system has acknowledged in all, and whether the system has
-    any more for it; zeros where that cannot be told.
+    """Return how many bytes the peer's system has acknowledged, and whether ours has any more for
+    it; zeros where that cannot be told.
     """
     while transport is not None:
         connection = getattr(transport, "socket", None)
@@ -290,9 +290,8 @@ class Output:
         self._transport.bufferSize = self._read_bytes = nbytes
 
     def write(self, data: bytes) -> None:
-        """Write ``data`` to the transport, in slices as it has space.
-
-        Transports have one size for their buffer and for reads; here one slice fills the buffer.
+        """Write in slices as there is space; transports have one size for their buffer and for
+        reads.
         """
         if not self.full and not self._queue and len(data) <= SLICE_BYTES:
             transport = self._transport

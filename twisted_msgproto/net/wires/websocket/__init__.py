@@ -1,9 +1,5 @@
 """This is WebSocket as two of the protocols need it: autobahn inside, bounded on every side.
 
-autobahn speaks RFC 6455; only :mod:`.carrier` knows its inner life.  This package adds what it
-leaves open: a bound for every size, time and count, explicit origins, the messages of one read
-together, reading that stops at once, and output that waits for the peer within a limit.
-
 No exception leaves through ``dataReceived``: an error of the session is logged and closes the
 connection with 1011, an error of autobahn on odd input drops the connection.
 """

@@ -1,8 +1,6 @@
 """Bound autobahn's protocol classes on every side, and let them carry messages for a session.
 
-This module is the only place that knows about autobahn's internals.  A :class:`Carrier` belongs to
-one connection and has a ``session`` (a :class:`..FramedSession`).  The session is no subclass
-of anything here; it sees only its wire.
+This module is the only place that knows about autobahn's internals.
 """
 
 from __future__ import annotations
@@ -161,9 +159,8 @@ class Carrier(_Mixin):
         self._reader.bytes_max = self.factory.message_bytes
 
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
-        """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
-
-        Messages that still arrive are dropped.  Safe to call twice.
+        """Begin the closing handshake, or abort if never opened; messages that still arrive are
+        dropped.
         """
         if self.state == _OPEN:
             if self._reading_paused:  # it could not see the peer's answer
@@ -340,9 +337,6 @@ class Carrier(_Mixin):
         self._countRest()
 
     def _countRest(self) -> None:
-        """Count what waits because reading is paused: 10,000 connections could each hold the rest
-        of a read.
-        """
         rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
         held = self._reader.held + rest
         if held != self.wire.held and self._upgraded and self.state == _OPEN:
@@ -421,10 +415,7 @@ class Carrier(_Mixin):
         self.factory.connectionUpgraded(self)
 
     def _forgetUpgrade(self) -> None:
-        """Drop what only the upgrade needed: an idle connection weighs 3.7 KB less.
-
-        A dict does not shrink, so the attributes that are left get one of their size.
-        """
+        """Drop what only the upgrade needed, 3.7 KB; a dict does not shrink, so it is new."""
         attributes = self.__dict__
         for name in _FOR_UPGRADE:
             attributes.pop(name, None)
@@ -432,9 +423,7 @@ class Carrier(_Mixin):
         self.__dict__ = dict(iter(attributes.items()))
 
     def onPing(self, payload: bytes) -> None:
-        """Answer a ping at once; of a peer that does not read, only the last one is answered
-        (RFC 6455).
-        """
+        """Answer a ping at once; of a peer that does not read, only the last one (RFC 6455)."""
         if self.output.full:
             self._ping = payload
         else:
@@ -446,9 +435,8 @@ class Carrier(_Mixin):
             self.send(_EMPTY_PING if server else b"".join(frame(PING, b"", True)))
 
     def _gone(self) -> bool:
-        """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.
-
-        What the peer read counts as well: our ping may stand far behind in what it has not read.
+        """Drop the peer if no pong came, unless we do not read, or it still takes what stands
+        before.
         """
         if self._reading_paused or self._takes(self.factory.keepalives.patience):
             return False
@@ -508,10 +496,8 @@ class Carrier(_Mixin):
         self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:
-        """Close the transport: at once, or when the peer has read what waits for it.
-
-        After both close frames there is nothing to cut off: a reset could overtake ours, and a
-        browser would call the connection unclean.
+        """Close the transport: at once, or when the peer has read what waits.  After both close
+        frames there is nothing to cut off: a reset could overtake ours.
         """
         if abort and (self._overdue or not self.wasClean):
             self.transport.abortConnection()
@@ -554,10 +540,7 @@ Message = str | bytes
 
 
 class WebSocketWire(Wire):
-    """One WebSocket connection, either side.
-
-    Messages are ``str`` (text) and ``bytes`` (binary), in lists.
-    """
+    """One WebSocket connection, either side: messages are ``str`` and ``bytes``, in lists."""
 
     nbytes: ClassVar[bool] = False
     """If true, text is received as bytes, too."""
@@ -580,9 +563,8 @@ class WebSocketWire(Wire):
             carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
-        """Begin the closing handshake behind what was written; the second call does nothing.
-
-        ``fault``: the peer broke the protocol.  Messages that still arrive are dropped.
+        """Begin the closing handshake behind what was written; ``fault``: the peer broke the
+        protocol.
         """
         self.disconnecting = True
         carrier = self._carrier
@@ -637,15 +619,11 @@ class WebSocketWire(Wire):
 
 
 class ByteWire(WebSocketWire):
-    """Does what :class:`WebSocketWire` does, for a protocol whose frames are bytes.
-
-    Frames in UTF-8 are sent as text, all others as binary; both kinds are received as ``bytes``.
-    """
+    """Sends frames in UTF-8 as text and all others as binary; both are received as ``bytes``."""
 
     nbytes = True
 
     def write(self, messages: Iterable[bytes]) -> None:
-        """Send ``messages`` with one write; nothing once the connection closes."""
         masked = self._masked
         parts: list[bytes] = []
         for message in messages:

@@ -44,10 +44,8 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
     _transport_details: Any
 
     def onConnect(self, request: ConnectionRequest) -> str | None:
-        """Refuse foreign origins, then choose the sub-protocol.
-
-        A client that offers sub-protocols gets the first one the factory knows; one that offers
-        none is accepted without.
+        """Refuse foreign origins, then choose the first sub-protocol that the factory knows, if
+        any.
         """
         if self.factory.sessions.draining:
             raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
@@ -78,21 +76,16 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
-    """A client's connection: what ``endpoint.connect(factory)`` fires with.
-
-    As that of every protocol it has ``whenEstablished``, ``close`` and ``abort``.
-    """
+    """A client's connection: what ``endpoint.connect(factory)`` fires with."""
 
     peer: Any
     _transport_details: Any
 
     def whenEstablished(self) -> Deferred[Any]:
-        """As :meth:`~twisted_msgproto.net.session.ClientSession.whenEstablished`."""
         established: Deferred[Any] = self.session.whenEstablished()
         return established
 
     def close(self) -> Deferred[None]:
-        """End the session in order, as :meth:`~twisted_msgproto.net.session.Linked.close`."""
         closed: Deferred[None] = self.session.close()
         return closed
 
@@ -179,10 +172,7 @@ class _Bounds:
 
 @implementer(IProtocolNegotiationFactory)
 class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
-    """Accepts WebSocket connections for the sessions of another factory.
-
-    It needs no URL, so it listens on any endpoint.
-    """
+    """Accepts WebSocket connections for the sessions of another factory, on any endpoint."""
 
     protocol: type[ServerCarrier] = ServerCarrier
     noisy = False
@@ -197,11 +187,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         origins: Sequence[str] = (),
         protocols: Sequence[str] = (),
     ) -> None:
-        """Make a factory; :func:`parse_origins` describes ``origins``, ``protocols`` are
-        sub-protocol names.
-
-        Raises ConfigurationError for what is no origin.
-        """
+        """``protocols`` are names of sub-protocols; ConfigurationError for what is no origin."""
         super().__init__(  # type: ignore[no-untyped-call]
             reactor=sessions.clock, protocols=list(protocols), server=""
         )
@@ -289,10 +275,8 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         origin: str | None = None,
         protocols: Sequence[str] = (),
     ) -> None:
-        """Make a factory; :func:`parse_address` describes ``url``.  Pass ``origin`` only to play
-        a browser.
-
-        Raises ConfigurationError for another address, and for an origin that no header can have.
+        """Pass ``origin`` only to play a browser.  Raises ConfigurationError for what no header can
+        have.
         """
         parse_address(url)
         expect("origin", origin, "a text", isinstance(origin, str | None))

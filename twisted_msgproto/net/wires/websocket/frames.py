@@ -116,7 +116,6 @@ class FrameReader:
 
     @property
     def within(self) -> bool:
-        """Return whether the end of a frame is not here."""
         return self._left > 0
 
     def read(self, data: bytes, found: list[Any], most: int, wanted: bool) -> tuple[bytes, int]:
@@ -175,7 +174,6 @@ class FrameReader:
         return data[place:] if place else data, count
 
     def drop(self) -> None:
-        """Keep nothing of the message that is being read."""
         self._opcode = self.held = 0
         self._pieces = None
 
@@ -306,10 +304,7 @@ def refused(payload: bytes) -> Refusal | None:
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
-    """Return one message in one frame, as its parts; ``opcode`` is one of the above.
-
-    What a client sends is ``masked``.
-    """
+    """Return one message in one frame, as its parts."""
     length = len(payload)
     mask_bit = 0x80 if masked else 0
     if length <= 125:
@@ -337,7 +332,6 @@ def xored(payload: bytes, mask: bytes) -> bytes:
 
 
 def opcode_of(payload: bytes) -> int:
-    """What ``payload`` is sent as by a protocol whose frames are bytes: text if it is UTF-8."""
     if payload.isascii():
         return TEXT
     try:
@@ -348,7 +342,6 @@ def opcode_of(payload: bytes) -> int:
 
 
 def close_reason(text: str) -> bytes:
-    """``text`` as a close frame can carry it: at most 123 bytes of whole characters."""
     return text.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
 
 
