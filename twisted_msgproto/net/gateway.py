@@ -114,8 +114,8 @@ class Gateway(MultiService):
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
         self._pidfile: str | None = None
-        self._authorisers: dict[str, Any] = {}  # those that options name
-        self._sinks: dict[str, MessageSink] = {}  # those that options name
+        self._sinks: dict[str, Any] = {}  # those that options name
+        self._authorisers: dict[str, Any] = {}
         self.namespaces: Namespaces = Namespaces(reactor, self.sinkOf)
         self.rereads: list[Reread] = []
         self.laterChanges: Callable[[], list[str]] = list
@@ -240,12 +240,15 @@ class Gateway(MultiService):
 
         It is whom the options name (made once, for all servers that name it), or else their rules.
         """
-        name = options["authoriser"]
+        return self._named(options, "authoriser", self._authorisers, options.rules)
+
+    def _named(self, options: ServerOptions, option: str, made: dict[str, Any], usual: Any) -> Any:
+        name = options[option]
         if name is None:
-            return options.rules
-        if name not in self._authorisers:
-            self._authorisers[name] = options.makeAuthoriser(self)
-        return self._authorisers[name]
+            return usual
+        if name not in made:
+            made[name] = options.makers[option](self)
+        return made[name]
 
     def sinkOf(self, options: ServerOptions) -> MessageSink | None:
         """Return the sink that the options of one server name, or the queue's, or None.
@@ -254,12 +257,8 @@ class Gateway(MultiService):
         If it has ``open()``, that is called before the servers start; if it has ``close(seconds)``,
         that is called after they have ended and before the queue closes, and may return a Deferred.
         """
-        name = options["sink"]
-        if name is None:
-            return self.sink
-        if name not in self._sinks:
-            self._sinks[name] = options.makeSink(self)
-        return self._sinks[name]
+        sink: MessageSink | None = self._named(options, "sink", self._sinks, self.sink)
+        return sink
 
     def startService(self) -> None:
         """Begin to serve: this process is a gateway from now on.

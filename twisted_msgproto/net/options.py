@@ -11,6 +11,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import cleandoc
 from typing import Any, ClassVar, Final, cast
 
@@ -164,10 +165,8 @@ class ServerOptions(LegibleOptions):
 
     Attributes:
         rules: the rules of the file named by ``access``, or None.
-        authoriserMaker: the class or function named by ``authoriser``, or None; it is called with
-            the gateway.
         subclass: the class named by ``class``, or None.
-        sinkMaker: the class or function named by ``sink``, or None; it is called with the gateway.
+        makers: make what ``sink`` and ``authoriser`` name, for a gateway.
     """
 
     protocolName: ClassVar[str]
@@ -185,9 +184,7 @@ class ServerOptions(LegibleOptions):
 
     _accessFile = ""
     rules: Rules | None = None
-    authoriserMaker: Callable[[Any], object] | None = None
     subclass: type | None = None
-    sinkMaker: Callable[[Any], object] | None = None
 
     optParameters: ClassVar[list[list[Any]]] = [
         [
@@ -211,6 +208,7 @@ class ServerOptions(LegibleOptions):
         for name in ("class", "sink", "turn-warn", "access", "authoriser"):
             self[name] = None
         self["limits"] = self.defaultLimits()
+        self.makers: dict[str, Callable[[Any], Any]] = {}
 
     def getDescription(self) -> str:
         return (
@@ -323,14 +321,19 @@ class ServerOptions(LegibleOptions):
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
         with usage_errors(f"sink {name!r}: "):
             found = import_object(name)[1] if ":" in name else registered_sink(name)
-        self.sinkMaker = _maker(f"sink {name!r}", found, IMessageSink)
-        self["sink"] = name
+        self._take("sink", name, found, IMessageSink)
 
-    def makeSink(self, gateway: Any) -> IMessageSink:
-        """Return the sink that ``--sink`` names; raises ConfigurationError."""
-        assert self.sinkMaker is not None
-        sink: IMessageSink = _made(f"sink {self['sink']!r}", self.sinkMaker, IMessageSink, gateway)
-        return sink
+    def _take(self, option: str, name: str, found: Any, interface: Any) -> None:
+        what = f"{option} {name!r}"
+        if not callable(found):
+            raise usage.UsageError(f"{what}: it has to be a class or a function")
+        if isinstance(found, type) and not interface.implementedBy(found):
+            raise usage.UsageError(
+                f"{what}: the class has to be an @implementer({interface.__name__}) of"
+                " twisted_msgproto"
+            )
+        self.makers[option] = partial(_made, what, found, interface)
+        self[option] = name
 
     def opt_access(self, path: str) -> None:
         """Clients may do what the rules of this TOML file allow ([[access]]), and nothing else."""
@@ -357,14 +360,7 @@ class ServerOptions(LegibleOptions):
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
         with usage_errors(f"authoriser {name!r}: "):
             found = import_object(name)[1]
-        self.authoriserMaker = _maker(f"authoriser {name!r}", found, IAuthoriser)
-        self["authoriser"] = name
-
-    def makeAuthoriser(self, gateway: Any) -> Any:
-        """Return what ``--authoriser`` names; raises ConfigurationError."""
-        assert self.authoriserMaker is not None
-        what = f"authoriser {self['authoriser']!r}"
-        return _made(what, self.authoriserMaker, IAuthoriser, gateway)
+        self._take("authoriser", name, found, IAuthoriser)
 
     def postOptions(self) -> None:
         if self["access"] is not None and self["authoriser"] is not None:
@@ -417,7 +413,7 @@ class ServerOptions(LegibleOptions):
         return None
 
     def _checkActions(self) -> None:
-        given = self.rules is not None or self.authoriserMaker is not None
+        given = self.rules is not None or self["authoriser"] is not None
         if given and not self.serverFactory.actions:
             raise usage.UsageError(
                 f"{self.protocolName} does not ask who may what: rules ([[access]]) and authorisers"
@@ -437,17 +433,6 @@ def usage_errors(what: str = "") -> Iterator[None]:
         yield
     except ConfigurationError as error:
         raise usage.UsageError(f"{what}{error}") from None
-
-
-def _maker(what: str, found: Any, interface: Any) -> Any:
-    """Return ``found`` if it can make what provides ``interface``; UsageError if it cannot."""
-    if not callable(found):
-        raise usage.UsageError(f"{what}: it has to be a class or a function")
-    if isinstance(found, type) and not interface.implementedBy(found):
-        raise usage.UsageError(
-            f"{what}: the class has to be an @implementer({interface.__name__}) of twisted_msgproto"
-        )
-    return found
 
 
 def _made(what: str, maker: Callable[[Any], object], interface: Any, gateway: Any) -> Any:
