@@ -15,12 +15,10 @@ from twisted.internet.defer import CancelledError
 from tests.contract.cases import CONNECTED
 from tests.contract.world import only, over_all
 from tests.doubles import HeldSink
-from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.testing import SafeSink
 
 FIRST, SECOND = 0, 1
-BOUNDED = ("micromsg2", "sabc", "sabc-ws", "umq", "mtl")
-"""Verbs wait for a session for some time only; Lumberjack keeps events until they are safe."""
 
 
 class Parts:
@@ -123,34 +121,6 @@ class ComingBack(Parts):
         self.assertEqual(unheard, [])
         failed = self.flushLoggedErrors(ZeroDivisionError)
         self.assertEqual(len(failed), len(states), "the hook which fails harms nobody")
-
-    def test_what_is_sent_while_it_is_down_goes_out_in_its_order(self: Any) -> None:
-        world = self.serving()
-        self.case.away(world)
-        service = self.client(world)
-        early = [self.send(service, b"0")]
-        service.startService()
-        world.wait(1)
-        early += [self.send(service, b"%d" % number) for number in range(1, 4)]
-        world.wait(1)
-        for one in early:
-            self.assertNoResult(one)
-        self.case.back(world)
-        world.wait(30)
-        for one in early:
-            self.successResultOf(one)
-
-    @only(*BOUNDED)
-    def test_what_waits_too_long_is_told(self: Any) -> None:
-        world = self.serving()
-        self.case.away(world)
-        service = self.client(world)
-        service.startService()
-        waiting = self.send(service)
-        world.wait(5)
-        self.assertNoResult(waiting)
-        world.wait(60)
-        self.failureResultOf(waiting, TimedOut)
 
     def test_who_gives_up_waiting_for_a_session_is_forgotten(self: Any) -> None:
         world = self.serving()

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
 from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN, Endpoint
+from tests.contract.test_reconnect import Parts
 from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, OF_ONE_SESSION, VERBS, Verb
 from tests.contract.world import only, over_all
 from tests.doubles import HeldSink
@@ -183,8 +183,10 @@ class Calling(Walking):
         for verb in self.walk(*CLIENTS, answered=True):
             world, peer, one, told = self.in_flight(verb)
             peer.client.abort()
+            peer.client.abort()
             world.wait(1)
             told.failed(ConnectionClosed)
+            self.successResultOf(peer.client.close())
             Told(verb, verb.call, one).failed(ConnectionClosed)
             self.clean(world)
 
@@ -509,13 +511,7 @@ class Closing(Walking):
         self.failureResultOf(peer.client.whenEstablished(), ConnectionClosed)
 
 
-class Coming(Walking):
-    def serving(self: Any) -> Any:
-        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
-        world = self.world(SafeSink(), portal=self.case.portal([checker]))
-        world.checker = checker
-        return world
-
+class Coming(Walking, Parts):
     def service(self: Any, world: Any) -> Any:
         """A client of this world which comes back, and ends with the test."""
         service = self.case.service(world)
@@ -601,19 +597,6 @@ class Coming(Walking):
                 if verb.name not in REFUSED:
                     self.assertNotIsInstance(good.result, Failure)
                 self.stopped(world, service)
-
-    def test_it_is_cancelled_while_it_waits(self: Any) -> None:
-        for verb in self.walk("service", answered=True):
-            world = self.serving()
-            service = self.service(world)
-            told = Told(verb, verb.call, service)
-            told.deferred.cancel()
-            told.failed(CancelledError)
-            service.startService()
-            world.wait(3)
-            self.assertEqual(told.times, 1)
-            self.stopped(world, service)
-            self.clean(world)
 
     @only(*LOG_IN)
     def test_a_session_which_is_refused_says_so(self: Any) -> None:
