@@ -14,17 +14,7 @@ from ..core.broker import LIMITS as BROKER_LIMITS
 from ..core.limits import Limit
 from ..core.machine import State, Table
 from .wire import LIMITS, Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
-from .wire.data import (
-    Confirm,
-    Content,
-    Dismiss,
-    Lease,
-    Ping,
-    Pong,
-    Reject,
-    Response,
-    Summon,
-)
+from .wire.data import Confirm, Content, Dismiss, Lease, Ping, Pong, Reject, Response, Summon
 
 # ── Limits of both sides (``MT-29``) ──────────────────────────────────────────────────────────────
 
@@ -86,9 +76,6 @@ CLIENT_LIMITS: Final = (
     Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
     Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
 )
-
-
-# ── States ────────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── The server's session ──────────────────────────────────────────────────────────────────────────
@@ -188,25 +175,16 @@ FLOW: Final[Table[FlowState]] = {
         Ping: FlowState.UNLEASED,
     },
     FlowState.READING: {
-        Summon: FlowState.READING,
-        Dismiss: FlowState.READING,
-        Confirm: FlowState.READING,
-        Reject: FlowState.READING,
-        Ping: FlowState.READING,
-        Pong: FlowState.READING,
+        **dict.fromkeys((Summon, Dismiss, Confirm, Reject, Ping, Pong), FlowState.READING),
         FlowEnded: FlowState.UNLEASED,
     },
     FlowState.WRITING: {
-        Content: FlowState.WRITING,
-        Ping: FlowState.WRITING,
-        Pong: FlowState.WRITING,
+        **dict.fromkeys((Content, Ping, Pong), FlowState.WRITING),
         ContentLost: FlowState.BROKEN,
         FlowEnded: FlowState.UNLEASED,
     },
     FlowState.BROKEN: {
-        Ping: FlowState.BROKEN,
-        Pong: FlowState.BROKEN,
-        ContentLost: FlowState.BROKEN,
+        **dict.fromkeys((Ping, Pong, ContentLost), FlowState.BROKEN),
         FlowEnded: FlowState.UNLEASED,
     },
 }
@@ -249,29 +227,17 @@ class SocketChanged:
     """The server does not know the new socket."""
 
 
+_ANSWERS: Final = {
+    Opened: ClientState.READY,
+    Unauthorized: ClientState.UNAUTHORIZED,
+    SocketChanged: ClientState.CLOSED,
+}
+
 CLIENT: Final[Table[ClientState]] = {
-    ClientState.CLOSED: {
-        Opened: ClientState.READY,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.UNAUTHORIZED: {
-        Opened: ClientState.READY,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.READY: {
-        Opened: ClientState.READY,
-        ProfileSelected: ClientState.PROFILED,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.PROFILED: {
-        Opened: ClientState.READY,
-        ProfileSelected: ClientState.PROFILED,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
+    ClientState.CLOSED: _ANSWERS,
+    ClientState.UNAUTHORIZED: _ANSWERS,
+    ClientState.READY: {**_ANSWERS, ProfileSelected: ClientState.PROFILED},
+    ClientState.PROFILED: {**_ANSWERS, ProfileSelected: ClientState.PROFILED},
 }
 """A request is sent in any state: the server says what it thinks of it."""
 
@@ -304,41 +270,29 @@ class FlowClosed:
     """The caller wants no more."""
 
 
+_STEPS: Final = {
+    Renewed: ClientFlowState.LEASING,
+    FlowLost: ClientFlowState.LOST,
+    FlowClosed: ClientFlowState.CLOSED,
+}
+
 CLIENT_FLOW: Final[Table[ClientFlowState]] = {
-    ClientFlowState.LOST: {
-        Renewed: ClientFlowState.LEASING,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-    },
+    ClientFlowState.LOST: _STEPS,
     ClientFlowState.LEASING: {
-        Renewed: ClientFlowState.LEASING,
+        **_STEPS,
         LeaseAccepted: ClientFlowState.OPEN,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-        Ping: ClientFlowState.LEASING,
-        Pong: ClientFlowState.LEASING,
-        Response: ClientFlowState.LEASING,
+        **dict.fromkeys((Ping, Pong, Response), ClientFlowState.LEASING),
     },
     ClientFlowState.OPEN: {
-        Renewed: ClientFlowState.LEASING,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-        Response: ClientFlowState.OPEN,
-        Content: ClientFlowState.OPEN,
-        Confirm: ClientFlowState.OPEN,
-        Reject: ClientFlowState.OPEN,
-        Ping: ClientFlowState.OPEN,
-        Pong: ClientFlowState.OPEN,
+        **_STEPS,
+        **dict.fromkeys((Response, Content, Confirm, Reject, Ping, Pong), ClientFlowState.OPEN),
     },
     ClientFlowState.CLOSED: {FlowClosed: ClientFlowState.CLOSED},
 }
 """A command in no row is dropped and counted."""
 
 
-# ── Events of a client: of its control flow, and of one of its data flows ─────────────────────────
-
-
-# ── A client's control flow ───────────────────────────────────────────────────────────────────────
+# ── Events of a client's control flow ─────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -384,7 +338,7 @@ class SocketDropped:
 ClientEvent = Answered | RequestRefused | RequestTimedOut | LeaseGranted | SocketDropped
 
 
-# ── A client's data flow ──────────────────────────────────────────────────────────────────────────
+# ── Events of a client's data flow ────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -419,10 +373,9 @@ class ContentsConfirmed:
 
 @dataclass(slots=True)
 class ContentsRefused:
-    """These contents were refused; ``code`` is that of a Response, None for a Reject."""
+    """These contents were rejected."""
 
     numbers: list[int]
-    code: int | None
 
 
 LEASE_UNANSWERED: Final = "the lease was not answered"

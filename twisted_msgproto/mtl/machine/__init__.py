@@ -34,10 +34,7 @@ from .flows import (
     SessionRefused,
 )
 from .server import Server
-from .sessions import (
-    Arrival,
-    Channel,
-)
+from .sessions import Arrival, Channel
 
 __all__ = [
     "Answered",

@@ -133,12 +133,10 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     @property
     def state(self) -> ClientState:
-        """Return what the server has agreed to."""
         return self._machine.state
 
     @property
-    def unfinished(self) -> bool:
-        """A verb has failed at once, and ``receive`` or ``advance`` has its event."""
+    def unfinished(self) -> bool:  # where a verb has failed at once
         return bool(self._events)
 
     @property
@@ -159,24 +157,23 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def open(self, virtual_host: str, now: float) -> int:
         """Open a session; 401 is an answer too: ``mechanisms`` then says what to do."""
-        return self._submit(_Task(None, Open(virtual_host)), now)
+        return self._submit(Open(virtual_host), now)
 
     def authorize(self, credentials: Credentials, now: float) -> int:
         """Authenticate with a cycle that ``credentials`` gives for one of ``mechanisms``."""
-        task = _Task(None, Authorize("", b""), credentials=credentials)
-        return self._submit(task, now)
+        return self._submit(Authorize("", b""), now, credentials)
 
     def profile(self, name: str, now: float) -> int:
         """Select a profile."""
-        return self._submit(_Task(None, SelectProfile(name)), now)
+        return self._submit(SelectProfile(name), now)
 
     def reader(self, resources: Sequence[str], confirm: str, now: float) -> int:
         """Ask for a lease to read; it is renewed whenever the client begins anew."""
-        return self._submit(_Task(None, RequestReader(tuple(resources), confirm)), now)
+        return self._submit(RequestReader(tuple(resources), confirm), now)
 
     def writer(self, resources: Sequence[str], confirm: str, now: float) -> int:
         """Ask for a lease to write; it is renewed whenever the client begins anew."""
-        return self._submit(_Task(None, RequestWriter(tuple(resources), confirm)), now)
+        return self._submit(RequestWriter(tuple(resources), confirm), now)
 
     def renew(self, number: int, now: float) -> None:
         """The data flow of this lease is lost: ask for another lease in its place."""
@@ -185,16 +182,14 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._go_on(now)
 
     def release(self, number: int) -> None:
-        """This lease is not wanted any more."""
         self._leases.pop(number, None)
 
-    def _submit(self, task: _Task, now: float) -> int:
+    def _submit(self, request: Request, now: float, credentials: Credentials | None = None) -> int:
         """Queue a request; raises LimitExceeded for one above ``control-bytes``."""
-        _, body = encode_request(task.request)
+        _, body = encode_request(request)
         self._limits.check("control-bytes", len(body))
         self._numbers += 1
-        task.number = self._numbers
-        self._waiting.append(task)
+        self._waiting.append(_Task(self._numbers, request, credentials=credentials))
         self._go_on(now)
         return self._numbers
 
@@ -270,25 +265,24 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def receive(self, inputs: Sequence[Sequence[bytes]], now: float) -> list[ClientEvent]:
         """Read messages of the control socket: an empty frame, a status, a body each."""
-        events: list[ClientEvent] = []
         for frames in inputs:
-            events += self._receive_reply(frames, now)
-        return events + self._take_events()
+            self._receive_reply(frames, now)
+        return self._take_events()
 
-    def _receive_reply(self, frames: Sequence[bytes], now: float) -> list[ClientEvent]:
+    def _receive_reply(self, frames: Sequence[bytes], now: float) -> None:
         task = self._current
         try:
             reply = parse_reply(frames, self._limits)
         except IllFormed as error:
-            self._dropped(error.reason)
-            return self._take_events()
+            self.counters[f"dropped:{error.reason}"] += 1
+            return
         if task is None:
-            self._dropped("nobody-asked")
-            return self._take_events()
+            self.counters["dropped:nobody-asked"] += 1
+            return
         agreed = AGREED[type(task.request)]
         if reply.code < 300 and reply.code != agreed:
-            self._dropped("another-answer")
-            return self._take_events()
+            self.counters["dropped:another-answer"] += 1
+            return
         self.deadlines.clear("reply")
         if reply.code == 401:
             self._unauthorized(task, reply)
@@ -299,7 +293,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         else:
             self._fail(reply.code, str(reply.body.get("reason", reply.body.get("status", ""))))
         self._go_on(now)
-        return self._take_events()
 
     def _unauthorized(self, task: _Task, reply: Reply) -> None:
         self.mechanisms = _texts(reply.body.get("mechanisms"))
@@ -478,9 +471,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self.deadlines.clear_all()
         numbers = [task.number for task in tasks if task is not None and task.number is not None]
         return [*self._take_events(), *([WorkLost(numbers)] if numbers else ())]
-
-    def _dropped(self, reason: str) -> None:
-        self.counters[f"dropped:{reason}"] += 1
 
     def _take_events(self) -> list[ClientEvent]:
         events, self._events = self._events, []

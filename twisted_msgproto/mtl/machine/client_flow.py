@@ -175,7 +175,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
         self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
-        self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
         self._incoming = Incoming()
         self.unconfirmed: OrderedDict[int, None] = self._incoming.unconfirmed
         self.doubted: bool = False
@@ -189,7 +188,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     @property
     def state(self) -> ClientFlowState:
-        """Return where the flow stands."""
         return self._machine.state
 
     @property
@@ -395,10 +393,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             )
             if self.confirms:
                 window.sent(sequence, content)
-            else:
-                self._recent[sequence] = content.number
-        while len(self._recent) > 4096:
-            self._recent.popitem(last=False)
         self._sent_at = now
 
     def outputs(self) -> list[list[bytes]]:
@@ -415,7 +409,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 self._ill_formed(parts, "frames", events, now)
                 continue
             try:
-                command = data.decode(parts[0], parts[1])
+                command = data.decode(*parts)
             except IllFormed as error:
                 self._ill_formed(parts, error.reason, events, now)
                 continue
@@ -492,7 +486,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if settled is None:
             self._dropped("nothing-to-settle")
             return
-        events.append(ContentsRefused(settled, None))
+        events.append(ContentsRefused(settled))
         if not self.doubted:
             self.doubted = True
             self._probe(now)
@@ -540,12 +534,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if waiter is not None:
             self._answered(*waiter, response.code, events)
             self._send_commands(now)
-        elif (number := self._recent.pop(response.sequence, None)) is not None:
-            events.append(ContentsRefused([number], response.code))
-            if response.code == 403:
-                self._probe(now)
         elif response.code == 403 and response.sequence in self._window:
             self._lose("content was forbidden", events, 403)
+        elif not (self.reads or self.confirms) and response.sequence <= self._sequence:
+            self.counters["contents_refused"] += 1
+            if response.code == 403:
+                self._probe(now)
         else:
             self._dropped("nobody-asked")
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from ...core.machine import Machine, ReceiveWindow
 from ...core.session_memory import SESSION_WEIGHT_BYTES, MemoryShare
-from ..terms import SESSION, FlowState, SessionState
+from ..terms import BURST, SESSION, FlowState, SessionState
 from ..wire import data
 
 # ── Connections ───────────────────────────────────────────────────────────────────────────────────
@@ -188,11 +188,9 @@ COMMANDS_REMEMBERED: Final = 256
 NAMES_REMEMBERED: Final = 1024
 """Resources of a writer whose names were looked at already."""
 
+# Python needs this much for a string without characters and its place, and for each character:
 LEASED_NAME_BYTES: Final = 96
-"""Python needs this much for a string without characters, and for its place."""
-
 CHARACTER_BYTES: Final = 4
-"""Python needs up to this much memory for each character of a name."""
 
 
 def name_weight(name: str) -> int:
@@ -248,23 +246,17 @@ class Stored:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """What readers and writers have in common.
+    """What readers and writers have in common."""
 
-    Attributes:
-        peer: the data connection; never shown to anybody.
-        commands: sequences of the last commands, which a Response may still be on its way for.
-        address: the network address behind it; "" if it is not known.
-        bytes: what the session keeps for the names of the flow.
-    """
-
-    peer: bytes
+    peer: bytes  # the data connection; never shown to anybody
     grant: LeaseGrant
     heard_at: float
     sent_at: float
+    # Sequences of the last commands, which a Response may still be on its way for:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
-    address: str = ""
-    nbytes: int = 0
+    address: str = ""  # the network address behind it; "" if it is not known
+    nbytes: int = 0  # what the session keeps for the names of the flow
 
     @property
     def session(self) -> Session:
@@ -288,8 +280,7 @@ class ReadingFlow(Flow):
 
     outbox: list[list[bytes]] = field(default_factory=list)
     prefetch: int = 1
-    burst: int = 1
-    burst_limit: int = 1
+    burst: int = BURST
     summoned: dict[str, bytes] = field(default_factory=dict)
     unconfirmed: OrderedDict[int, tuple[str, Stored]] = field(default_factory=OrderedDict)
     last_sent: int = 0
@@ -396,10 +387,10 @@ class WritingFlow(Flow):
 
     def take(self) -> int:
         """Make the contents of the read under way a slice, and return its position."""
-        window, sequences = self.window, self.sequences
-        window.receive(len(sequences))
+        window = self.window
+        window.receive(len(self.sequences))
         position = window.slice()
-        window.mark(Slice(sequences, position, self.resources, self.properties, self.bodies))
+        window.mark(Slice(self.sequences, position, self.resources, self.properties, self.bodies))
         self.discard()
         return position
 
@@ -411,37 +402,21 @@ class WritingFlow(Flow):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's session.
+    """One client's session."""
 
-    Attributes:
-        peer: the control connection; never shown to anybody.
-        key: the CURVE key behind it; empty where there is none.
-        name: the session's public name.
-        virtual_host: what the client opened.
-        user: the authenticated user, or None.
-        profile: what the client selected, or None.
-        mechanism: of the SASL cycle under way, or None.
-        heard_at: when any of its connections sent anything last.
-        address: the network address behind the control connection; "" if it is not known.
-        left: the control connection has ended; the session lives as long as its flows.
-        application: whatever the caller keeps with the session.
-        permissions: what the caller remembers of the answers to ``may``.
-        kept: what leases and flows make the process keep for longer than a message.
-    """
-
-    peer: bytes
-    name: str
+    peer: bytes  # the control connection; never shown to anybody
+    name: str  # its public name
     virtual_host: str
     opened_at: float
-    heard_at: float
+    heard_at: float  # when any of its connections sent anything last
     user: str | None = None
     profile: Profile | None = None
-    mechanism: str | None = None
-    address: str = ""
-    key: bytes = b""
-    left: bool = False
-    application: Any = None
-    permissions: Any = None
+    mechanism: str | None = None  # of the SASL cycle under way
+    address: str = ""  # the network address behind the control connection; "" if it is not known
+    key: bytes = b""  # the CURVE key behind it; empty where there is none
+    left: bool = False  # the control connection has ended; it lives as long as its flows
+    application: Any = None  # whatever the caller keeps with it
+    permissions: Any = None  # what the caller remembers of the answers to ``may``
     machine: Machine[SessionState] = field(
         default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
     )
@@ -449,7 +424,7 @@ class Session:
     flows: dict[bytes, Flow] = field(default_factory=dict)
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
-    kept: MemoryShare = field(default_factory=MemoryShare)
+    kept: MemoryShare = field(default_factory=MemoryShare)  # what leases and flows make us keep
     refused: bool = False  # the reply waits for the time that a failure costs
     ended: bool = False
 

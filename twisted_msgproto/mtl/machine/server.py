@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...core.connection import WorkLost
-from ..terms import FLOW, REFUSALS, ContentLost, FlowState
+from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState
 from ..wire import LEASE_RESOURCES, data
 from ..wire.data import CONTENT_HEADER_BYTES_MIN, EMPTY, PING, PONG, SEQUENCE_BYTES, IllFormed
 from .flows import (
@@ -59,13 +59,7 @@ class Server(Sessions):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
-    def no_partial_input(self) -> bool:
-        """ZeroMQ's messages come whole."""
-        return True
-
-    @property
     def finished(self) -> bool:
-        """Return whether the server was closed, or drained and everything accepted is answered."""
         return self._closed or (
             self._draining
             and not any(type(f) is WritingFlow and f.window.unsafe for f in self._flows.values())
@@ -73,11 +67,9 @@ class Server(Sessions):
 
     @property
     def state(self) -> str:
-        """Return where the broker stands: ``open``, ``draining`` or ``closed``."""
         return "closed" if self._closed else "draining" if self._draining else "open"
 
     def has_flow(self, peer: bytes) -> bool:
-        """Return whether the connection of this name has opened a flow with a lease."""
         return peer in self._flows
 
     def snapshot(self) -> dict[str, object]:
@@ -612,8 +604,7 @@ class Server(Sessions):
                 self._end_failed(flow, error)
 
     def _refill(self, flow: ReadingFlow) -> None:
-        """The socket took what was sent: the next burst may come."""
-        flow.burst = flow.burst_limit
+        flow.burst = BURST
         self._offer(flow)
 
     def refill(self, now: float) -> None:

@@ -19,7 +19,6 @@ from ...core.deadlines import ManyDeadlines
 from ...core.limits import Limits
 from ...core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..terms import (
-    BURST,
     LEASE_SECONDS,
     SERVER_LIMITS,
     SESSION,
@@ -234,7 +233,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             return
         peer, envelope = parts[0], parts[1 : 1 + count]
         self.counters["requests"] += 1
-        session = self._sessions.get(peer)
         try:
             # JSON that is none is dropped; what else is wrong waits for the questions before it.
             body: Mapping[str, Any] | Invalid
@@ -242,7 +240,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 body = parse_body(parts[-1], self.limits)
             except Invalid as error:
                 body = error
-            self._request(peer, session, envelope, command, body)
+            self._request(peer, self._sessions.get(peer), envelope, command, body)
         except IllFormed as error:
             self._dropped(error.reason)
         except Invalid as error:
@@ -451,8 +449,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 self._now,
                 outbox=self._out_data,
                 prefetch=self.limits.integer("prefetch"),
-                burst=BURST,
-                burst_limit=BURST,
                 exhausted=self._exhausted,
                 sent_to=self._sent_to,
             )
@@ -561,17 +557,11 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._end_session(session, "left")
 
     @abstractmethod
-    def _end_flow(self, flow: Flow) -> None:
-        """The flow is over."""
-
+    def _end_flow(self, flow: Flow) -> None: ...
     @abstractmethod
-    def _end_failed(self, flow: Flow, error: BaseException) -> None:
-        """The profile cannot go on with this flow."""
-
+    def _end_failed(self, flow: Flow, error: BaseException) -> None: ...
     @abstractmethod
-    def _release(self) -> None:
-        """Confirm what was withheld, where the profile has room again."""
-
+    def _release(self) -> None: ...
     @abstractmethod
     def blocked(self, peer: bytes) -> None: ...
 

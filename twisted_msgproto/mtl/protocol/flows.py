@@ -293,7 +293,7 @@ class FlowLink(Link):
             self.tickets.done(number, None)
 
     def _refused(self, event: ContentsRefused) -> None:
-        self._fail(event.numbers, Refused("the server does not take the content", event.code))
+        self._fail(event.numbers, Refused("the server does not take the content"))
 
     def _tooLarge(self, event: ContentTooLarge) -> None:
         self._fail([event.number], too_large(event.nbytes, event.limit, "the server's "))

@@ -30,8 +30,7 @@ JSON_DEPTH: Final = 16
 
 LEASE_RESOURCES: Final = 256
 
-PROTOCOL_NAME: Final = "MTL"
-PROTOCOL_VERSION: Final = 1
+PROTOCOL: Final[Mapping[str, Any]] = {"name": "MTL", "version": 1}
 
 ENVELOPE_FRAMES_MAX: Final = 5
 """Identity, envelope, command and body are 8 frames at most (``MT-01``, ``MT-12``)."""
@@ -104,15 +103,6 @@ class RequestWriter:
 
 Request = Open | Authorize | SelectProfile | RequestReader | RequestWriter
 
-COMMANDS: Final[Mapping[str, type]] = {
-    "connection.open": Open,
-    "connection.authorize": Authorize,
-    "connection.profile": SelectProfile,
-    "connection.reader": RequestReader,
-    "connection.writer": RequestWriter,
-}
-"""Class and method are in lower case (``MT-04``)."""
-
 NAMES: Final[Mapping[type, bytes]] = {
     Open: b"Connection.Open",
     Authorize: b"Connection.Authorize",
@@ -120,6 +110,9 @@ NAMES: Final[Mapping[type, bytes]] = {
     RequestReader: b"Connection.Reader",
     RequestWriter: b"Connection.Writer",
 }
+
+COMMANDS: Final[Mapping[str, type]] = {name.decode().lower(): kind for kind, name in NAMES.items()}
+"""By their names in lower case (``MT-04``)."""
 
 
 def split_envelope(frames: Sequence[bytes]) -> int:
@@ -173,25 +166,17 @@ def parse_request(kind: type, body: Mapping[str, Any], limits: Limits) -> Reques
     resources, confirm = _resources(body, limits), _text(body, "confirm")
     if confirm not in ("none", "full"):
         raise Invalid(501, "confirm is none or full")
-    return (
-        RequestReader(resources, confirm)
-        if kind is RequestReader
-        else RequestWriter(resources, confirm)
-    )
+    request: Request = kind(resources, confirm)
+    return request
 
 
 def _open(body: Mapping[str, Any]) -> Open:
     protocol = body.get("protocol")
     if type(protocol) is not dict:
         raise Invalid(400, "protocol is an object")
-    version = protocol.get("version")
-    ours = {"name": PROTOCOL_NAME, "version": PROTOCOL_VERSION}
-    if (
-        protocol.get("name") != PROTOCOL_NAME
-        or type(version) is not int
-        or version != PROTOCOL_VERSION
-    ):
-        raise Invalid(400, "this protocol is not spoken here", protocol=ours)
+    name, version = protocol.get("name"), protocol.get("version")
+    if name != PROTOCOL["name"] or type(version) is not int or version != PROTOCOL["version"]:
+        raise Invalid(400, "this protocol is not spoken here", protocol=PROTOCOL)
     host = _text(body, "virtual-host", True)
     _check_name(host, "a virtual host's name")
     return Open(host)
@@ -254,15 +239,10 @@ def encode_request(request: Request) -> list[bytes]:
     body: dict[str, Any]
     match request:
         case Open():
-            body = {
-                "protocol": {"name": PROTOCOL_NAME, "version": PROTOCOL_VERSION},
-                "virtual-host": request.virtual_host,
-            }
+            body = {"protocol": PROTOCOL, "virtual-host": request.virtual_host}
         case Authorize():
-            body = {
-                "mechanism": request.mechanism,
-                "response": encode_base64(request.response),
-            }
+            response = encode_base64(request.response)
+            body = {"mechanism": request.mechanism, "response": response}
         case SelectProfile():
             body = {"profile": request.profile}
         case _:
