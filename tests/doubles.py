@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +18,7 @@ from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
 from twisted_msgproto import testing
-from twisted_msgproto.core import broker
 from twisted_msgproto.core.connection import Connection, WorkLost
-from twisted_msgproto.core.limits import Limits
 
 
 def due(machine: Connection[Any, Any, Any], now: float) -> tuple[list[Any], float | None]:
@@ -133,40 +131,6 @@ def bytes_of(build: Callable[[], object]) -> int:
 def own_time(**instead: Any) -> SimpleNamespace:
     """One module's ``time``: other threads of this process look at the clock and sleep, too."""
     return SimpleNamespace(**{**vars(time), **instead})
-
-
-class Queues:
-    """A broker in memory: what can be delivered is delivered at once, and time stands still."""
-
-    durable = False
-
-    def __init__(self, limits: Limits) -> None:
-        self.machine = broker.Broker(limits, changed=self._changed)
-        self._last_id = 0
-
-    def now(self) -> float:
-        return 0.0
-
-    def publish(self, rows: Sequence[tuple[broker.QueueName, bytes, bytes]]) -> None:
-        for name, envelope, body in rows:
-            self._last_id += 1
-            octets = broker.weight(envelope, body)
-            message = broker.QueuedMessage(self._last_id, octets, envelope, body, 0.0)
-            self.machine.publish(name, [message], 0.0)
-
-    def when_accepted(
-        self,
-        names: Iterable[broker.QueueName],
-        accepted: Callable[[], None],
-        *,
-        durable: Callable[[], None],
-    ) -> None:
-        durable()
-        for name in names:
-            self.machine.store.when_room(name, accepted)
-
-    def _changed(self) -> None:
-        self.machine.store.take_events()
 
 
 class HeldSink(testing.HeldSink):

@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from tests.doubles import Queues
+from twisted.internet.task import Clock
+
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl import (
     IngestProfile,
@@ -20,6 +21,7 @@ from twisted_msgproto.mtl import (
 )
 from twisted_msgproto.mtl.machine import Server, flows
 from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.net.broker import ServedBroker
 
 # The words of MTL's machines, for all tests of them.
 Arrival, Channel = machine.Arrival, machine.Channel
@@ -47,7 +49,7 @@ def data_peer(number: int) -> bytes:
 def with_queues(profile: Profile, limits: Limits = SERVER_LIMITS) -> Profile:
     """The profile, which has queues now if it wants any."""
     if isinstance(profile, QueueProfile):
-        profile.serve(Queues(limits))
+        profile.serve(ServedBroker(Clock(), limits, wallClock=lambda: 0.0))
     return profile
 
 

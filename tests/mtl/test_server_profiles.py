@@ -10,7 +10,6 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.doubles import Queues
 from tests.mtl.broker import (
     FULL,
     NONE,
@@ -42,6 +41,7 @@ from twisted_msgproto.mtl import (
     machine,
 )
 from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.net.broker import ServedBroker
 from twisted_msgproto.testing import SafeSink
 
 
@@ -225,25 +225,23 @@ def test_a_server_that_stops_confirms_what_is_safe_however_long_the_queue__MT_19
 def test_what_is_in_a_queue_that_is_not_durable_is_not_confirmed_at_the_end__MT_19() -> None:
     """Its name could be lost with the power, and the content with it."""
 
-    class Undurable(Queues):
-        def when_accepted(self, names: Any, accepted: Any, *, durable: Any) -> None:
-            waiting.append(durable)
-            accept = Queues.when_accepted
-            waiting.append(lambda: accept(self, names, accepted, durable=lambda: None))
+    class Undurable(ServedBroker):
+        def when_durable(self, name: Any, call: Any) -> None:
+            waiting.append(call)
 
     waiting: list[Callable[[], None]] = []
     broker = Broker()
     queue: Any = broker.server.profiles["queue"]
-    queue.serve(Undurable(broker.limits))
+    queue.serve(Undurable(Clock(), broker.limits))
     writer = broker.flow("Writer")
     broker.command(writer, *contents(1))
     broker.safe(broker.events[-1])
     broker.collect(broker.server.drain(broker.now))
     assert broker.got(writer) == []
-    for call in waiting:
-        call()
-        broker.collect()
-        assert broker.got(writer) == ([Confirm(1, True)] if call is waiting[0] else [])
+    (durable,) = waiting
+    durable()
+    broker.collect()
+    assert broker.got(writer) == [Confirm(1, True)]
 
 
 def test_room_in_a_queue_wakes_the_server__MT_27() -> None:

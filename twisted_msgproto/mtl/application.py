@@ -1,27 +1,18 @@
-"""The default profiles say what a server does with content (``MT-25``, ``MT-26``, ``MT-27``).
-
-The queue profile has named queues with competing readers.  The broker
-(:mod:`twisted_msgproto.core.broker`) decides what each reader gets; a factory hands the profile one
-that runs on a reactor, and may keep its queues on disk.
-"""
+"""The default profiles say what a server does with content (``MT-25``, ``MT-26``, ``MT-27``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
-from ..core.broker import DEAD, Broker, QueuedMessage, QueueName, TooManyQueues
-from ..core.broker.envelopes import Opened
-from ..core.broker.fields import Fields, no_fields
+from ..core.broker import DEAD, QueuedMessage, QueueName, TooManyQueues
+from ..net.broker import ServedBroker
 from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
-from .queued_messages import Heads, marked, own_of, table_of
+from .queued_messages import head_for, marked, table_of
 
 # ── Ingest and test ───────────────────────────────────────────────────────────────────────────────
-
-
-TEST_RESOURCE: Final = "resource"
 
 
 class IngestProfile(Profile):
@@ -43,7 +34,7 @@ class TestProfile(Profile):
     name = "test"
     confirmations: ClassVar[Sequence[str]] = ("none",)
     stored = False
-    only_resource: ClassVar[str | None] = TEST_RESOURCE
+    only_resource: ClassVar[str | None] = "resource"
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,30 +67,6 @@ SPACES: Final = "mtl/"
 """Every space of a server has a name that begins with this, unless it is a shared one."""
 
 
-class Queues(Protocol):
-    """What is needed of a broker (``net.broker.ServedBroker``)."""
-
-    durable: bool
-    machine: Broker
-
-    def now(self) -> float:
-        """Return the time by which the machine is called, in seconds."""
-
-    def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
-        """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
-
-    def when_accepted(
-        self,
-        names: Iterable[QueueName],
-        accepted: Callable[[], None],
-        *,
-        durable: Callable[[], None],
-    ) -> None:
-        """Call ``durable`` when what was published is in these queues and they are as durable as
-        they can be, and ``accepted`` when none of them is full, too.
-        """
-
-
 @dataclass(slots=True)
 class Given(Stored):
     message_id: int = 0
@@ -120,14 +87,28 @@ class QueueReader:
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
         """Send contents; False if the reader never confirms."""
         flow, profile = self._flow, self._profile
-        for content, properties in profile.given(queue, messages):
+        for content, properties in _given(queue, messages):
             flow.send(queue.name, content, properties)
             content.properties = content.body = b""  # the broker has them, or the log
         profile.wake()
         return flow.grant.confirm
 
     def failed(self, error: Exception) -> None:
-        self._profile.failed(self._flow, error)
+        self._profile.counters["failed"] += 1
+        self._profile.end_flow(self._flow, error)
+
+
+def _given(name: QueueName, messages: Sequence[QueuedMessage]) -> list[tuple[Given, bytes]]:
+    """Messages as contents, each with the properties that a reader gets.
+
+    Raises ValueError for an envelope that makes no sense.
+    """
+    head, found = head_for(name), []
+    for message in messages:
+        table = table_of(message, head)
+        content = Given(table, message.body, message.tries, message.message_id)
+        found.append((content, marked(table, message)))
+    return found
 
 
 class QueueProfile(Profile):
@@ -153,14 +134,12 @@ class QueueProfile(Profile):
     def __init__(self) -> None:
         """Make a profile without queues: its server hands it what has them, by :meth:`serve`."""
         super().__init__()
-        self._broker: Queues
+        self._broker: ServedBroker
         self._space: str | None = None
-        self._heads = Heads()
         self._readers: dict[ReadingFlow, QueueReader] = {}
         self._full: dict[QueueName, bool] = {}  # whether it is durable
-        self.foreign: Callable[[Opened], Fields] = no_fields
 
-    def serve(self, broker: Queues, space: str | None = None) -> None:
+    def serve(self, broker: ServedBroker, space: str | None = None) -> None:
         """Have the queues in ``broker``, before anything else is asked for.
 
         ``space`` names the shared namespace that they are in; None: each virtual host has one of
@@ -177,7 +156,7 @@ class QueueProfile(Profile):
 
     def _is_made(self, make: Callable[[], None]) -> bool:
         """Return whether ``make()`` made a queue; one that nobody uses may have to go for it."""
-        store = self._broker.machine.store
+        store = self._broker.store
         for _ in range(2):
             try:
                 make()
@@ -193,7 +172,7 @@ class QueueProfile(Profile):
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
     def missing(self, virtual_host: str, resources: Sequence[str]) -> list[str]:
-        knows = self._broker.machine.store.knows
+        knows = self._broker.store.knows
         return [name for name in resources if not knows(self.queue(virtual_host, name))]
 
     def has_room(self, flow: WritingFlow, resource: str, nbytes: int) -> bool:
@@ -201,7 +180,7 @@ class QueueProfile(Profile):
         if resource.endswith(DEAD):
             return False
         name = self.queue(flow.session.virtual_host, resource)
-        store = self._broker.machine.store
+        store = self._broker.store
         if not store.knows(name) and not self._is_made(
             partial(store.declare, name, self._broker.now())
         ):
@@ -212,12 +191,11 @@ class QueueProfile(Profile):
     def envelopes(
         self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]
     ) -> list[bytes | None] | None:
-        """Return the envelopes that the log keeps; None where the queues are in memory."""
         if not self._broker.durable:
             return None
-        host, head = flow.session.virtual_host, self._heads.of
+        host = flow.session.virtual_host
         return [
-            head(self.queue(host, resource)) + table
+            head_for(self.queue(host, resource)) + table
             for resource, table in zip(resources, properties, strict=True)
         ]
 
@@ -225,7 +203,7 @@ class QueueProfile(Profile):
         """Put the contents to their queue; where it is durable, they are there already."""
         name = self.queue(flow.session.virtual_host, resource)
         if not self._broker.durable:
-            head = self._heads.of(name)
+            head = head_for(name)
             self._broker.publish(
                 [(name, head + content.properties, content.body) for content in contents]
             )
@@ -265,7 +243,6 @@ class QueueProfile(Profile):
     # ── readers ─────────────────────────────────────────────────────────────────────────────────
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """Return one more competing reader; False if that would be one queue too many."""
         reader = self._readers.get(flow)
         if reader is None:
             reader = self._readers[flow] = QueueReader(flow, self)
@@ -274,61 +251,34 @@ class QueueProfile(Profile):
         return self._is_made(partial(self._broker.machine.subscribe, reader, name, now))
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
-        """Remove a reader of one queue; what it has of it stays with it."""
         name = self.queue(flow.session.virtual_host, resource)
         self._broker.machine.unsubscribe(self._readers[flow], name, self._broker.now())
 
     def ready(self, flow: ReadingFlow) -> None:
-        """Deliver from all queues that the flow has summoned, as far as it has space."""
         reader = self._readers.get(flow)
         if reader is not None:
             self._broker.machine.ready(reader)
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
-        """Tell the broker that they are done with."""
         self.counters["confirmed"] += len(contents)
         self._broker.machine.settle(self._readers[flow], _message_ids(contents))
 
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
-        """Put them back to their places, or forget them."""
         self.counters["recycled" if recycle else "rejected"] += len(contents)
         self._broker.machine.reject(self._readers[flow], _message_ids(contents), requeue=recycle)
 
     def gone(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
     ) -> None:
-        """Return to the queues what the reader has not confirmed."""
         reader = self._readers.pop(flow, None)
         if reader is not None:
             self.counters["recycled"] += len(contents)
             self._broker.machine.gone(reader, self._broker.now(), orderly=orderly)
 
-    def given(
-        self, name: QueueName, messages: Sequence[QueuedMessage]
-    ) -> list[tuple[Given, bytes]]:
-        """Return messages as contents, each with the properties that a reader gets.
-
-        Raises ValueError for an envelope that makes no sense.
-        """
-        head, found = self._heads.of(name), []
-        for message in messages:
-            table = table_of(message, head, self._table)
-            content = Given(table, message.body, message.tries, message.message_id)
-            found.append((content, marked(table, message)))
-        return found
-
-    def _table(self, envelope: Opened) -> bytes:
-        return own_of(self.foreign(envelope))
-
-    def failed(self, flow: ReadingFlow, error: Exception) -> None:
-        """End the flow of a reader to which contents could not be sent."""
-        self.counters["failed"] += 1
-        self.end_flow(flow, error)
-
     def snapshot(self) -> dict[str, object]:
-        return {**self.counters, **self._broker.machine.store.snapshot()}
+        return {**self.counters, **self._broker.store.snapshot()}
 
 
 def _message_ids(contents: list[tuple[str, Stored]]) -> list[int]:

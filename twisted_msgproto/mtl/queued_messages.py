@@ -6,12 +6,13 @@ of this protocol the field table stands behind the head, as it came.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, Final
 
-from ..core.broker import QueuedMessage, QueueName
-from ..core.broker.envelopes import Opened, head, opened
+from ..core.broker import QueuedMessage
+from ..core.broker.envelopes import head, opened
 from ..core.broker.fields import Fields, as_text
+from ..net.broker.forms import fields_of as fields_of_any
 from .wire.data import EMPTY, FIELDS_MAX, decode_table, encode_table, with_field
 
 FORM: Final = "mtl"
@@ -20,35 +21,20 @@ FORM: Final = "mtl"
 REDELIVERIES: Final = "mtl-redeliveries"
 """A content that came back from a reader has this property: how often it was tried."""
 
-HEADS_KEPT: Final = 4096
-
-Table = Callable[[Opened], bytes]
-
-
-class Heads:
-    def __init__(self) -> None:
-        self._heads: dict[QueueName, bytes] = {}
-
-    def of(self, name: QueueName) -> bytes:
-        found = self._heads.get(name)
-        if found is None:
-            if len(self._heads) >= HEADS_KEPT:
-                self._heads.clear()
-            found = self._heads[name] = head(FORM, name)
-        return found
+head_for = lru_cache(4096)(partial(head, FORM))
+"""Return the head of this protocol's envelopes for a queue."""
 
 
-def table_of(message: QueuedMessage, start: bytes, foreign: Table) -> bytes:
-    """Return the field table of a message as it was sent.
+def table_of(message: QueuedMessage, start: bytes) -> bytes:
+    """The field table of a message as it was sent; ``start`` is :func:`head_for` its queue.
 
-    ``start`` is the head of this protocol's envelopes for the message's queue.  Raises ValueError
-    for an envelope that makes no sense.
+    Raises ValueError for an envelope that makes no sense.
     """
     envelope = message.envelope
     if envelope[: len(start)] == start:
         return envelope[len(start) :]
     other = opened(envelope)  # another protocol's, or one from a queue of another name
-    return other.own if other.form == FORM else foreign(other)
+    return other.own if other.form == FORM else own_of(fields_of_any(other))
 
 
 def marked(table: bytes, message: QueuedMessage) -> bytes:

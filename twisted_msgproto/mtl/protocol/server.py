@@ -26,7 +26,6 @@ from ...core.machine import Table
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
-from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.limit_types import MtlServerLimits
 from ...net.logs import SteadyLogger, Topic
@@ -235,7 +234,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             profile.wake = self._wake
             if isinstance(profile, QueueProfile):
                 profile.serve(self.queues, space)
-                profile.foreign = fields_of
         self._portal = portal
         self._offered: tuple[sasl.SaslMechanism, ...] = ()
         if portal is not None:

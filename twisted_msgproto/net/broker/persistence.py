@@ -9,6 +9,7 @@ an operator purges or moves is written before the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -45,9 +46,12 @@ TEND_SECONDS: Final = 0.4
 AGAIN_SECONDS: Final = 1.0
 """After this time a disk that failed is asked again."""
 
-HEADS_KEPT: Final = 4096
-
 MICROSECONDS: Final = 1_000_000
+
+
+@lru_cache(4096)
+def _name_in(head: bytes) -> QueueName:
+    return opened(head).name
 
 
 class BrokerPersistence:
@@ -63,7 +67,6 @@ class BrokerPersistence:
         self._sink = sink
         self._clock = clock
         self._brokers: dict[str, KeptBroker] = {}  # by their spaces
-        self._heads: dict[bytes, QueueName] = {}
         self._found: dict[QueueName, Waiting] = {}
         self._timer: Any = None
         self._tending: Deferred[None] | None = None
@@ -194,7 +197,7 @@ class BrokerPersistence:
         ):
             if envelope is None:
                 continue
-            name = self._name(envelope)
+            name = _name_in(head_of(envelope))
             broker = self._server(name)
             if broker is not None:
                 body = body or b""
@@ -202,15 +205,6 @@ class BrokerPersistence:
                 lots.setdefault(broker, []).append((name, message))
         for broker, messages in lots.items():
             broker.came(messages)
-
-    def _name(self, envelope: bytes) -> QueueName:
-        head = head_of(envelope)
-        name = self._heads.get(head)
-        if name is None:
-            if len(self._heads) >= HEADS_KEPT:
-                self._heads.clear()
-            name = self._heads[head] = opened(envelope).name
-        return name
 
     # ── what the durable half is asked ──────────────────────────────────────────────────────────
 

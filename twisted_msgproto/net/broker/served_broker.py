@@ -231,7 +231,6 @@ class ServedBroker:
     def deliver(self) -> None:
         """Deliver now what new subscriptions let pass, and not only in the next turn."""
         if self._turn is not None:
-            self._turn.cancel()
             self._go_on()
 
     def read(self, message_ids: Sequence[int]) -> Deferred[list[QueuedMessage]]:
@@ -256,7 +255,9 @@ class ServedBroker:
         return bool(self._incoming) or self.machine.unfinished
 
     def _go_on(self) -> None:
-        self._turn = None
+        turn, self._turn = self._turn, None
+        if turn is not None and turn.active():
+            turn.cancel()  # this is that turn already
         self._going = True
         try:
             machine, steps = self.machine, TURN_STEPS
