@@ -227,7 +227,7 @@ class SocketChanged:
     """The server does not know the new socket."""
 
 
-_ANSWERS: Final = {
+_ANSWERS: Final[Mapping[type, ClientState]] = {
     Opened: ClientState.READY,
     Unauthorized: ClientState.UNAUTHORIZED,
     SocketChanged: ClientState.CLOSED,
@@ -270,7 +270,7 @@ class FlowClosed:
     """The caller wants no more."""
 
 
-_STEPS: Final = {
+_STEPS: Final[Mapping[type, ClientFlowState]] = {
     Renewed: ClientFlowState.LEASING,
     FlowLost: ClientFlowState.LOST,
     FlowClosed: ClientFlowState.CLOSED,

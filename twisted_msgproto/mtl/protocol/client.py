@@ -7,7 +7,7 @@ what a writer has in flight is sent again then, so contents arrive at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol, Self, Unpack
+from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import IAddress
@@ -56,14 +56,6 @@ FLOWS_OWN = 32
 leases."""
 
 
-class Owner(Protocol):
-    def happened(self, client: MtlClient, event: ClientEvent) -> None:
-        """Note an event of the control flow."""
-
-    def flowEnded(self, client: MtlClient) -> None:
-        """Note that a flow is over."""
-
-
 class ControlLink(ClientLink):
     """The control flow of a client, whose data flows have links of their own.
 
@@ -80,7 +72,7 @@ class ControlLink(ClientLink):
     factory: MtlClientFactory
     machine: Client
     wire: DealerWire
-    owner: Owner | None = None
+    owner: MtlClientService | None = None
     endpoint: str
 
     def __init__(self, protocol: MtlClient) -> None:
@@ -143,13 +135,11 @@ class ControlLink(ClientLink):
             self._follow(self.machine.turned_away(reason, self._now()))
 
     def _follow(self, events: Iterable[ClientEvent]) -> None:
-        if self.owner is None:
-            super()._follow(events)
-            return
         events = list(events)
         super()._follow(events)
-        for event in events:
-            self.owner.happened(self.protocol, event)
+        if self.owner is not None:
+            for event in events:
+                self.owner.happened(self.protocol, event)
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
@@ -181,11 +171,6 @@ class ControlLink(ClientLink):
         self._takeUp()
         return opened
 
-    def letIn(self) -> None:
-        """A request was answered: the session stands if the server asks for nothing more."""
-        if self.machine.state in (ClientState.READY, ClientState.PROFILED):
-            self.establish()
-
     def notLetIn(self, failure: Failure) -> Failure:
         if failure.check(Refused, TimedOut) is not None:
             self._standing.fail(failure)
@@ -213,24 +198,25 @@ class ControlLink(ClientLink):
             self._renewNow(flow)
 
     def _renewLater(self, flow: FlowLink, seconds: float) -> None:
-        self._renewals[flow] = self.clock.callLater(seconds, self._renewAgain, flow)
+        self._renewals[flow] = self.clock.callLater(seconds, self._renewNow, flow)
 
     def _renewNow(self, flow: FlowLink) -> None:
-        if not self._ended:
-            self.machine.renew(flow.number, self._now())
-            self._takeUp()
+        self._renewals.pop(flow, None)
+        flow.renewals.begun(self._now())
+        self.machine.renew(flow.number, self._now())
+        self._takeUp()
 
     def flowEnded(self, flow: FlowLink) -> None:
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
         self._cancelRenewal(flow)
+        if self.owner is not None:
+            self.owner.flowEnded(self.protocol)
 
     def _cancelRenewal(self, flow: FlowLink) -> None:
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
-        if self.owner is not None:
-            self.owner.flowEnded(self.protocol)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +226,6 @@ class ControlLink(ClientLink):
         self.endIfAlone()
 
     def endIfAlone(self) -> None:
-        """End in order, if that is wanted and no flow is left."""
         if self.closing and not self.flows:
             self.drain()
 
@@ -303,11 +288,6 @@ class ControlLink(ClientLink):
             self._renewLater(flow, RENEWAL_SECONDS)
         else:
             flow.fail(error)
-
-    def _renewAgain(self, flow: FlowLink) -> None:
-        self._renewals.pop(flow, None)
-        flow.renewals.begun(self._now())
-        self._renewNow(flow)
 
 
 class MtlClient(ClientSession, link=ControlLink):
@@ -377,9 +357,7 @@ class MtlClient(ClientSession, link=ControlLink):
         return opened.addCallbacks(self._opened, link.notLetIn)
 
     def _opened(self, reply: Reply) -> Sequence[str]:
-        if reply.code != 201:
-            return []
-        return self._letIn(reply)
+        return self._letIn(reply) if reply.code == 201 else []
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
@@ -390,22 +368,23 @@ class MtlClient(ClientSession, link=ControlLink):
         return authorized.addCallbacks(self._letIn, link.notLetIn)
 
     def _letIn(self, reply: Reply) -> Sequence[str]:
-        self.link.letIn()
-        return list(self.link.machine.profiles)
+        machine = self.link.machine
+        if machine.state in (ClientState.READY, ClientState.PROFILED):
+            self.link.establish()
+        return list(machine.profiles)
 
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
         link = self.link
+        if over := link.over():
+            return over
         flows = list(link.flows.values())  # not those that are asked for before the answer
 
         def selected(reply: Reply) -> None:
             for flow in flows:
                 flow.close()
 
-        if over := link.over():
-            return over
-        asked = link.request(link.machine.profile, name)
-        return asked.addCallback(selected)
+        return link.request(link.machine.profile, name).addCallback(selected)
 
     def reader(
         self,
@@ -651,7 +630,6 @@ class MtlClientService(ReconnectingService[MtlClient]):
     # ── what the client of the session says ─────────────────────────────────────────────────────
 
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
-        """Follow an event of the control flow of ``client``."""
         if client is not self.session or self._closing:
             return
         match event:

@@ -4,11 +4,11 @@ another.
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from math import inf
+from random import random
 from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
@@ -44,10 +44,7 @@ from .wires import DealerWire
 
 
 RENEWAL_SECONDS: Final = 1.0
-"""After a lease could not be renewed: how long until the client tries again."""
-
 RENEWAL_SECONDS_MOST: Final = 60.0
-"""A flow whose leases end soon waits at most this long for the next."""
 
 RENEWALS_AT_ONCE: Final = 10
 """This number of leases in a row that end soon and were of no use are renewed without a wait."""
@@ -59,8 +56,7 @@ STEADY_SECONDS: Final = 10.0
 class RenewalBackoff:
     """How soon the leases of a flow end, and how long to wait for the next."""
 
-    def __init__(self, random: Callable[[], float] = random_module.random) -> None:
-        """``random`` returns numbers from 0 to 1."""
+    def __init__(self) -> None:
         self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
         self._since = -inf  # when the newest lease was asked for
         self._soon = 0  # leases in a row that have ended soon
@@ -77,16 +73,13 @@ class RenewalBackoff:
         self._of_use = True
 
     def next(self, now: float) -> float:
-        """Return the seconds to wait: a lease has ended; 0.0: another one is asked for now."""
+        """A lease has ended: return the seconds to wait for the next, perhaps 0.0."""
         if self._of_use or now >= self._since + STEADY_SECONDS:
             self._soon = 0
             self._of_use = False
             self._backoff.reset()
         self._soon += 1
-        if self._soon > RENEWALS_AT_ONCE:
-            return self._backoff.next()
-        self.begun(now)
-        return 0.0
+        return self._backoff.next() if self._soon > RENEWALS_AT_ONCE else 0.0
 
 
 # ── Flows ─────────────────────────────────────────────────────────────────────────────────────────
@@ -112,24 +105,21 @@ class Received:
 
 
 class Owner(Protocol):
+    """What a flow needs of its client's link, whose module imports this one."""
+
     clock: Any
     peer: str
 
     @property
-    def factory(self) -> SessionFactory:
-        """What has the limits."""
+    def factory(self) -> SessionFactory: ...
 
-    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
-        """Return a socket for a data flow, connected to the server's data port."""
+    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any: ...
 
-    def renewFlow(self, flow: FlowLink) -> None:
-        """A flow has lost its place at the server: get another lease for it."""
+    def renewFlow(self, flow: FlowLink) -> None: ...
 
-    def flowEnded(self, flow: FlowLink) -> None:
-        """A flow is over: its lease is not renewed any more."""
+    def flowEnded(self, flow: FlowLink) -> None: ...
 
-    def endIfAlone(self) -> None:
-        """End in order, if that is wanted and no flow is left."""
+    def endIfAlone(self) -> None: ...
 
 
 UNREAD_TIMES: Final = 2
@@ -200,7 +190,6 @@ class FlowLink(Link):
         return self.machine.counters
 
     def leasing(self, number: int) -> Deferred[Any]:
-        """The client has asked for the lease ``number``; fires when the server has accepted it."""
         assert self._opening is not None
         self.number = number
         return self._opening

@@ -57,13 +57,10 @@ class SocketPair(Wire):
     """
 
     def __init__(self, sockets: Any, control: Any, data: Any, closed: Callable[[], Any]) -> None:
-        """``sockets`` made both; ``closed()`` is called when they are closed."""
         self._sockets = sockets
         self._control = control
         self._data = data
         self._closed = closed
-        self.pauseProducing = data.pauseProducing  # type: ignore[method-assign]
-        self.resumeProducing = data.resumeProducing  # type: ignore[method-assign]
 
     def write(self, outputs: tuple[list[list[bytes]], list[list[bytes]]]) -> None:
         control, data = outputs
@@ -79,10 +76,10 @@ class SocketPair(Wire):
         self._closed()
 
     def pauseProducing(self) -> None:
-        """Read no data for now."""
+        self._data.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read data again."""
+        self._data.resumeProducing()
 
     def pauseRequests(self) -> None:
         self._control.pauseProducing()
@@ -167,7 +164,6 @@ class BrokerLink(SessionLink):
             self._follow(self.machine.peer_lost(peer, self._now()))
 
     def peersLeft(self, peers: list[bytes]) -> None:
-        """Connections have ended, and all that they sent was read."""
         if not self._gone:
             self._follow(self.machine.left(peers, self._now()))
 

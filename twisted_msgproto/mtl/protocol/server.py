@@ -362,55 +362,48 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._evictionFor,
         )
         self._link = link = BrokerLink(self, self.machine, self.authenticator)
-        options: dict[str, Any] = {
-            "lost": link.peerLost,
-            "prepare": sockets.admit(self._admission, self._curve, lambda: self._authorized),
-            "leaving": self.machine.leaving,
-            "left": link.peersLeft,
-            "every": EveryUnfinished.of(self.budget, self.clock),
-            "trusted": self.machine.has_flow,
-            "evicted": self._evicted,
-            "budget": self.budget,
-            "unread": self._unread,
-            "curve": self._curve is not None,
-        }
-        content_bytes = limits.integer("content-bytes")
-        bounds: dict[str, Any] = {
+        endless = partial(self._tellCutOff, "endless-message", "of a message that has not ended")
+        weighty = "of memory for a message that has not ended"
+        seconds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
         }
-        peer_bytes = limits.integer("peer-bytes")
+        router = partial(
+            sockets.router,
+            lost=link.peerLost,
+            prepare=sockets.admit(self._admission, self._curve, lambda: self._authorized),
+            leaving=self.machine.leaving,
+            left=link.peersLeft,
+            every=EveryUnfinished.of(self.budget, self.clock),
+            trusted=self.machine.has_flow,
+            evicted=partial(self._tellCutOff, "endless-message", weighty, "process-held-bytes"),
+            budget=self.budget,
+            unread=self._unread,
+            curve=self._curve is not None,
+        )
+        content_bytes = limits.integer("content-bytes")
         control_bytes = limits.integer("control-bytes") + BYTES_OVER_BODY
         if data is None:
             content_bytes = max(content_bytes, control_bytes)
-        data_bounds = Bounds(
-            content_bytes, messages_within(peer_bytes, content_bytes, PEER_MESSAGES), **bounds
+        messages = messages_within(limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES)
+        if data is not None:
+            self._control = router(
+                partial(link.arrived, Channel.CONTROL),
+                Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **seconds),
+                endless=partial(endless, "control-bytes"),
+            )
+        self._data = router(
+            partial(link.arrived, Channel.SHARED if data is None else Channel.DATA),
+            Bounds(content_bytes, messages, **seconds),
+            blocked=link.blocked,
+            endless=partial(endless, "content-bytes"),
         )
         if data is None:
-            self._control = self._data = sockets.router(
-                partial(link.arrived, Channel.SHARED),
-                data_bounds,
-                blocked=link.blocked,
-                endless=partial(self._endless, "content-bytes"),
-                **options,
-            )
-            self.addresses = [self._control.bind(address) for address in control]
+            self._control = self._data
+        self.addresses = [self._control.bind(address) for address in control]
+        if data is None:
             self.machine.data_port = port_of(self.addresses[0])
         else:
-            self._control = sockets.router(
-                partial(link.arrived, Channel.CONTROL),
-                Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **bounds),
-                endless=partial(self._endless, "control-bytes"),
-                **options,
-            )
-            self._data = sockets.router(
-                partial(link.arrived, Channel.DATA),
-                data_bounds,
-                blocked=link.blocked,
-                endless=partial(self._endless, "content-bytes"),
-                **options,
-            )
-            self.addresses = [self._control.bind(address) for address in control]
             first, *others = data_beside(control, data)
             bound = self._data.bind(first)
             self.machine.data_port = port = port_of(bound)
@@ -444,25 +437,11 @@ class MtlServerFactory(MsgprotoServerFactory):
         told = f"{address or 'a client'}: not let in: {text}"
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
 
-    def _endless(self, limit: str, address: str, nbytes: int) -> None:
-        self._tellCutOff(
-            "endless-message", limit, address, nbytes, "of a message that has not ended"
-        )
-
-    def _evicted(self, address: str, nbytes: int) -> None:
-        self._tellCutOff(
-            "endless-message",
-            "process-held-bytes",
-            address,
-            nbytes,
-            "of memory for a message that has not ended",
-        )
-
     def _unread(self, address: str, nbytes: int) -> None:
         self.counters["peers_lost"] += 1
-        self._tellCutOff("unread", "process-held-bytes", address, nbytes, "that it has not read")
+        self._tellCutOff("unread", "that it has not read", "process-held-bytes", address, nbytes)
 
-    def _tellCutOff(self, reason: str, limit: str, address: str, nbytes: int, what: str) -> None:
+    def _tellCutOff(self, reason: str, what: str, limit: str, address: str, nbytes: int) -> None:
         self.countFault(reason, limit)
         self.writeOf(
             log,
