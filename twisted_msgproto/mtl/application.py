@@ -99,7 +99,7 @@ class QueueReader:
 
 
 def _given(name: QueueName, messages: Sequence[QueuedMessage]) -> list[tuple[Given, bytes]]:
-    """Messages as contents, each with the properties that a reader gets.
+    """Return messages as contents, each with the properties that a reader gets.
 
     Raises ValueError for an envelope that makes no sense.
     """

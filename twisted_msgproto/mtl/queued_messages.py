@@ -26,7 +26,7 @@ head_for = lru_cache(4096)(partial(head, FORM))
 
 
 def table_of(message: QueuedMessage, start: bytes) -> bytes:
-    """The field table of a message as it was sent; ``start`` is :func:`head_for` its queue.
+    """Return the field table of a message as it was sent; ``start`` is the queue's head.
 
     Raises ValueError for an envelope that makes no sense.
     """

@@ -73,7 +73,7 @@ class RenewalBackoff:
         self._of_use = True
 
     def next(self, now: float) -> float:
-        """A lease has ended: return the seconds to wait for the next, perhaps 0.0."""
+        """Return the seconds to wait, perhaps 0.0: a lease has ended."""
         if self._of_use or now >= self._since + STEADY_SECONDS:
             self._soon = 0
             self._of_use = False

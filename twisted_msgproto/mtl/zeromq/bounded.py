@@ -176,7 +176,6 @@ class Bounded:
             self._readOn()
 
     def readAll(self) -> None:
-        """Read and deliver until there is nothing, however long that takes."""
         more = True
         while more:
             messages: list[list[bytes]] = []

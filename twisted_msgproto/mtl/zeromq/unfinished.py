@@ -15,7 +15,6 @@ process as unread output.  While all together hold much, less is passed to libzm
 from __future__ import annotations
 
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -27,7 +26,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import zmq
 
 from ...net.memory import ByteBudget
-from . import EVENT, Bounds, shut_down, standing, waiting_in
+from . import EVENT, Bounds, shut_down, standing, tcp_info, waiting_in
 
 LOOK_SECONDS: Final = 0.05
 
@@ -73,10 +72,6 @@ at least after every 100."""
 MOVEMENT_BYTES: Final = 8 << 10
 """Heartbeats between two looks are fewer bytes than these, in both directions together."""
 
-TCP_INFO: Final = struct.Struct("=120xQQ16xII")
-"""From Linux's ``tcp_info``: bytes that the other end has acknowledged, bytes that came, and
-segments with data that came and that were sent."""
-
 NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
 
 NAME: Final = itemgetter(0)
@@ -92,16 +87,11 @@ class Bytes(NamedTuple):
 
 def bytes_of(descriptor: int) -> Bytes | None:
     """Return what has come through a TCP connection; None where the system does not tell."""
-    with suppress(OSError, AttributeError, struct.error):
-        # Not a copy of the descriptor, which would take twice as long; it is never closed here.
-        connection = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-        try:
-            told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
-        finally:
-            connection.detach()
-        acknowledged, received, pieces, segments = TCP_INFO.unpack(told)
-        return Bytes(received, acknowledged, segments, pieces)
-    return None
+    told = tcp_info(descriptor)
+    if told is None:
+        return None
+    _, _, acknowledged, received, pieces, segments = told
+    return Bytes(received, acknowledged, segments, pieces)
 
 
 class Movement:
@@ -130,22 +120,7 @@ NOTHING: Final = Bytes(0, 0, 0)
 
 
 class Seen:
-    """What is known of one connection.
-
-    Attributes:
-        peer: host and port at the other end.
-        name: of the connection; empty before its first whole message.
-        heard: a whole message of it was read since the last look at it.
-        many: it has sent a message with more frames than any of ours has.
-        came: bytes that had come at the last look.
-        mark: what had come at the look after its last whole message; nothing before the first one.
-        waited: bytes of these that the kernel still had.
-        since: when that look was, or when it was accepted, in seconds of the clock.
-        noted: bytes that libzmq had taken since then at an earlier look, and how far the ROUTER
-            had read at it; None before there were any.
-        trusted: it had a flow at the last look.
-        weight: bytes of memory that its unfinished message may need.
-    """
+    """What is known of one connection."""
 
     __slots__ = (
         *("came", "heard", "many", "mark", "name", "noted"),
@@ -153,14 +128,19 @@ class Seen:
     )
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
-        self.peer = peer
-        self.name = b""
-        self.heard = self.many = self.trusted = False
-        self.mark = NOTHING
-        self.came = self.waited = 0
-        self.since = now
+        self.peer = peer  # host and port at the other end
+        self.name = b""  # of the connection; empty before its first whole message
+        self.heard = False  # a whole message of it was read since the last look at it
+        self.many = False  # it has sent a message with more frames than any of ours has
+        self.trusted = False  # it had a flow at the last look
+        self.came = 0  # bytes at the last look
+        # What had come at the look after its last whole message, when that look was, and how many
+        # of these bytes the kernel still had:
+        self.mark, self.since, self.waited = NOTHING, now, 0
+        # Bytes that libzmq had taken since then at an earlier look, and how far the ROUTER had read
+        # at it; None before there were any:
         self.noted: tuple[int, int, int] | None = None
-        self.weight = 0
+        self.weight = 0  # bytes of memory that its unfinished message may need
 
 
 class EveryUnfinished:
@@ -184,7 +164,7 @@ class EveryUnfinished:
 
     @classmethod
     def of(cls, budget: ByteBudget, clock: Any) -> EveryUnfinished:
-        """Return the object that all servers with this budget share."""
+        """Return what all servers with this budget share."""
         found: EveryUnfinished = budget.shared.setdefault(cls, cls(clock, budget))
         return found
 
@@ -262,11 +242,11 @@ class Unfinished:
         evicted: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
     ) -> None:
-        """``every`` looks; ``bounds`` are those of the ROUTER; ``cut_off(host, bytes)`` is called
-        with what came; ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
-        ``nbytes`` and ``waiting`` ask the system about a descriptor.  ``evicted(host, bytes)``
-        is called for a connection that is cut off because all together weigh too much;
-        ``trusted(name)`` tells whether a connection may have large messages.
+        """``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
+
+        ``cut_off(host, bytes)`` is called with what came, ``evicted(host, bytes)`` for a connection
+        that is cut off because all together weigh too much; ``trusted(name)`` tells whether one may
+        have large messages.
         """
         message = LARGE_FRAMES * bounds.frame_bytes
         self.largest: int = message + SLACK_BYTES
@@ -297,7 +277,6 @@ class Unfinished:
         self._names.pop(name, None)
 
     def read(self, messages: list[list[bytes]]) -> None:
-        """Whole messages were read; each begins with the name of its connection."""
         for name in set(map(NAME, messages)):
             seen = self._names.get(name)
             if seen is not None:
@@ -468,27 +447,11 @@ class Backlog:
 
 
 class SendBacklog:
-    """What one peer has not read yet, as the ledger's holder.
-
-    Attributes:
-        passed: bytes that were passed to libzmq and the peer has not acknowledged.
-        check_at: from this many on the system is asked again.
-        waiting: bytes that wait outside libzmq, at the last check.
-        entered: bytes that are in the ledger.
-        read: bytes that it has read since that was noted there.
-    """
+    """What one peer has not read yet, as the ledger's holder."""
 
     __slots__ = (
-        "_acknowledged",
-        "_every",
-        "check_at",
-        "descriptor",
-        "entered",
-        "movement",
-        "name",
-        "passed",
-        "read",
-        "waiting",
+        *("_acknowledged", "_every", "check_at", "descriptor", "entered"),
+        *("movement", "name", "passed", "read", "waiting"),
     )
 
     def __init__(self, every: SendBacklogs, name: bytes, descriptor: int) -> None:
@@ -496,8 +459,11 @@ class SendBacklog:
         self.name = name
         self.descriptor = descriptor
         self.movement = Movement(descriptor)
-        self.passed = self.waiting = self.entered = self.read = 0
-        self.check_at: int = STEP_BYTES
+        self.passed = 0  # bytes that were passed to libzmq and the peer has not acknowledged
+        self.check_at: int = STEP_BYTES  # from this many on the system is asked again
+        self.waiting = 0  # bytes that wait outside libzmq, at the last check
+        self.entered = 0  # bytes that are in the ledger
+        self.read = 0  # bytes that it has read since that was noted there
         self._acknowledged = 0
         self.note_read()
 
