@@ -293,7 +293,7 @@ class Watched:
         for event in wanted:
             ids = event.message_ids[::part]
             if failed:
-                self.broker.store.not_loaded(event.name)
+                self.broker.store.loaded(event.name, ())
             elif damaged:
                 self.broker.store.loaded(event.name, self._letters(ids[1:]), ids[:1])
             else:

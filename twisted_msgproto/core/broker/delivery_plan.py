@@ -24,12 +24,15 @@ SERVED_MAX: Final = 512
 SHARED_MAX: Final = 16
 """A consumer of several queues gets at most this many messages of one before the next."""
 
+STEPS_MAX: Final = 20_000
+"""Planning for filters ends after this many steps; the rest has another turn."""
+
 
 Hands = Sequence[tuple[Subscriber, Sequence[QueuedMessage]]]
-"""Say who gets what; each has at least one message, and whoever gets the last one comes last."""
+"""Who gets what; each has at least one message, and whoever gets the last one comes last."""
 
 Plan = tuple[int, Hands, Sequence[QueuedMessage], int]
-"""Says what becomes of the first messages: how many, who gets them, what nobody wants; and how many
+"""What becomes of the first messages: how many, who gets them, what nobody wants; and how many
 steps it was to plan and will be to deliver.
 """
 
@@ -154,7 +157,3 @@ def _planned_by_filters(queue: BrokerQueue, messages: Sequence[QueuedMessage]) -
             break
     steps += PUSH_STEPS * len(hands)
     return done, sorted(hands.items(), key=_last_id), unwanted, steps
-
-
-STEPS_MAX: Final = 20_000
-"""Planning for filters ends after this many steps; the rest has another turn."""

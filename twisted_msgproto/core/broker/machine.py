@@ -24,9 +24,6 @@ SOFT_SHARE: Final = 0.75
 """Above this share of its memory's limit a durable broker keeps no messages in flight there."""
 
 
-def nothing() -> None: ...
-
-
 class Broker:
     """All queues of one server, or of several that share them, and their consumers.
 
@@ -43,7 +40,7 @@ class Broker:
         *,
         durable: bool = False,
         when_full: str = WAIT,
-        changed: Callable[[], None] = nothing,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
 
@@ -154,9 +151,8 @@ class Broker:
     def _part(self, subscriber: Subscriber, queue: BrokerQueue, now: float) -> None:
         queue.leave(subscriber)
         queue.used = now
-        self.store.awake[queue] = (
-            None  # what waited for this consumer alone is wanted by nobody now
-        )
+        # What waited for this consumer alone is wanted by nobody now.
+        self.store.awake[queue] = None
         self.store.look_idle(queue)
 
     def ready(self, consumer: Consumer) -> None:

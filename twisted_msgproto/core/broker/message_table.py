@@ -103,9 +103,7 @@ class MessageTable:
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def columns(self, lo: int = 0, hi: int = 2**64) -> Iterator[list[list[int]]]:
-        """Yield the rows of lo ≤ id < hi, in order, some thousands at a time; nothing may
-        change meanwhile.
-        """
+        """Yield rows of lo ≤ id < hi, thousands at a time; nothing may change meanwhile."""
         chunks = self._chunks
         for index in range(max(bisect_right(chunks, lo, key=_base) - 1, 0), len(chunks)):
             chunk = chunks[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .message_table import LARGE, SMALL, MessageTable
@@ -36,21 +37,13 @@ def rows() -> MessageTable:
     return MessageTable(LARGE + LARGE)
 
 
+@dataclass(slots=True, eq=False)
 class Memory:
-    """Bytes of all messages in memory, of all queues of a broker.
+    """Bytes of all messages in memory, of all queues of a broker."""
 
-    Attributes:
-        limit: bytes; see the limit ``broker-memory-bytes``.
-        used: bytes of messages in memory.
-        expected: bytes of messages that are being read back.
-    """
-
-    __slots__ = ("expected", "limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit: int = limit
-        self.used: int = 0
-        self.expected: int = 0
+    limit: int  # see the limit ``broker-memory-bytes``
+    used: int = 0  # bytes of messages in memory
+    expected: int = 0  # bytes of messages that are being read back
 
     @property
     def has_room(self) -> bool:
@@ -69,28 +62,23 @@ class Wish(NamedTuple):
 
 
 Batch = tuple[int, "BrokerQueue"]
-"""Is what all messages of one push have in common: the number of the push, and their queue."""
+"""What all messages of one push have in common: the number of the push, and their queue."""
 
 Released = list[tuple[Batch, list[int]]]
-"""Are the ids of messages that a consumer holds no longer, in order, by batch."""
+"""The ids of messages that a consumer holds no longer, in order, by batch."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Subscriber:
-    """What the broker knows of one consumer.
+    """What the broker knows of one consumer."""
 
-    Attributes:
-        queues: what it consumes, the queue that had its last turn longest ago first.
-        unsettled: id → batch, of all messages that it has to acknowledge, in order of delivery.
-        latest: the batch number and id of the last delivery that it acknowledged or rejected.
-    """
-
-    __slots__ = ("consumer", "latest", "queues", "unsettled")
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer: Consumer = consumer
-        self.queues: OrderedDict[BrokerQueue, Wish] = OrderedDict()
-        self.unsettled: dict[int, Batch] = {}
-        self.latest: tuple[int, int] = (-1, -1)
+    consumer: Consumer
+    # What it consumes; the queue that had its last turn longest ago stands first.
+    queues: OrderedDict[BrokerQueue, Wish] = field(default_factory=OrderedDict)
+    # The batches of all messages that it has to acknowledge, by id, in order of delivery.
+    unsettled: dict[int, Batch] = field(default_factory=dict)
+    # The batch number and id of the last delivery that it acknowledged or rejected.
+    latest: tuple[int, int] = (-1, -1)
 
     def seen(self) -> set[int]:
         """Return the ids that it has probably looked at.
@@ -106,77 +94,38 @@ class Subscriber:
         return message_ids
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerQueue:
-    """The messages of one queue, waiting or in flight, and its consumers.
+    """The messages of one queue, waiting or in flight, and its consumers."""
 
-    Attributes:
-        kept: it stays when nobody uses it.
-        waiting: the ids of messages that wait.
-        passed: the ids of messages that wait, and that no consumer wants.
-        in_flight: this many messages are with consumers.
-        away: the ids of those among them that are not in memory.
-        returned: ids that wait, and came back when they were not in memory.
-        read: ids that were read back; some may have been delivered since.
-        bytes: the weight of everything, waiting or in flight.
-        messages: id → message, of those that are in memory, waiting or in flight.
-        in_memory: the weight of ``messages``.
-        tries: the tries of messages that have had one.
-        alone: the ids of messages that are delivered one at a time, because a push with them
-            has failed.
-        loading: the ids that are being read; None: nothing is.
-        expected: their weight, when they were asked for.
-        filters: this many of them do not want everything.
-        takers: those of them that may have room, in turn.
-        used: when somebody published to it or left it last.
-        withheld: what to call when there is room again.
-    """
-
-    __slots__ = (
-        "_memory",
-        "alone",
-        "away",
-        "expected",
-        "filters",
-        "in_flight",
-        "in_memory",
-        "kept",
-        "loading",
-        "messages",
-        "name",
-        "nbytes",
-        "passed",
-        "read",
-        "returned",
-        "subscribers",
-        "takers",
-        "tries",
-        "used",
-        "waiting",
-        "withheld",
-    )
-
-    def __init__(self, name: QueueName, memory: Memory, now: float) -> None:
-        self.name: QueueName = name
-        self.kept: bool = False
-        self.waiting: MessageTable = rows()
-        self.passed: MessageTable = rows()
-        self.in_flight: int = 0
-        self.away: MessageTable = rows()
-        self.returned: MessageTable = rows()
-        self.read: array[int] = array("q")
-        self.nbytes: int = 0
-        self.messages: dict[int, QueuedMessage] = {}
-        self.in_memory: int = 0
-        self._memory = memory
-        self.tries: MessageTable = MessageTable(SMALL)
-        self.alone: set[int] = set()
-        self.loading: set[int] | None = None
-        self.expected: int = 0
-        self.subscribers: dict[Subscriber, Wish] = {}
-        self.filters: int = 0
-        self.takers: OrderedDict[Subscriber, None] = OrderedDict()
-        self.used: float = now
-        self.withheld: dict[Callable[[], None], None] = {}
+    name: QueueName
+    memory: Memory
+    used: float  # when somebody published to it or left it last
+    kept: bool = False  # it stays when nobody uses it
+    waiting: MessageTable = field(default_factory=rows)
+    passed: MessageTable = field(default_factory=rows)  # what waits, and no consumer wants
+    in_flight: int = 0  # messages that are with consumers
+    away: MessageTable = field(default_factory=rows)  # those of them that are not in memory
+    # What waits, and came back when it was not in memory.
+    returned: MessageTable = field(default_factory=rows)
+    # Ids that were read back; some may have been delivered since.
+    read: array[int] = field(default_factory=lambda: array("q"))
+    nbytes: int = 0  # the weight of everything, waiting or in flight
+    # By id, those that are in memory, waiting or in flight, and their weight.
+    messages: dict[int, QueuedMessage] = field(default_factory=dict)
+    in_memory: int = 0
+    tries: MessageTable = field(default_factory=lambda: MessageTable(SMALL))
+    # Messages that are delivered one at a time, because a push with them has failed.
+    alone: set[int] = field(default_factory=set)
+    # What is being read, and its weight when it was asked for; None: nothing is.
+    loading: set[int] | None = None
+    expected: int = 0
+    subscribers: dict[Subscriber, Wish] = field(default_factory=dict)
+    filters: int = 0  # this many of them do not want everything
+    # Those of them that may have room, in turn.
+    takers: OrderedDict[Subscriber, None] = field(default_factory=OrderedDict)
+    # What to call when there is room again.
+    withheld: dict[Callable[[], None], None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.passed) + self.in_flight
@@ -197,11 +146,8 @@ class BrokerQueue:
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 
     def may_keep(self, nbytes: int) -> bool:
-        """Return whether so much more of this queue may be in memory.
-
-        A queue may have as much there as is free, so something is always left for the others.
-        """
-        memory = self._memory
+        """A queue may have as much in memory as is free: something is left for the others."""
+        memory = self.memory
         return self.in_memory + nbytes <= memory.limit - memory.used - memory.expected
 
     def keep(self, messages: Sequence[QueuedMessage]) -> None:
@@ -210,11 +156,11 @@ class BrokerQueue:
             kept[message.message_id] = message
             nbytes += message.nbytes
         self.in_memory += nbytes
-        self._memory.used += nbytes
+        self.memory.used += nbytes
 
     def expect(self, nbytes: int) -> None:
         """Count what is being read back for it now; 0: nothing is any more."""
-        self._memory.expected += nbytes - self.expected
+        self.memory.expected += nbytes - self.expected
         self.expected = nbytes
 
     def drop(self, message_ids: Iterable[int]) -> int:
@@ -225,7 +171,7 @@ class BrokerQueue:
             if message is not None:
                 nbytes += message.nbytes
         self.in_memory -= nbytes
-        self._memory.used -= nbytes
+        self.memory.used -= nbytes
         return nbytes
 
     def send_away(self, messages: Sequence[QueuedMessage]) -> None:

@@ -226,7 +226,6 @@ class QueueStore:
         self._changed()
 
     def take_events(self) -> list[Event]:
-        """Return what happened since the last call, in order."""
         events, self.events = self.events, []
         return events
 
@@ -249,9 +248,7 @@ class QueueStore:
         return queue is not None and self._over(queue)
 
     def overfull(self, name: QueueName, messages: int, nbytes: int) -> bool:
-        """Return whether the queue would have more than twice what it may have, with this much
-        more: refuse what comes now.
-        """
+        """Return whether this much more would be more than twice what the queue may have."""
         queue, memory = self.by_name.get(name), self.memory
         if not self.durable and memory.used + nbytes > 2 * memory.limit:
             return True
@@ -310,10 +307,7 @@ class QueueStore:
             self.awake[queue] = None
 
     def done_with(self, queue: BrokerQueue, message_ids: list[int], nbytes: int) -> None:
-        """These messages, of this weight, are neither waiting nor in flight any more.
-
-        The list is not the caller's any more.
-        """
+        """Note that these are neither waiting nor in flight any more; the list is ours now."""
         queue.nbytes -= nbytes
         if queue.tries.count:
             queue.tries.discard(message_ids)
@@ -458,10 +452,6 @@ class QueueStore:
             queue, _ = line.popitem(last=False)
             if queue.waiting.count and queue.loading is None and has_room(queue):
                 self._ask(queue)
-
-    def not_loaded(self, name: QueueName) -> None:
-        """Note that reading failed; the same messages are asked for again in their turn."""
-        self.loaded(name, ())
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

@@ -171,7 +171,7 @@ class Tried:
 
 @dataclass(slots=True, frozen=True)
 class Wanted:
-    """These messages of a queue are to be read: call ``loaded`` or ``not_loaded``."""
+    """These messages of a queue are to be read: call ``loaded``, also with nothing."""
 
     name: QueueName
     message_ids: list[int]

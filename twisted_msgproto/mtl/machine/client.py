@@ -56,9 +56,7 @@ class SaslClient(Protocol):
         """A 201 now is no surprise: the server has proved whatever it has to prove."""
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return the response to ``challenge`` (None: the first response); ValueError for a bad
-        one.
-        """
+        """Return the response to ``challenge`` (None: the first); ValueError for a bad one."""
 
 
 Credentials = Callable[[Sequence[str]], "SaslClient | None"]
@@ -456,7 +454,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return out
 
     def drain(self, now: float) -> list[ClientEvent]:
-        """The client is ``finished`` when what was asked is answered."""
         self._draining = True
         return []
 

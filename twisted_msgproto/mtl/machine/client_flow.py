@@ -82,9 +82,7 @@ class Incoming:
         self._last = -1
 
     def passes(self, sequence: int) -> bool:
-        """Return whether the server's ``sequence`` is above all before; it counts as received
-        then.
-        """
+        """Return whether ``sequence`` is above all before; it counts as received then."""
         if sequence <= self._last:
             return False
         self._last = sequence
@@ -331,7 +329,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return self._incoming.settle(sequence, multiple)
 
     def drain(self, now: float) -> list[ClientFlowEvent]:
-        """The flow is ``finished`` when what was sent is answered; send no more."""
         self._draining = True
         return []
 
@@ -493,9 +490,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._send_waiting(now)
 
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
-        """Return the numbers of what a Confirm or Reject covers; None if it is invalid
-        (``MT-20``).
-        """
+        """Return the numbers of what a Confirm or Reject covers; None if invalid (``MT-20``)."""
         window = self._window
         if not multiple:
             one = window.acknowledge_one(sequence)
@@ -633,7 +628,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lose("the server is silent", events)
 
     def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        """Every command is answered; a server that does not has lost the flow."""
         later = now if self._paused else self.moved_at(now)
         if later + self._timeout > now:
             self.deadlines.set("response", later + self._timeout)

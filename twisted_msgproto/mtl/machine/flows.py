@@ -141,9 +141,7 @@ class Profile:
         """``flow`` wants no more of the resource, or is at its end."""
 
     def ready(self, flow: ReadingFlow) -> None:
-        """Called when ``flow`` may have space: it has summoned, confirmed, or its socket accepts
-        more.
-        """
+        """Called when ``flow`` may have space: it summoned, confirmed, or its socket takes more."""
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
         """The reader has these contents safe."""
@@ -227,9 +225,7 @@ class LeaseGrant:
 
     @property
     def only_resource(self) -> str | None:
-        """Return the resource that an empty name means; None where a name is required
-        (``MT-18``).
-        """
+        """Return what an empty name means; None where a name is required (``MT-18``)."""
         if len(self.resources) == 1:
             return self.resources[0]
         return None if self.resources else self.profile.only_resource

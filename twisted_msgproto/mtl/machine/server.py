@@ -370,9 +370,7 @@ class Server(Sessions):
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
-        """Answer an invalid Content: with Reject, or with a Response where it cannot be mistaken
-        for another's.
-        """
+        """Answer with Reject, or with a Response where that cannot be mistaken for another's."""
         self.counters["contents_refused"] += 1
         if flow.grant.confirm:
             self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
@@ -524,9 +522,7 @@ class Server(Sessions):
 
     @property
     def more_to_send(self) -> bool:
-        """Tell whether readers have space for more: then call ``refill(now)`` soon, when the
-        sockets have sent what waits.
-        """
+        """Tell whether to call ``refill(now)`` soon, when the sockets have sent what waits."""
         return bool(self._exhausted)
 
     def _read(self, flow: ReadingFlow, command: Any) -> None:
@@ -616,7 +612,6 @@ class Server(Sessions):
             self._refill(flow)
 
     def blocked(self, peer: bytes) -> None:
-        """The socket takes no more for this peer now."""
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow):
             flow.blocked = True

@@ -611,7 +611,6 @@ class MtlWriter(MtlFlow):
         return self.link.tickets.issue(number) if self.link.machine.confirms else succeed(None)
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
-        """Pass contents to the machine and return their numbers; raises LimitExceeded."""
         link = self.link
         machine = link.machine
         if not machine.confirms:

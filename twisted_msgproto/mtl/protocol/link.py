@@ -289,9 +289,7 @@ class BrokerLink(SessionLink):
             self._settle()
 
     def _notSafe(self, position: Any, failure: Failure) -> None:
-        """Note that contents never will be safe: their flow breaks, in its turn; others
-        continue.
-        """
+        """Note that contents never will be safe: their flow breaks, in its turn."""
         flow = position[0]
         log_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
         self.factory.counters["unsafe_batches"] += 1

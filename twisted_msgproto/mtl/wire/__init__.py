@@ -138,9 +138,7 @@ def parse_command(frame: bytes) -> str:
 
 
 def parse_body(data: bytes, limits: Limits) -> dict[str, Any]:
-    """Return a body's object; raises IllFormed for no JSON and Invalid for JSON we refuse
-    (``MT-02``).
-    """
+    """Return a body's object; raises IllFormed for no JSON, Invalid for what is refused."""
     try:
         body = parse_json(data, limits.integer("control-bytes"), JSON_DEPTH)
     except NotJson as error:

@@ -480,9 +480,7 @@ def encode_name(text: str) -> bytes:
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:
-    """Return the frames of a Content whose name is an encoded short string: the short way in
-    loops.
-    """
+    """As :func:`encode`; ``name`` is an encoded short string: the short way in loops."""
     return [b"\x05" + sequence.to_bytes(8, "big") + name + properties, body]
 
 

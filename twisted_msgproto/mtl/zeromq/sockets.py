@@ -77,11 +77,7 @@ MISMATCH: Final = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 def refusal(kind: int, value: int, curve: bool) -> str:
-    """Return what is wrong for good, for a client with CURVE or without; "" where another try may
-    help.
-
-    libzmq does not try again after these.
-    """
+    """Return what is wrong for good, so that libzmq does not try again; else ""."""
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it does not know our CURVE key" if curve else "it does not let us in"
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:

@@ -204,7 +204,6 @@ class EveryUnfinished:
         return inf if self._budget is None else self._budget.held.limit * SHARE
 
     def _evict(self) -> None:
-        """Cut off the largest until the others fit: those without a flow first."""
         found = [
             (seen.trusted, -seen.weight, number, one, descriptor)
             for number, one in enumerate(self._sockets)
@@ -284,9 +283,7 @@ class Unfinished:
         self._read += len(messages)
 
     def too_many_frames(self, name: bytes) -> None:
-        """A message of this connection has more frames than any of ours: from now on nobody knows
-        what of all that it sends was thrown away.
-        """
+        """From now on nobody knows what of all that it sends was thrown away."""
         seen = self._names.get(name)
         if seen is not None:
             seen.many = True

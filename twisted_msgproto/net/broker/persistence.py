@@ -357,10 +357,7 @@ class KeptBroker(ServedBroker):
                 name=str(name),
                 text=failure.getErrorMessage(),
             )
-            self._clock.callLater(AGAIN_SECONDS, again)
-
-        def again() -> None:
-            self.store.not_loaded(name)
+            self._clock.callLater(AGAIN_SECONDS, self.store.loaded, name, ())
 
         self._persistence.load(event.message_ids).addCallbacks(loaded, failed)
 

@@ -66,9 +66,8 @@ class ServedBroker:
 
     log: Logger = Logger(namespace="twisted_msgproto.broker")
     durable = False
-    tells_of_memory: bool = (
-        False  # say, with the first queue, that messages are stored and queues not
-    )
+    # Say, with the first queue, that messages are stored and queues not.
+    tells_of_memory: bool = False
 
     def __init__(
         self,
