@@ -19,6 +19,7 @@ from tests.core.broker.world import (
     queued_all,
     subscribed,
 )
+from tests.doubles import lines_run
 from twisted_msgproto.core.broker import QueuedMessage, TooManyQueues
 
 
@@ -245,6 +246,17 @@ def test_a_consumer_of_several_queues_gets_a_number_of_each_in_turn__BK_06() -> 
         one.go_on()
     names = [name for name, _ in reader.got]
     assert (len(names), names.index(OTHERS) < 500) == (2000, True)
+
+
+def test_what_one_message_costs_does_not_grow_with_those_that_wait__NB_07() -> None:
+    costs = []
+    for count in (10, 500):
+        one = broker()
+        one.publish(ORDERS, queued_all(range(count)), NOW)
+        reader = subscribed(one, window=1)
+        costs.append(lines_run(lambda one=one, reader=reader: reader.settle(one)))  # type: ignore[misc]
+        assert reader.message_ids == [0, 1]
+    assert costs[1] <= costs[0] + 10
 
 
 def test_who_may_take_no_step_takes_none__NB_07() -> None:

@@ -94,6 +94,18 @@ def room_of(queue: BrokerQueue, subscriber: Subscriber) -> int:
     return room if room < most else most
 
 
+def room_for(queue: BrokerQueue) -> int:
+    """Return how many messages consumers may have at once now; raises ConsumerRaised."""
+    if queue.filters:
+        return SERVED_MAX  # messages that nobody wants are set aside, whoever has room
+    room = 0
+    for subscriber in tuple(queue.takers):
+        room += room_of(queue, subscriber)
+        if room >= SERVED_MAX:
+            return SERVED_MAX
+    return room
+
+
 def deal(
     messages: Sequence[QueuedMessage], rooms: Sequence[int]
 ) -> Sequence[Sequence[QueuedMessage]]:

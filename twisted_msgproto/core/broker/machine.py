@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from ..limits import Limits
-from .delivery_plan import MESSAGE_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
+from .delivery_plan import MESSAGE_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_for
 from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
 from .store import QueueStore
 from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
@@ -316,11 +316,13 @@ class Broker:
     def _serve(self, queue: BrokerQueue) -> int:
         if not (queue.waiting.count and queue.takers):
             return 1
-        messages = queue.ready_run(SERVED_MAX)
-        if not messages:
-            self.store.want(queue)
-            return MESSAGE_STEPS
         try:
+            room = room_for(queue)
+            messages = queue.ready_run(room)
+            if room and not messages:
+                self.store.want(queue)
+            if not messages:
+                return MESSAGE_STEPS
             done, hands, unwanted, steps = planned(queue, messages)
         except ConsumerRaised as raised:
             self.store.awake[queue] = None
@@ -334,7 +336,7 @@ class Broker:
 
     def _has_room(self, queue: BrokerQueue) -> bool:
         try:
-            return any(room_of(queue, subscriber) > 0 for subscriber in tuple(queue.takers))
+            return room_for(queue) > 0
         except ConsumerRaised:
             return True  # it raises again when the queue is served
 

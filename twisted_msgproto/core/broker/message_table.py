@@ -143,16 +143,6 @@ class MessageTable:
         row = self.get(message_id)
         return row[1] if row else 0
 
-    def front(self, count: int) -> list[int]:
-        message_ids: list[int] = []
-        for chunk in self._chunks:
-            base, start = chunk.base, chunk.head
-            message_ids += [base + distance for distance in chunk.distances[start : start + count]]
-            count -= len(chunk)
-            if count <= 0:
-                break
-        return message_ids
-
     def head(self, count: int) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(1 + len(self._codes))]
         for chunk in self._chunks:

@@ -210,7 +210,7 @@ class BrokerQueue:
         return nbytes
 
     def ready_run(self, most: int) -> list[QueuedMessage]:
-        messages = list(map(self.messages.get, self.waiting.front(most)))
+        messages = map(self.messages.get, self.waiting.head(most)[0])
         run: list[QueuedMessage] = []
         for message in messages:
             if message is None or (run and message.message_id in self.alone):

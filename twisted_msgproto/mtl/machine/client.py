@@ -180,6 +180,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._go_on(now)
 
     def release(self, number: int) -> None:
+        """Forget this lease, which is not wanted any more."""
         self._leases.pop(number, None)
 
     def _submit(self, request: Request, now: float, credentials: Credentials | None = None) -> int:

@@ -70,6 +70,7 @@ class Server(Sessions):
         return "closed" if self._closed else "draining" if self._draining else "open"
 
     def has_flow(self, peer: bytes) -> bool:
+        """Return whether the connection of this name has opened a flow with a lease."""
         return peer in self._flows
 
     def snapshot(self) -> dict[str, object]:
@@ -612,6 +613,7 @@ class Server(Sessions):
             self._refill(flow)
 
     def blocked(self, peer: bytes) -> None:
+        """Note that the socket takes no more for this peer now."""
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow):
             flow.blocked = True

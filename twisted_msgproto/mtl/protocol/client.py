@@ -630,6 +630,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
     # ── what the client of the session says ─────────────────────────────────────────────────────
 
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
+        """Follow an event of the control flow of ``client``."""
         if client is not self.session or self._closing:
             return
         match event:
