@@ -7,6 +7,7 @@ it, because order matters.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -50,13 +51,6 @@ def planned(queue: BrokerQueue, messages: Sequence[QueuedMessage]) -> Plan:
     """Plan the next messages of a queue, as far as consumers have room; raises ConsumerRaised."""
     if queue.filters:
         return _planned_by_filters(queue, messages)
-    if len(queue.takers) == 1:
-        (only,) = queue.takers
-        room = room_of(queue, only)
-        if room < len(messages):
-            messages = messages[:room]
-        hand = ((only, messages),) if room else ()
-        return len(messages), hand, (), PUSH_STEPS + MESSAGE_STEPS * (1 + len(messages))
     takers, rooms, asked = _takers(queue, len(messages))
     done = min(len(messages), sum(rooms))
     hands = list(zip(takers, deal(messages[:done], rooms), strict=True)) if done else []
@@ -116,17 +110,12 @@ def deal(
     if len(rooms) == 1:
         return [messages]
     hands: list[list[QueuedMessage]] = [[] for _ in rooms]
-    start = 0
-    while start < len(messages):
-        left = [
-            (hand, room - len(hand))
-            for hand, room in zip(hands, rooms, strict=True)
-            if len(hand) < room
-        ]
-        end = start + len(left) * min(room for _, room in left)
-        for number, (hand, _) in enumerate(left):
-            hand += messages[start + number : end : len(left)]
-        start = end
+    turn = deque(zip(hands, rooms, strict=True))
+    for message in messages:
+        hand, room = turn.popleft()
+        hand.append(message)
+        if len(hand) < room:
+            turn.append((hand, room))
     return hands
 
 
