@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Final, Protocol
 
 from ... import __version__
 from ...core.limits import Limits
-from ...core.session_memory import table_bytes
 from ...core.strict_json import (
     CHECKED_AT_ONCE_BYTES,
     CHECKED_DEPTH_MAX,
@@ -441,15 +440,11 @@ STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protob
 """The source defines these; ``microauth`` it only names, so it is not among them (``MM-30``)."""
 
 
-def is_standard(extension: type[Extension]) -> bool:
-    return STANDARD.get(extension.name) is extension
-
-
 def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return those of the final ``properties`` that ``extension`` may read: all, if it is a
     vendor's; the source's own read nothing but a number, and a session keeps no more.
     """
-    if not is_standard(extension):
+    if STANDARD.get(extension.name) is not extension:
         return properties
     read = {
         key: text
@@ -649,19 +644,6 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
     for name in final:
         if name not in allowed:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
-
-
-def kept_bytes(last: Handshake, known: ExtensionSet) -> int:
-    """Return what a session keeps of the final properties: those of vendors' extensions, which may
-    mean anything.
-    """
-    return sum(
-        [
-            table_bytes(offer.properties)
-            for offer in last.offers
-            if not is_standard(known[offer.name])
-        ]
-    )
 
 
 def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Extension]:

@@ -19,7 +19,6 @@ from ...core.connection import WorkLost
 from ...core.errors import Fault, shown
 from ...core.limits import Limits
 from ...core.machine import SendWindow, Table
-from ...core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..terms import (
     ACK_TIMEOUT,
     BAD_COMMAND,
@@ -44,7 +43,6 @@ from ..terms import (
     Side,
 )
 from ..wire.frames import (
-    LIMIT_EXCEEDED,
     PROTOCOL_ERROR,
     Command,
     Decoder,
@@ -541,23 +539,12 @@ class Client(Session):
 class Server(Session):
     """The side that accepts: it answers the handshake and checks its end."""
 
-    __slots__ = ("_asked", "_every", "_keeping")
+    __slots__ = ("_asked",)
 
-    def __init__(
-        self,
-        proposal: Proposal | None = None,
-        limits: Limits | None = None,
-        every: SessionMemory | None = None,
-    ) -> None:
-        """Make a server's machine; ``proposal`` is what we require, suggest and know, by default
-        everything we know.
-
-        ``every`` counts what all sessions keep; without it this one has no bound.
-        """
+    def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
+        """Make a server's machine; ``proposal`` is what we require, suggest and know."""
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
         self._asked: extensions.Asked | None = None
-        self._every = every
-        self._keeping: MemoryShare | None = None  # most sessions keep nothing
 
     def _receive_handshake(self, frame: Handshake) -> None:
         if self._asked is None:
@@ -567,16 +554,4 @@ class Server(Session):
         else:
             extensions.check_closing(self._asked, frame, self.proposal, self.limits)
             self._asked = None
-            self._keep(extensions.kept_bytes(frame, self.proposal.known))
             self._establish(frame)
-
-    def _keep(self, nbytes: int) -> None:
-        if nbytes:
-            self._keeping = MemoryShare(self._every)
-            if not self._keeping.take(nbytes):
-                raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {SESSION_LIMIT}")
-
-    def lost(self, now: float) -> list[Event | WorkLost]:
-        if self._keeping is not None:
-            self._keeping.clear()
-        return super().lost(now)

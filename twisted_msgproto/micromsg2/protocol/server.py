@@ -118,9 +118,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
-        return Server(
-            self.factory.proposal, self.factory.limits, self.factory.budget.session_memory
-        )
+        return Server(self.factory.proposal, self.factory.limits)
 
     def sessionEnding(self, reason: Failure) -> None:
         if self.factory.broker is not None:

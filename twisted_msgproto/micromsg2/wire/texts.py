@@ -242,6 +242,9 @@ class Offer:
         return write_extensions([self]).decode("ascii")
 
 
+PROPERTIES_MAX: Final = 32
+"""An extension has no more: a vendor's are kept as long as the session."""
+
 USUAL_BYTES: Final = 512
 USUAL_LISTS: Final = 64
 """Lists up to this length are remembered, so many of them: most peers offer the same, and ten
@@ -253,8 +256,8 @@ def read_extensions(data: bytes, names_max: int) -> tuple[Offer, ...]:
     """Return an extension list (``MM-08``).
 
     Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
-    ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
-    more than ``names_max`` names (``MM-32``).
+    ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``), and
+    for more names or properties than allowed (``MM-32``).
     """
     return _usual(data, names_max) if len(data) <= USUAL_BYTES else _parsed(data, names_max)
 
@@ -270,7 +273,10 @@ def _parsed(data: bytes, names_max: int) -> tuple[Offer, ...]:
         check_field(name, "extension name")
         if name in offers:
             raise BadText(f"extension {name} is listed twice")
-        offers[name] = Offer(name, MappingProxyType(_read_pairs(rest, "[=:]")))
+        properties = _read_pairs(rest, "[=:]")
+        if len(properties) > PROPERTIES_MAX:
+            raise BadText(f"extension {name} has more than {PROPERTIES_MAX} properties")
+        offers[name] = Offer(name, MappingProxyType(properties))
     return tuple(offers.values())
 
 
